@@ -1,0 +1,115 @@
+//! Requests come: from clients, or from another replica with their context. One that waits too long goes.
+
+use super::{Departure, Full, Replica, Role};
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::kv::Segment;
+use crate::request::{Phase, Place};
+use crate::results::{Recorder, Status};
+use crate::scheduler::Notice;
+use crate::workload::Arrival;
+
+impl Replica {
+    /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
+    #[inline(never)]
+    pub fn arrive(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        self.arrive_here(arrival, content, results)
+    }
+
+    /// The same for a caller that the hottest code is to be a part of.
+    #[inline(always)]
+    pub(crate) fn arrive_here(
+        &mut self,
+        arrival: &Arrival,
+        content: &[Segment],
+        results: &mut Recorder,
+    ) -> Result<Option<Place>> {
+        if let Some(reason) = self.refuses(arrival) {
+            results.reject(arrival, self.index, reason);
+            return Ok(None);
+        }
+        if self.is_too_long(arrival) {
+            return self.arrive_cut(arrival, content, results);
+        }
+        self.take_in(arrival, content).map(Some)
+    }
+
+    /// Its output ends with the longest length.
+    #[cold]
+    #[inline(never)]
+    fn arrive_cut(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        let shorter = self.cut_to_length(arrival);
+        results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
+        self.take_in(&shorter, content).map(Some)
+    }
+
+    #[inline(always)]
+    fn take_in(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
+        self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        let place = self.state.requests.insert(arrival);
+        self.state.blocks.open(place, content, arrival);
+        if self.role == Role::Prefill && !self.state.blocks.has_cache() {
+            if self.prefixes.len() <= place.index() {
+                self.prefixes.resize_with(place.index() + 1, Vec::new);
+            }
+            self.prefixes[place.index()] = content.to_vec();
+        }
+        self.queue(place, arrival.prompt_tokens, arrival.at)?;
+        Ok(place)
+    }
+
+    /// A request comes from another replica with its context, which is kept on the host until it is admitted.
+    pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
+        let request = departure.request.handed_off(now);
+        let history = departure.history.handed_off(departure.from, departure.at, now);
+        self.state.brought_tokens += u64::from(request.output_tokens - request.emitted);
+        let (arrival, prompt) = (history.arrival, request.prompt_tokens);
+        let place = self.state.requests.put(request, history);
+        self.state.blocks.open(place, &departure.content, &arrival);
+        self.queue(place, prompt, now)
+    }
+
+    /// A request joins the queue.
+    #[inline(always)]
+    fn queue(&mut self, place: Place, prompt: u32, now: Instant) -> Result<()> {
+        self.state.comes_to_wait(prompt);
+        self.state.waiting += 1;
+        self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
+        if self.is_idle {
+            return Ok(());
+        }
+        if self.state.ahead.is_some() {
+            return self.queue_ahead(now);
+        }
+        let stretch = &mut self.stretch;
+        if !stretch.through_arrivals {
+            self.cut(now)?;
+        } else if stretch.before_a_request_waits == u64::MAX {
+            stretch.before_a_request_waits = stretch.begun_before(now)?;
+        }
+        Ok(())
+    }
+
+    /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
+    /// where `id` still waits, since a request that left before had been admitted.
+    pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
+        let request = self.state.requests.at(place);
+        request.id == id && request.phase() == Phase::Waiting && self.state.requests.history(place).is_new()
+    }
+
+    /// A request runs out of patience, if it still waits for its first admission.
+    pub fn abandon(&mut self, place: Place, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
+        if !self.awaits_admission(place, id) {
+            return Ok(false);
+        }
+        results.leave(self.state.requests.history(place), self.index, Status::Abandoned, now);
+        self.scheduler.notice(Notice::Left(place), &self.state.requests);
+        let arrival = *self.state.requests.arrival(place);
+        self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        self.state.waits_no_more(arrival.prompt_tokens);
+        self.state.remove::<Full>(place);
+        self.state.waiting -= 1;
+        self.cut(now)?;
+        Ok(true)
+    }
+}
