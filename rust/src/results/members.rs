@@ -6,36 +6,55 @@ const FEW: usize = 16;
 /// Requests by class.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// Of each class, where they are few.
-    pub(super) by_code: Vec<u64>,
-    /// Class and number, by class, where they are many.
+    /// Of the first class, which nearly always is the only one.
+    pub(super) first: u64,
+    /// Of each further class, where they are few.
+    pub(super) further: Vec<u64>,
+    /// Further class and number, by class, where they are many.
     pub(super) listed: Vec<(u32, u64)>,
+    are_many: bool,
 }
 
 impl Members {
     /// None of any of so many classes.
     pub(crate) fn new(classes: usize) -> Members {
-        Members { by_code: vec![0; if classes > FEW { 0 } else { classes }], listed: Vec::new() }
+        let are_many = classes > FEW;
+        let further = if are_many { 0 } else { classes.saturating_sub(1) };
+        Members { first: 0, further: vec![0; further], listed: Vec::new(), are_many }
     }
 
     /// None of any of as many classes.
     pub(crate) fn of_none(&self) -> Members {
-        Members::new(if self.by_code.is_empty() { FEW + 1 } else { self.by_code.len() })
+        Members::new(if self.are_many { FEW + 1 } else { self.further.len() + 1 })
     }
 
     /// So many come.
     #[inline]
     pub(crate) fn add(&mut self, class: u32, requests: u64) {
-        match self.by_code.get_mut(class as usize) {
-            Some(members) => *members += requests,
-            None => self.add_listed(class, requests),
+        match class {
+            0 => self.first += requests,
+            _ => self.add_further(class, requests),
         }
     }
 
     /// So many go.
     #[inline]
     pub(crate) fn take(&mut self, class: u32, requests: u64) {
-        match self.by_code.get_mut(class as usize) {
+        match class {
+            0 => self.first -= requests,
+            _ => self.take_further(class, requests),
+        }
+    }
+
+    fn add_further(&mut self, class: u32, requests: u64) {
+        match self.further.get_mut(class as usize - 1) {
+            Some(members) => *members += requests,
+            None => self.add_listed(class, requests),
+        }
+    }
+
+    fn take_further(&mut self, class: u32, requests: u64) {
+        match self.further.get_mut(class as usize - 1) {
             Some(members) => *members -= requests,
             None => self.take_listed(class, requests),
         }
@@ -79,7 +98,8 @@ mod tests {
                     plain[class] -= 1;
                 }
             }
-            let mut counted = members.by_code.clone();
+            let mut counted = vec![members.first];
+            counted.extend(&members.further);
             counted.resize(classes, 0);
             members.listed.iter().for_each(|&(class, requests)| counted[class as usize] += requests);
             assert_eq!(counted, plain);

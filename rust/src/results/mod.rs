@@ -338,7 +338,8 @@ impl Recorder {
     /// `count` gaps that begin with `first` and grow, for each of `members` by class.
     #[inline(always)]
     pub(crate) fn gaps(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
-        if let ([histogram], &[members]) = (&mut self.results.tbt[..], &members.by_code[..]) {
+        if let [histogram] = &mut self.results.tbt[..] {
+            let members = members.first;
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
         }
         self.gaps_of_classes(members, first, growth, count)
@@ -351,7 +352,8 @@ impl Recorder {
                 self.results.tbt[class as usize].add_progression(first, growth, count, members)?;
             }
         }
-        for (histogram, &members) in self.results.tbt.iter_mut().zip(&members.by_code) {
+        let by_code = std::iter::once(&members.first).chain(&members.further);
+        for (histogram, &members) in self.results.tbt.iter_mut().zip(by_code) {
             if members > 0 {
                 histogram.add_progression(first, growth, count, members)?;
             }
