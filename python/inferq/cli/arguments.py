@@ -54,6 +54,13 @@ Set = Annotated[
         "--set",
     ),
 ]
+Prices = Annotated[
+    Path | None,
+    option(
+        "FILE",
+        "What GPUs cost an hour: TOML with a table [gpu_hour], a card a line; money and energy are told too.",
+    ),
+]
 Threads = Annotated[int | None, option("N", "How many runs go on at once; every core unless told.")]
 
 

@@ -60,6 +60,7 @@ def compare(
     tbt_slo: Annotated[
         float | None, option("SECONDS", "Longest gap between tokens that counts as good.")
     ] = None,
+    prices: arguments.Prices = None,
     by_class: Annotated[bool, option(None, "The same for each class of requests.", "--by-class")] = False,
     until: Annotated[
         list[str] | None,
@@ -119,6 +120,7 @@ def compare(
             seeds=numbers,
             metrics=metric or None,
             slo={name: limit for name, limit in slo.items() if limit is not None} or None,
+            prices=prices,
             by="class" if by_class else None,
             confidence=confidence,
             until=until or None,

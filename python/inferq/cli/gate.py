@@ -15,6 +15,7 @@ from inferq.experiments.gates.baseline import DEFAULT_FILE
 from inferq.experiments.gates.gate import accepted, checked, read_trials
 from inferq.experiments.gates.gate_report import refused
 from inferq.results.files import check_writable, write_text
+from inferq.systems.prices import Prices
 
 
 def gate(
@@ -31,6 +32,10 @@ def gate(
     summary: Annotated[
         Path | None, option("FILE", "Write the report as Markdown, for a pull request.")
     ] = None,
+    prices: Annotated[
+        Path | None,
+        option("FILE", "What GPUs cost, for scenarios without [gate.prices]: TOML with a table [gpu_hour]."),
+    ] = None,
     threads: arguments.Threads = None,
     set_: arguments.Set = None,
 ) -> None:
@@ -45,9 +50,10 @@ def gate(
         check_writable(summary)
     paths = [str(path) for path in scenarios]
     given = [part for one in set_ or () for part in ("--set", one)]
+    given += [] if prices is None else ["--prices", str(prices)]
     try:
         report = checked(
-            read_trials(scenarios, options.settings(set_ or ())),
+            read_trials(scenarios, options.settings(set_ or ()), Prices.of(prices)),
             baseline,
             update=update,
             threads=threads,

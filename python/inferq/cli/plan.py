@@ -55,9 +55,7 @@ def plan(
     ] = None,
     most_replicas: Annotated[int, option("N", "No fleet has more.")] = 1024,
     spare: Annotated[int, option("N", "Replicas beside those that keep the SLO; 1 is N+1.")] = 0,
-    prices: Annotated[
-        Path | None, option("FILE", "What GPUs cost an hour: TOML with a table [gpu_hour], a card a line.")
-    ] = None,
+    prices: arguments.Prices = None,
     server: Annotated[str | None, option("NAME", "The server whose defaults hold, as for replay.")] = None,
     max_model_len: Annotated[int | None, option("N", "Tokens of the longest request of the server.")] = None,
     weights: Annotated[str | None, option("KIND", "bf16, fp8, int8 or int4.")] = None,

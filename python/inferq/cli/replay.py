@@ -8,9 +8,11 @@ from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
+from inferq.results.costs import hourly
 from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS
 from inferq.systems.cluster import Cluster
+from inferq.systems.prices import Prices
 from inferq.systems.routers import ROUTERS
 from inferq.timing import TIMING_MODELS
 from inferq.timing.hardware.catalogue import entries
@@ -167,6 +169,7 @@ def replay(
     horizon: Annotated[float | None, option("SECONDS", "End the run at this instant.")] = None,
     warmup: Annotated[str, option("CUT", "Do not measure the first requests (500) or seconds (30s).")] = "0",
     cooldown: Annotated[str, option("CUT", "Do not measure the last requests (500) or seconds (30s).")] = "0",
+    prices: arguments.Prices = None,
     out: arguments.Out = None,
 ) -> None:
     """Replay a trace through one replica, or through several behind a router.
@@ -193,6 +196,7 @@ def replay(
         first_token=first_token,
         overhead=options.host(overhead),
     )
+    priced = Prices.of(prices)
     if replicas is None and router is not None:
         raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")
     system = (
@@ -222,6 +226,8 @@ def replay(
         "cooldown": options.cut(cooldown),
         "max_in_flight": max_in_flight,
     }
+    if priced is not None:
+        hourly(system, priced)
     show.lines([f"replay {file}", *notes])
     show.system(system, options.preset(timing, model))
-    show.written(Scenario(workload, system, run).run(progress=True), out)
+    show.written(Scenario(workload, system, run).run(progress=True), out, priced)

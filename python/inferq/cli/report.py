@@ -18,6 +18,7 @@ from inferq.results.files import writable
 from inferq.results.result import Result
 from inferq.scenario import Scenario
 from inferq.simulation.progress import watched
+from inferq.systems.prices import Prices
 
 
 def report(
@@ -41,6 +42,7 @@ def report(
             "An objective that the run is held against, once for each: ttft_p99=0.5 (seconds).",
         ),
     ] = None,
+    prices: arguments.Prices = None,
     perfetto: Annotated[
         Path | None,
         option("FILE", "Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."),
@@ -53,7 +55,7 @@ def report(
     """
     first = shown[0]
     page = checked(Path(f"{first.stem}.html") if out is None else out, "out")
-    title, objectives = heading(title), slo_of(slo) if slo else None
+    title, objectives, priced = heading(title), slo_of(slo) if slo else None, Prices.of(prices)
     if perfetto is not None:
         if len(shown) > 1 or first.is_dir():
             raise ConfigError("perfetto", "is for one scenario, which is run with its iterations")
@@ -75,7 +77,7 @@ def report(
         title = f"{names[0]}: {identity.headline(result)}"
     with watched(True, "parts of the page", in_a_pipe=True) as tell:
         whole = result if len(results) == 1 else results
-        write_report(whole, page, title=title, slo=objectives, progress=tell)
+        write_report(whole, page, title=title, slo=objectives, prices=priced, progress=tell)
     gathered.value("page", str(page))
     show.lines([f"written to {page}"])
     if perfetto is not None:

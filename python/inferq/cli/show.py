@@ -22,6 +22,7 @@ from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.prices import Prices
 from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability
 from inferq.workload.workload import Workload
@@ -149,9 +150,11 @@ def _indented(texts: Iterable[str]) -> list[str]:
     return [f"  {text}" for text in texts]
 
 
-def result(run: Result) -> None:
-    """Print the summary of a run, by class where there is more than one, and its findings."""
-    rows = run_tables.rows(run)
+def result(run: Result, prices: Prices | None = None) -> None:
+    """Print the summary of a run, by class where there is more than one, its costs, and its findings."""
+    rows = list(run_tables.rows(run))
+    if prices is not None:
+        rows[-1] = (rows[-1][0], run.summary(prices=prices).row(0, named=True))
     gathered.value("summary", [{"class": name, **row} for name, row in rows])
     gathered.value("findings", run.findings)
     gathered.value("scenario", json.loads(run.scenario))
@@ -161,6 +164,10 @@ def result(run: Result) -> None:
     lines(run_tables.LEGEND)
     if shares := run_tables.shares(run):
         grid(shares)
+    if prices is not None:
+        spent = run_tables.costs(rows[-1][1], prices)
+        grid(spent)
+        lines([spent.note])
     whole = rows[-1][1]
     if whole["hit_rate"] is not None:
         share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
@@ -197,9 +204,9 @@ def measured(run: Result) -> list[str]:
     return [f"measured: {kept[0]:,} of {kept[1]:,} requests ({', '.join(cuts)} left out)"]
 
 
-def written(run: Result, out: Path | None) -> None:
+def written(run: Result, out: Path | None, prices: Prices | None = None) -> None:
     """Print a run, and write it where asked."""
-    result(run)
+    result(run, prices)
     if out is not None:
         run.write(out)
         gathered.value("out", str(out))

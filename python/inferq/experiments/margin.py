@@ -29,7 +29,8 @@ class Margin:
     def of(cls, name: object, text: object, field: str) -> Margin:
         """The amount that a text such as `3%`, `0.01s`, `5 ms` or `0.2 requests/s` spells.
 
-        A percentage is of the baseline's value. `failed_share` has no unit: `0.001` is one in a thousand.
+        A percentage is of the baseline's value. `failed_share` has no unit: `0.001` is one in a thousand; nor
+        has money, whose currency the prices say.
 
         Args:
             name: of the metric.
@@ -45,7 +46,8 @@ class Margin:
             0.005
         """
         metric = Metric.of(name, field)
-        plain, small = {"": 1.0} if metric.unit == "share" else {}, _OF_A_SECOND if metric.unit == "s" else {}
+        is_plain = metric.unit == "share" or metric.needs_prices
+        plain, small = {"": 1.0} if is_plain else {}, _OF_A_SECOND if metric.unit == "s" else {}
         units = {"%": 100.0, **plain, metric.unit: 1.0, **small}
         match = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[2] not in units:
@@ -64,4 +66,4 @@ class Margin:
             return percent(self.amount, 4)
         if self.metric.unit == "s" and self.amount < 1:
             return f"{number(self.amount * 1000, 4)} ms"
-        return f"{number(self.amount, 4)} {self.metric.unit}".removesuffix(" share")
+        return f"{number(self.amount, 4)} {self.metric.unit}".removesuffix(" share").rstrip()

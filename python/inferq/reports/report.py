@@ -19,6 +19,7 @@ from inferq.reports.style import unchecked
 from inferq.results.files import writable, write_text
 from inferq.results.result import Result
 from inferq.simulation.progress import Progress, watched
+from inferq.systems.prices import Prices
 
 
 def report(
@@ -27,6 +28,7 @@ def report(
     title: str | None = None,
     *,
     slo: Slo | None = None,
+    prices: Prices | str | os.PathLike[str] | None = None,
     progress: bool | Progress | None = None,
 ) -> Path:
     """Write a page about a run or an experiment: one HTML file that needs nothing beside it.
@@ -47,6 +49,7 @@ def report(
         path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
         title: heading of the page, instead of one that says what ran.
         slo: objectives that runs are held against; None takes those that their workload carries.
+        prices: of GPUs and tokens, or the path of their file: what runs cost, take and earn is told.
         progress: told (parts done, parts in all) while it is drawn; True shows a bar.
 
     Returns:
@@ -71,7 +74,7 @@ def report(
     if slo is not None and not isinstance(slo, Slo):
         raise ConfigError("slo", f"must be an Slo such as Slo(ttft_p99=0.5), is {slo!r}")
     with unchecked(), watched(progress, "parts of the page") as tell:
-        text = _document(shown, title, slo).html(tell)
+        text = _document(shown, title, slo, Prices.of(prices)).html(tell)
     write_text(page, text)
     return page
 
@@ -100,14 +103,15 @@ def heading(title: object) -> str | None:
     raise ConfigError("title", f"must be a text, not empty, is {title!r}")
 
 
-def _document(shown: Any, title: str | None, slo: Slo | None) -> Document:
+def _document(shown: Any, title: str | None, slo: Slo | None, prices: Prices | None) -> Document:
     """The page of whatever can be shown."""
     if isinstance(shown, Result):
-        return run_page.document(shown, title, slo)
+        return run_page.document(shown, title, slo, prices)
     if isinstance(shown, Mapping) or (isinstance(shown, Sequence) and not isinstance(shown, (str, bytes))):
-        return runs_page.document(runs_page.named(shown), title, slo)
-    if slo is not None:
-        raise ConfigError("slo", f"is for runs, not for a {type(shown).__name__}")
+        return runs_page.document(runs_page.named(shown), title, slo, prices)
+    for name, given in (("slo", slo), ("prices", prices)):
+        if given is not None:
+            raise ConfigError(name, f"is for runs, not for a {type(shown).__name__}")
     if isinstance(shown, Comparison):
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):

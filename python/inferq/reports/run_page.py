@@ -16,6 +16,7 @@ from inferq.reports.style import styled
 from inferq.reports.text import number, percent, seconds, sentence
 from inferq.results.metric import STATISTICS
 from inferq.results.result import Result
+from inferq.systems.prices import Prices
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
 
@@ -27,7 +28,9 @@ _MOST_CLASSES = 20
 """Latencies of so many classes are shown in a table."""
 
 
-def document(result: Result, title: str | None, slo: Slo | None = None) -> Document:
+def document(
+    result: Result, title: str | None, slo: Slo | None = None, prices: Prices | None = None
+) -> Document:
     """The page: what ran and how good it is, then latency, queue, gaps, limits, and what repeats the run."""
     rows, sizes = run_tables.rows(result), run_data.sizes(result)
     theory = run_data.theory(result)
@@ -39,6 +42,7 @@ def document(result: Result, title: str | None, slo: Slo | None = None) -> Docum
         _gaps(result, len(sizes), limits),
         _limit(result, theory),
         _shares(result),
+        _costs(result, prices),
         _scenario(result, theory),
     ]
     return Document(
@@ -268,6 +272,18 @@ def _shares(result: Result) -> Chapter | None:
     if grid is None:
         return None
     return Chapter(title="Stages" if grid.header[0] == "stage" else "Replicas", grids=(grid,))
+
+
+def _costs(result: Result, prices: Prices | None) -> Chapter | None:
+    """What the fleet costs; None without prices."""
+    if prices is None:
+        return None
+    row = result.summary(prices=prices).row(0, named=True)
+    text = (
+        "Of the whole fleet over the time of the measured requests. A replica takes the power of one that "
+        "computes while it runs a request, at most what its board may, and else that of one that waits."
+    )
+    return Chapter(title="Cost and energy", text=text, grids=(run_tables.costs(row, prices),))
 
 
 def _scenario(result: Result, theory: Stability | str) -> Chapter:

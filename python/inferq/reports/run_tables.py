@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferq.reports.document import Grid
-from inferq.reports.text import NONE, number, percent, seconds
+from inferq.reports.text import NONE, counted, number, percent, seconds
 from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.results.result import Result
+from inferq.systems.prices import Prices
 
 LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
@@ -66,6 +67,33 @@ def latencies(rows: Rows, title: str = "", note: str = "", names: Mapping[str, s
     ]
     header = ("", *(["class"] if several else []), *STATISTICS)
     return Grid(title=title, header=header, lines=lines, texts=1 + several, note=note)
+
+
+_PER: dict[str, tuple[str, str, str | None]] = {
+    "an hour": ("cost_per_hour", "watts", "revenue_per_hour"),
+    "a request": ("cost_per_request", "joules_per_request", None),
+    "10⁶ output tokens": ("cost_per_million_output_tokens", "joules_per_million_output_tokens", None),
+}
+"""For what a cost is told: its columns of money, of energy and of what is earned."""
+
+
+def costs(whole: Mapping[str, Any], prices: Prices) -> Grid:
+    """What the fleet of a run costs and takes, from a row of `Result.summary` with prices."""
+    sells = whole["revenue_per_hour"] is not None
+    lines = []
+    for name, (money, energy, earned) in _PER.items():
+        joules = whole[energy] if energy != "watts" or whole[energy] is None else whole[energy] * 3600
+        cells = [number(whole[money], 3), number(joules)]
+        lines.append([name, *cells, *([number(whole[earned] if earned else None, 3)] if sells else [])])
+    header = ("", f"cost {prices.currency}".strip(), "energy J", *(["revenue"] if sells else []))
+    power = "" if whole["watts"] is None else f", {number(whole['watts'])} W on average"
+    return Grid(
+        title="",
+        header=header,
+        lines=lines,
+        texts=1,
+        note=f"{counted(whole['gpus'], 'GPU')} in {counted(whole['nodes'], 'node')}{power}.",
+    )
 
 
 def shares(result: Result) -> Grid | None:

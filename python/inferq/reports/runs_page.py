@@ -12,8 +12,9 @@ from inferq.reports import identity, run_charts, verdicts
 from inferq.reports.document import BROAD, Chapter, Document, FittedPicture, Grid, Note, cut
 from inferq.reports.style import styled
 from inferq.reports.text import amount, counted, listed, percent, sentence
-from inferq.results.metric import LATENCIES, Metric
+from inferq.results.metric import COSTS, LATENCIES, Metric
 from inferq.results.result import Result
+from inferq.systems.prices import Prices
 
 MOST = 6
 """Runs on one page: more lines cannot be told apart."""
@@ -27,7 +28,9 @@ _ONE_RUN_EACH = (
 )
 
 
-def document(results: Mapping[str, Result], title: str | None, slo: Slo | None) -> Document:
+def document(
+    results: Mapping[str, Result], title: str | None, slo: Slo | None, prices: Prices | None = None
+) -> Document:
     """The page: what differs, the numbers side by side with the change from the first, the same pictures."""
     names = list(results)
     told = {name: dict(identity.of_run(one)) for name, one in results.items()}
@@ -47,7 +50,7 @@ def document(results: Mapping[str, Result], title: str | None, slo: Slo | None) 
         Chapter(title="What ran", grids=(_ran(told),)),
         Chapter(
             title="Latency",
-            grids=(_numbers(results),),
+            grids=(_numbers(results, prices),),
             pictures=_drawn(
                 "Latency by share of requests",
                 "How long the given share of what was measured took at most, of each run.",
@@ -117,16 +120,17 @@ def _ran(told: Mapping[str, Mapping[str, str]]) -> Grid:
     return Grid(title="", header=("", *told), lines=lines, texts=1 + len(told), wraps=True)
 
 
-def _numbers(results: Mapping[str, Result]) -> Grid:
+def _numbers(results: Mapping[str, Result], prices: Prices | None) -> Grid:
     """The numbers of every run, and how far those of the others are from the first."""
-    rows = {name: one.summary().row(0, named=True) for name, one in results.items()}
+    rows = {name: one.summary(prices=prices).row(0, named=True) for name, one in results.items()}
     first, *others = results
     lines = []
-    for metric in map(Metric.of, _SHOWN):
+    for metric in map(Metric.of, _SHOWN if prices is None else (*_SHOWN, *COSTS)):
         values = {name: metric.of_row(row) for name, row in rows.items()}
         if all(one is None for one in values.values()):
             continue
-        cells = [amount(one, metric.unit) for one in values.values()]
+        unit = prices.currency if prices is not None and metric.unit == "money" else metric.unit
+        cells = [amount(one, unit) for one in values.values()]
         lines.append([_called(metric), *cells, *(_change(values[first], values[one]) for one in others)])
     changes = ["change"] if len(others) == 1 else [f"change of {one}" for one in others]
     return Grid(title="", header=("", *results, *changes), lines=lines)

@@ -65,7 +65,7 @@ def amount(value: float | None, unit: str) -> str:
     """
     if value is None or unit == "s":
         return seconds(value)
-    return percent(value) if unit == "share" else f"{number(value)} {unit}"
+    return percent(value) if unit == "share" else f"{number(value)} {unit}".rstrip()
 
 
 def rounded(value: float | None, half_width: float | None, *, sign: bool = False) -> tuple[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
+from inferq.results.metric import COSTS
 from inferq.results.tables import STATUSES, RunTables
 from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
@@ -16,37 +18,38 @@ from inferq.timing.hardware.catalogue import entries
 
 GPUS_OF_NODE = 8
 """GPUs that share a machine, as of the boards that the catalogue names."""
-
-COSTS = (
-    *("gpus", "nodes", "cost_per_hour", "cost_per_request", "cost_per_million_output_tokens"),
-    *("watts", "joules_per_request", "joules_per_million_output_tokens", "revenue_per_hour"),
-)
-"""The columns of `Result.summary` where prices are given, after the others."""
+SECONDS_OF_HOUR = 3600
 
 
-class Rented(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rented:
     """Replicas of one kind, one after the other."""
 
-    path: str
     card: str
     gpus: int
     """Of one of them."""
     replicas: int
 
 
-def rented(system: System) -> Iterator[Rented]:
+def rented(system: System, prices: Prices) -> Iterator[Rented]:
     """The cards of a system, in the order of its replicas.
 
     Raises:
-        ConfigError: an engine that `Engine.on` did not make, so that nothing says its card.
+        ConfigError: an engine that `Engine.on` did not make, so that nothing says its card, where the prices
+            do not say it either.
     """
     for pool in pools_of(system):
         for engine, count, path in zip(pool.engines, pool.counts, pool.paths, strict=True):
-            if "gpu" not in engine.on_card:
+            if "gpu" in engine.on_card:
+                yield Rented(engine.on_card["gpu"], int(engine.on_card["tensor_parallel"]), count)
+            elif prices.card:
+                yield Rented(prices.card, 1, count)
+            else:
                 raise ConfigError(
-                    "prices", f"{path or 'the engine'} says no card; make it with Engine.on(model, gpu)"
+                    "prices",
+                    f"{path or 'the engine'} says no card; make it with Engine.on(model, gpu), or name the "
+                    "card of such engines in Prices(card=…)",
                 )
-            yield Rented(path, engine.on_card["gpu"], int(engine.on_card["tensor_parallel"]), count)
 
 
 def nodes_of(replicas: int, gpus: int) -> int:
@@ -55,21 +58,70 @@ def nodes_of(replicas: int, gpus: int) -> int:
     return -(-replicas // each) if each else replicas * -(-gpus // GPUS_OF_NODE)
 
 
-def watts_of(card: str, prices: Prices) -> tuple[float | None, float | None]:
-    """The power of one GPU that computes and of one that waits: the user's, else that of the datasheet."""
-    known = entries("gpus").get(card, {})
-    return (
-        prices.busy_watts.get(card, known.get("busy_watts")),
-        prices.idle_watts.get(card, known.get("idle_watts")),
-    )
+def hourly(system: System, prices: Prices) -> float:
+    """What all GPUs of a system cost an hour.
+
+    Raises:
+        ConfigError: a card without a price, or an engine without a card.
+    """
+    return math.fsum(one.replicas * one.gpus * prices.of_gpu(one.card) for one in rented(system, prices))
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the fleet of a run takes, and what its requests pay."""
+
+    gpus: int
+    nodes: int
+    per_hour: float
+    time_s: NDArray[np.float64]
+    """Of the samples of the timeline."""
+    watts: NDArray[np.float64]
+    """Of the whole fleet at each of them; NaN where it is not known what a card takes."""
+
+    @classmethod
+    def of(cls, tables: RunTables, system: System, prices: Prices) -> Bill:
+        """The bill of a run.
+
+        A replica computes at a sample of the timeline at which it runs a request, and waits at the others.
+        Where the power of a card that waits is not known it is taken to be that of one that computes, so that
+        energy is an upper bound; so are all replicas where the timeline does not tell them apart.
+
+        Raises:
+            ConfigError: a card without a price, or an engine without a card.
+        """
+        hired = list(rented(system, prices))
+        busy, idle = (
+            np.repeat(
+                [one.gpus * _watts_of(one.card, prices)[place] for one in hired],
+                [one.replicas for one in hired],
+            )
+            for place in (0, 1)
+        )
+        samples = tables.frame("timeline")
+        time_s, place = np.unique(samples["time_s"].to_numpy(), return_inverse=True)
+        if "replica" in samples.columns:
+            replica, runs = samples["replica"].to_numpy(), samples["running"].to_numpy() > 0
+            watts = np.zeros(time_s.size)
+            np.add.at(watts, place, np.where(runs, busy[replica], idle[replica]))
+        else:
+            watts = np.full(time_s.size, busy.sum())
+        return cls(
+            sum(one.replicas * one.gpus for one in hired),
+            sum(nodes_of(one.replicas, one.gpus) for one in hired),
+            hourly(system, prices),
+            time_s,
+            watts,
+        )
+
+    def mean_watts(self, first_s: float = -math.inf, last_s: float = math.inf) -> float:
+        """The mean power after an instant and up to another; of the whole run where no sample is between."""
+        within = self.watts[(first_s < self.time_s) & (self.time_s <= last_s)]
+        return float((within if within.size else self.watts).mean()) if self.watts.size else math.nan
 
 
 def costs(tables: RunTables, system: System, prices: Prices, row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of `COSTS` for all measured requests of a run.
-
-    A replica is busy in the share of the samples of the timeline in which it runs a request. Where the power
-    of a card that waits is not known it is taken to be that of one that computes, so that energy is an upper
-    bound.
 
     Args:
         tables: of the run.
@@ -78,40 +130,23 @@ def costs(tables: RunTables, system: System, prices: Prices, row: Mapping[str, A
         row: its `Result.summary`.
 
     Raises:
-        ConfigError: a card without a price, or an engine without a card.
+        ConfigError: as of `Bill.of`.
     """
-    busy = _busy(tables)
-    gpus = nodes = first = 0
-    per_hour, watts = 0.0, 0.0
-    for one in rented(system):
-        cards = one.replicas * one.gpus
-        gpus += cards
-        nodes += nodes_of(one.replicas, one.gpus)
-        per_hour += cards * prices.of_gpu(one.card)
-        busy_watts, idle_watts = watts_of(one.card, prices)
-        if busy_watts is None:
-            watts = math.nan
-        else:
-            idle_watts = busy_watts if idle_watts is None else idle_watts
-            shares = [busy.get(replica, 0.0) for replica in range(first, first + one.replicas)]
-            watts += one.gpus * sum(s * busy_watts + (1 - s) * idle_watts for s in shares)
-        first += one.replicas
-    hours = (row["duration_s"] or 0.0) / 3600
-    tokens = row["output_throughput"] * (row["duration_s"] or 0.0)
-    spent, joules = per_hour * hours, watts * 3600 * hours
-    sold = math.nan
-    if (prices.prefill or prices.decode) and hours:
-        sold = _earned(tables, prices) / hours
+    bill = Bill.of(tables, system, prices)
+    watts, duration_s = bill.mean_watts(), row["duration_s"] or 0.0
+    hours = duration_s / SECONDS_OF_HOUR
+    tokens = row["output_throughput"] * duration_s
+    spent, joules = bill.per_hour * hours, watts * duration_s
     found = {
-        "gpus": gpus,
-        "nodes": nodes,
-        "cost_per_hour": per_hour,
+        "gpus": bill.gpus,
+        "nodes": bill.nodes,
+        "cost_per_hour": bill.per_hour,
         "cost_per_request": _over(spent, row["completed"]),
         "cost_per_million_output_tokens": _over(1e6 * spent, tokens),
         "watts": watts,
         "joules_per_request": _over(joules, row["completed"]),
         "joules_per_million_output_tokens": _over(1e6 * joules, tokens),
-        "revenue_per_hour": sold,
+        "revenue_per_hour": _over(float(paid(tables, prices).sum()), hours) if prices.sells else math.nan,
     }
     return {name: None if isinstance(one, float) and math.isnan(one) else one for name, one in found.items()}
 
@@ -122,21 +157,20 @@ def as_columns(found: Mapping[str, Any]) -> list[pl.Series]:
     return [pl.Series(name, [found[name]], dtype=kinds[name]) for name in COSTS]
 
 
-def _busy(tables: RunTables) -> dict[int, float]:
-    """For each replica the share of samples in which it runs a request."""
-    samples = tables.timeline
-    replicas, runs = samples["replica"], samples["running"] > 0
-    count = np.bincount(replicas)
-    shares = np.bincount(replicas, weights=runs) / np.maximum(count, 1)
-    return {replica: float(share) for replica, share in enumerate(shares)}
-
-
-def _earned(tables: RunTables, prices: Prices) -> float:
-    """What the tokens of finished requests pay, bundled: lin2026 (21)."""
+def paid(tables: RunTables, prices: Prices) -> NDArray[np.float64]:
+    """What each request of a run pays, bundled: lin2026 (21); 0 where it is not measured or not finished."""
     columns = tables.requests
-    paid = columns["measured"] & (columns["status"] == STATUSES.index("finished"))
-    prompts, outputs = (float(columns[name][paid].sum()) for name in ("prompt_tokens", "output_tokens"))
-    return prices.prefill * prompts + prices.decode * outputs
+    pays = columns["measured"] & (columns["status"] == STATUSES.index("finished"))
+    prompts, outputs = (columns[name].astype(np.float64) for name in ("prompt_tokens", "output_tokens"))
+    each: NDArray[np.float64] = pays * (float(prices.prefill) * prompts + float(prices.decode) * outputs)
+    return each
+
+
+def _watts_of(card: str, prices: Prices) -> tuple[float, float]:
+    """The power of a GPU that computes and of one that waits: the user's, else that of the catalogue."""
+    known = entries("gpus").get(card, {})
+    busy = prices.busy_watts.get(card, known.get("busy_watts", math.nan))
+    return busy, prices.idle_watts.get(card, known.get("idle_watts", busy))
 
 
 def _over(amount: float, count: float) -> float:

@@ -23,13 +23,25 @@ LATENCIES = {
     f"{quantity}_{statistic}": (quantity, statistic) for quantity in QUANTITIES for statistic in STATISTICS
 }
 COUNTS = ("completed", "failed", "cached_tokens")
+COSTS: dict[str, tuple[str, Literal["lower", "higher"]]] = {
+    "gpus": ("", "lower"),
+    "nodes": ("", "lower"),
+    "cost_per_hour": ("money", "lower"),
+    "cost_per_request": ("money", "lower"),
+    "cost_per_million_output_tokens": ("money", "lower"),
+    "watts": ("W", "lower"),
+    "joules_per_request": ("J", "lower"),
+    "joules_per_million_output_tokens": ("J", "lower"),
+    "revenue_per_hour": ("money", "higher"),
+}
+"""The columns of `Result.summary` where prices are given, after the others, with what they are counted in."""
 SUMMARY = ("completed", "failed", "duration_s", *RATES, *LATENCIES, "cached_tokens", "hit_rate")
 """The columns of `Result.summary`, after those of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a run: a latency, a throughput, the share of requests that failed, or the hit rate.
+    """A number of a run: a latency, a throughput, the share that failed, the hit rate, money or energy.
 
     Example:
         >>> from inferq.results.metric import Metric
@@ -49,7 +61,8 @@ class Metric:
 
         Args:
             name: `ttft`, `tbt`, `tpot`, `e2e` or `queue` with `_mean`, `_p50`, `_p90`, `_p95`, `_p99` or
-                `_max`, all in seconds; a throughput or the goodput; `failed_share`; `hit_rate`.
+                `_max`, all in seconds; a throughput or the goodput; `failed_share`; `hit_rate`; a column of
+                `COSTS`, which prices tell.
             field: the argument that an error names.
 
         Raises:
@@ -92,8 +105,19 @@ class Metric:
         """Of a latency, which statistic: `p99` of `ttft_p99`; `""` of others."""
         return LATENCIES.get(self.name, ("", ""))[1]
 
+    @property
+    def needs_prices(self) -> bool:
+        """Whether it is money or energy, which runs have where prices are given."""
+        return self.name in COSTS
+
     def of_row(self, row: Mapping[str, float | None]) -> float | None:
-        """The number in a row of `Result.summary`; None where nothing tells it."""
+        """The number in a row of `Result.summary`; None where nothing tells it.
+
+        Raises:
+            ConfigError: it needs prices, and none were given.
+        """
+        if self.needs_prices and self.name not in row:
+            raise ConfigError("prices", f"{self.name} is told where GPUs have prices; give prices")
         if self.name != "failed_share":
             return row[self.name]
         failed, completed = row["failed"] or 0, row["completed"] or 0
@@ -107,5 +131,6 @@ _METRICS = {
         *(Metric(name, "s", "lower") for name in LATENCIES),
         Metric("failed_share", "share", "lower"),
         Metric("hit_rate", "share", "higher"),
+        *(Metric(name, unit, better) for name, (unit, better) in COSTS.items()),
     )
 }

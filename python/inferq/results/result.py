@@ -417,7 +417,7 @@ class Result:
         self,
         by: str | Iterable[str] | None = None,
         slo: Mapping[str, float | None] | None = None,
-        prices: Prices | None = None,
+        prices: Prices | str | os.PathLike[str] | None = None,
     ) -> pl.DataFrame:
         """One row for each group of measured requests: counts, throughput, goodput and latencies.
 
@@ -457,12 +457,11 @@ class Result:
             slo: objectives in seconds, `{"ttft_s": …, "tbt_s": …}`, instead of the workload's columns
                 `ttft_slo_s` and `tbt_slo_s`. An objective that is null is met; without any, goodput is
                 throughput.
-            prices: of GPUs and tokens, for all requests together: not beside `by`.
+            prices: of GPUs and tokens, or the path of their file, for all requests together: not beside `by`.
 
         Raises:
             ConfigError: an unknown column or objective, or an objective that is no number of seconds; prices
-                beside `by`, of a run that was read from a directory, without that of a card, or of an engine
-                that says no card.
+                beside `by`, without that of a card, or of an engine that says no card.
 
         Example:
             >>> import inferq as iq
@@ -475,18 +474,29 @@ class Result:
             >>> summary["request_goodput"].item() == 1 / 3
             True
         """
+        priced = Prices.of(prices)
         found = summary(self._tables, by, slo, has_prefix_cache=self.has_prefix_cache)
-        if prices is None:
+        if priced is None:
             return found
-        if not isinstance(prices, Prices):
-            raise ConfigError("prices", f"must be Prices(…), is {prices!r}")
         if by is not None:
             raise ConfigError("prices", "are of the whole fleet; leave out by")
-        if self._system is None:
-            raise ConfigError("prices", "only the description of what served a stored run is kept")
         return found.with_columns(
-            as_columns(costs(self._tables, self._system, prices, found.row(0, named=True)))
+            as_columns(costs(self._tables, self._served, priced, found.row(0, named=True)))
         )
+
+    @cached_property
+    def _served(self) -> System:
+        """What served them, of a stored run as its description says.
+
+        Raises:
+            ConfigError: it had a class of the user's, of which the name alone is kept.
+        """
+        from inferq.reports.identity import system_of
+
+        found = system_of(self)
+        if found is None:
+            raise ConfigError("prices", "of a stored run whose policy was written in Python its name is kept")
+        return found
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write each frame and the workload as Parquet, the scenario and the findings as JSON.

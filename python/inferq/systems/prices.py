@@ -13,7 +13,7 @@ from inferq.description import Description, fields_of, read_fields
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_toml, path_of, read_text
 
-_OF_GPUS = ("gpu_hour", "busy_watts", "idle_watts", "currency")
+_OF_GPUS = ("gpu_hour", "busy_watts", "idle_watts", "currency", "card")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,8 @@ class Prices(Description):
         busy_watts: for the name of a card the power of one that computes.
         idle_watts: the same of one that waits.
         currency: what the prices are in, a word or a sign that is put behind them.
+        card: the name under which an engine is priced that says no card, as one GPU a replica; empty: that is
+            an error.
 
     Raises:
         ConfigError: a price or a power that is negative or not finite; of a token outside its range once the
@@ -55,6 +57,7 @@ class Prices(Description):
     busy_watts: Mapping[str, float] = field(default_factory=dict)
     idle_watts: Mapping[str, float] = field(default_factory=dict)
     currency: str = ""
+    card: str = ""
 
     def __post_init__(self) -> None:
         """Check the numbers of GPUs."""
@@ -83,6 +86,24 @@ class Prices(Description):
         path = path_of("prices", file, ".toml file")
         refuse = partial(ConfigError, str(path))
         return read_fields(str(path), parsed_toml(read_text(path, refuse), refuse), cls)
+
+    @classmethod
+    def of(cls, prices: Prices | str | os.PathLike[str] | None) -> Prices | None:
+        """Prices as they are given to a call: themselves, the path of their file, or None.
+
+        Raises:
+            ConfigError: something else, or as of `read`.
+        """
+        if prices is None or isinstance(prices, Prices):
+            return prices
+        if isinstance(prices, (str, os.PathLike)):
+            return cls.read(prices)
+        raise ConfigError("prices", f"must be Prices(…) or the path of a TOML file, is {prices!r}")
+
+    @property
+    def sells(self) -> bool:
+        """Whether a token has a price."""
+        return bool(self.prefill or self.decode)
 
     def of_gpu(self, card: str) -> float:
         """What one GPU of that name costs an hour.

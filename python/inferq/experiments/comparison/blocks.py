@@ -33,13 +33,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from inferq._lazy import NDArray, np
+from inferq.results.costs import SECONDS_OF_HOUR, Bill, paid
 from inferq.results.metric import Metric
 from inferq.results.result import Result
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
+from inferq.systems.prices import Prices
 
 COUNTS = (16, 8)
 """Into how many blocks a trace is cut, and what pairs of them are joined to. More of them make intervals that
@@ -97,6 +100,7 @@ def pseudo_values(
     metrics: Sequence[Metric],
     slo: Mapping[str, float | None] | None = None,
     of_class: str | None = None,
+    prices: Prices | None = None,
 ) -> dict[Metric, NDArray[np.float64]]:
     """For each metric of requests that can be known from blocks, a number for each block.
 
@@ -108,7 +112,8 @@ def pseudo_values(
         metrics: those of `tbt` are left out: gaps are kept in a histogram that does not know their requests;
             see `of_histograms`.
         slo: as of `Result.summary`.
-        of_class: only requests of this class; None takes all.
+        of_class: only requests of this class; None takes all, and money and energy are of all alone.
+        prices: as of `Result.summary`.
     """
     columns = result._tables.requests
     keep = columns["measured"].copy()
@@ -116,16 +121,20 @@ def pseudo_values(
     if of_class is not None:
         keep &= columns["class"] == result._tables.classes.index(of_class)
     rows = _rows(result)
+    bill = None if prices is None else Bill.of(result._tables, result._served, prices)
     by_metric: dict[Metric, NDArray[np.float64]] = {}
     for metric in metrics:
         count = count_for(metric, int(keep.sum()))
-        if count is None or metric.quantity == "tbt":
+        if count is None or metric.quantity == "tbt" or (metric.needs_prices and of_class is not None):
             continue
         begins = edges(result, count)
         block = np.clip(np.searchsorted(begins, rows, side="right") - 1, 0, count - 1)
         if metric.unit == "s":
             column = columns[f"{metric.quantity}_s"]
             values = _without_each(column[keep], block[keep], count, metric.statistic)
+        elif metric.needs_prices:
+            assert bill is not None and prices is not None
+            values = _of_bill(result, metric, bill, prices, span, block, count)
         else:
             values = _of_ratio(result, metric, keep, span, block, count, slo)
         if values is not None:
@@ -238,11 +247,7 @@ def _of_ratio(
     count: int,
     slo: Mapping[str, float | None] | None,
 ) -> NDArray[np.float64] | None:
-    """The pseudo-values of a share of requests, or of something per second.
-
-    What a block adds to the duration is by how much it moves the last finish of all before it: all blocks
-    together make the whole, whether arrivals or the service set the pace.
-    """
+    """The pseudo-values of a share of requests, or of something per second."""
     columns = result._tables.requests
     finished, rejected, abandoned = (columns["status"] == STATUSES.index(name) for name in STATUSES[:3])
 
@@ -260,12 +265,7 @@ def _of_ratio(
         admitted = ~np.isnan(columns["admitted_s"])
         upper, lower = total(admitted, "cached_tokens"), total(admitted, "prompt_tokens")
     else:
-        last_s = np.full(count, -math.inf)
-        over = span & finished
-        np.maximum.at(last_s, block[over], columns["finish_s"][over])
-        first_s = columns["arrival_s"][span].min()
-        reached_s = np.maximum.accumulate(np.maximum(last_s, first_s))
-        lower = np.diff(reached_s, prepend=first_s)
+        lower = np.diff(_reached_s(result, span, block, count))
         if metric.name == "request_goodput":
             upper = total(in_time(result._tables, slo, columns))
         else:
@@ -275,7 +275,62 @@ def _of_ratio(
                 "total_token_throughput": ("prompt_tokens", "output_tokens"),
             }[metric.name]
             upper = total(finished, *weights)
+    return _of_sums(upper, lower)
+
+
+def _of_sums(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The pseudo-values of the ratio of two sums over blocks; None where the rest of a block has none."""
     rest = lower.sum() - lower
     if not (rest > 0).all():
         return None
     return _pseudo(float(upper.sum() / lower.sum()), (upper.sum() - upper) / rest)
+
+
+def _reached_s(
+    result: Result, span: NDArray[np.bool_], block: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """When blocks begin and the last of them ends: by how much each moves the last finish of all before it.
+
+    All blocks together make the whole, whether arrivals or the service set the pace.
+    """
+    columns = result._tables.requests
+    last_s = np.full(count, -math.inf)
+    over = span & (columns["status"] == STATUSES.index("finished"))
+    np.maximum.at(last_s, block[over], columns["finish_s"][over])
+    first_s = columns["arrival_s"][span].min()
+    return np.concatenate([[first_s], np.maximum.accumulate(np.maximum(last_s, first_s))])
+
+
+def _of_bill(
+    result: Result,
+    metric: Metric,
+    bill: Bill,
+    prices: Prices,
+    span: NDArray[np.bool_],
+    block: NDArray[np.int64],
+    count: int,
+) -> NDArray[np.float64] | None:
+    """The pseudo-values of money and energy; what is the same for every block has equal ones."""
+    constant = {"gpus": bill.gpus, "nodes": bill.nodes, "cost_per_hour": bill.per_hour}
+    if metric.name in constant:
+        return np.full(count, float(constant[metric.name]))
+    columns = result._tables.requests
+    served = span & (columns["status"] == STATUSES.index("finished"))
+    ends_s = _reached_s(result, span, block, count)
+    seconds = np.diff(ends_s)
+    if metric.name == "revenue_per_hour":
+        pays = paid(result._tables, prices)
+        return _of_sums(_summed(block, count, pays), seconds / SECONDS_OF_HOUR)
+    takes = [bill.mean_watts(first, last) for first, last in pairwise(ends_s.tolist())]
+    joules = seconds * np.array(takes)
+    if metric.name == "watts":
+        return _of_sums(joules, seconds)
+    upper = joules if metric.name.startswith("joules") else seconds * bill.per_hour / SECONDS_OF_HOUR
+    if metric.name.endswith("_request"):
+        return _of_sums(upper, _summed(block, count, served * 1.0))
+    return _of_sums(1e6 * upper, _summed(block, count, served * columns["output_tokens"]))
+
+
+def _summed(block: NDArray[np.int64], count: int, each: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum over the requests of each block."""
+    return np.bincount(block, each, minlength=count).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -26,9 +27,11 @@ from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
-from inferq.results.metric import Metric
+from inferq.results.costs import hourly
+from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
+from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
@@ -54,6 +57,7 @@ def compare(
     baseline: str | None = None,
     metrics: Iterable[str] | None = None,
     slo: Mapping[str, float | None] | None = None,
+    prices: Prices | str | os.PathLike[str] | None = None,
     by: Literal["class"] | None = None,
     confidence: float = 0.95,
     until: str | Iterable[str] | None = None,
@@ -105,6 +109,7 @@ def compare(
         metrics: names such as `ttft_p99` (see `Metric.of`); None takes a common choice, without what no
             run has.
         slo: objectives for `request_goodput`, as `Result.summary` takes them.
+        prices: of GPUs and tokens, or the path of their file: money, energy and GPUs are compared too.
         by: `"class"` adds the same rows for each class of requests.
         confidence: of the intervals, between 0 and 1.
         until: `"ttft_p99 ± 2%"` (of the baseline's mean), `"ttft_p99 ± 0.01s"`, or several of them; `+-` is
@@ -155,7 +160,13 @@ def compare(
         systems = engines_on(names, model, gpu, tensor_parallel=tensor_parallel)
     elif (model, gpu, tensor_parallel) != (None, None, None):
         raise ConfigError("model", "is for systems that are names of engines, as in ['vllm', 'sglang']")
-    named = _systems(systems)
+    named, priced = _systems(systems), Prices.of(prices)
+    if priced is not None:
+        for name, system in named.items():
+            try:
+                hourly(system, priced)
+            except ConfigError as error:
+                raise error.within(name, ": ") from None
     if baseline is None:
         baseline = next(iter(named))
     elif baseline not in named:
@@ -172,8 +183,12 @@ def compare(
     first = seeds_from(first_seed, 10) if seeds is None else seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     drawn = source.draw(first[0]).frame
-    chosen = Metric.several(_usual(drawn.columns, slo) if metrics is None else metrics)
+    chosen = Metric.several(_usual(drawn.columns, slo, priced) if metrics is None else metrics)
     chosen += tuple(one.metric for one in targets if one.metric not in chosen)
+    if priced is None:
+        for one in chosen:
+            if one.needs_prices:
+                raise ConfigError("prices", f"{one.name} is told where GPUs have prices; give prices")
     is_fixed = not source.is_synthetic or drawn.equals(source.draw(first[0] ^ 1).frame)
     if is_fixed and targets:
         more = ("a longer trace does, or a synthetic workload", "more of them do, or distributions that draw")
@@ -187,7 +202,7 @@ def compare(
         source,
         named,
         baseline,
-        Measurement(chosen, slo, by),
+        Measurement(chosen, slo, by, priced),
         confidence,
         threads=threads,
         progress=progress,
@@ -213,16 +228,22 @@ def compare(
         scenario=recorded(
             source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}
         ),
-        _rows=_rows(evidence, keys, named, baseline, confidence),
+        _rows=_rows(evidence, keys, named, baseline, confidence, priced),
         _values=_values(evidence, keys),
     )
 
 
 def _rows(
-    evidence: Evidence, keys: Iterable[MetricKey], systems: Iterable[str], baseline: str, confidence: float
+    evidence: Evidence,
+    keys: Iterable[MetricKey],
+    systems: Iterable[str],
+    baseline: str,
+    confidence: float,
+    prices: Prices | None,
 ) -> tuple[dict[str, Any], ...]:
     """The rows of the frame."""
     rows: list[dict[str, Any]] = []
+    currency = (prices and prices.currency) or "money"
     for key in keys:
         base = evidence.sample(baseline, key)
         for name in systems:
@@ -232,7 +253,7 @@ def _rows(
                 {
                     "class": key[0],
                     "metric": key[1].name,
-                    "unit": key[1].unit,
+                    "unit": currency if key[1].unit == "money" else key[1].unit,
                     "better": key[1].better,
                     "system": name,
                     **dict.fromkeys((*NUMBERS, "verdict", "holds_together")),
@@ -305,8 +326,8 @@ def _systems(systems: object) -> dict[str, System]:
     return dict(systems)
 
 
-def _usual(columns: Iterable[str], slo: object) -> tuple[str, ...]:
+def _usual(columns: Iterable[str], slo: object, prices: Prices | None) -> tuple[str, ...]:
     """What is compared unless told otherwise."""
     has_objectives = slo is not None or not {"ttft_slo_s", "tbt_slo_s"}.isdisjoint(columns)
     metrics = (*METRICS, "request_goodput") if has_objectives else METRICS
-    return (*metrics, "hit_rate")  # which no run tells without a prefix cache
+    return (*metrics, "hit_rate", *(COSTS if prices else ()))  # without a prefix cache no run tells the rate

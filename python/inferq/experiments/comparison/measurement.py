@@ -13,6 +13,7 @@ from inferq.experiments.comparison.blocks import count_for, edges, of_histograms
 from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
 from inferq.results.result import Result
+from inferq.systems.prices import Prices
 
 MetricKey = tuple["str | None", Metric]
 """A class, None for all requests together, and a metric of it."""
@@ -58,6 +59,7 @@ class Measurement:
     metrics: Sequence[Metric]
     slo: Mapping[str, float | None] | None
     by: Literal["class"] | None
+    prices: Prices | None = None
 
     def of_run(self, run: Run, result: Result) -> RunNumbers:
         """The metrics of a run."""
@@ -74,7 +76,7 @@ class Measurement:
             if group is not None:
                 code = result._tables.classes.index(group)
                 requests[group] = int((columns["class"][measured] == code).sum())
-            by_metric = pseudo_values(result, self.metrics, self.slo, group)
+            by_metric = pseudo_values(result, self.metrics, self.slo, group, self.prices)
             pseudo.update({(group, metric): found for metric, found in by_metric.items()})
         gaps = [key[1] for key in self._of_gaps(values) if key[0] is None]
         count = max((count_for(metric, requests[None]) or 0 for metric in gaps), default=0)
@@ -119,13 +121,14 @@ class Measurement:
         return [key for key, value in values.items() if key[1].name.startswith("tbt_") and value is not None]
 
     def _values(self, result: Result) -> dict[MetricKey, float | None]:
-        row = result.summary(slo=self.slo).row(0, named=True)
+        row = result.summary(slo=self.slo, prices=self.prices).row(0, named=True)
         values: dict[MetricKey, float | None] = {
             (None, metric): metric.of_row(row) for metric in self.metrics
         }
         if self.by is not None:
             for row in result.summary(by=self.by, slo=self.slo).rows(named=True):
-                values.update({(row[self.by], metric): metric.of_row(row) for metric in self.metrics})
+                of_classes = [one for one in self.metrics if not one.needs_prices]  # money is of the fleet
+                values.update({(row[self.by], metric): metric.of_row(row) for metric in of_classes})
         return values
 
 

@@ -30,6 +30,7 @@ _UNEQUAL = {
     "seeds": "the seeds differ",
     "run": "the options of the run differ",
     "slo": "the objectives differ",
+    "prices": "the prices differ",
 }
 """What makes two records two scenarios: their values cannot be held against each other."""
 
@@ -52,6 +53,8 @@ class Record:
 
     seeds: tuple[int, ...]
     slo: Mapping[str, float] | None
+    prices: Mapping[str, Any] | None
+    """Of GPUs and tokens; None where money and energy are not looked at."""
     system: Mapping[str, Any]
     """What served the requests. It is what is under test, and may differ."""
 
@@ -115,6 +118,9 @@ def text_of(records: Mapping[str, Record]) -> str:
         name: {field.name: getattr(record, field.name) for field in fields(Record)}
         for name, record in records.items()
     }
+    for one in scenarios.values():
+        if one["prices"] is None:
+            del one["prices"]
     return _written({"format": FORMAT, "scenarios": scenarios}) + "\n"
 
 
@@ -162,6 +168,7 @@ def _records(data: object) -> dict[str, Record]:
 def _record(path: str, data: object) -> Record:
     if not isinstance(data, dict):
         raise ConfigError(path, "must be a table")
+    data = {"prices": None, **data}
     for field in fields(Record):
         if field.name not in data:
             raise ConfigError(f"{path}.{field.name}", "missing")
@@ -170,8 +177,8 @@ def _record(path: str, data: object) -> Record:
     for name in ("inferq", "requests", "requests_sha256"):
         if not isinstance(data[name], str):
             raise ConfigError(f"{path}.{name}", "must be a text")
-    for name in ("run", "system", "values", "slo"):
-        if not isinstance(data[name], dict) and not (name == "slo" and data[name] is None):
+    for name in ("run", "system", "values", "slo", "prices"):
+        if not isinstance(data[name], dict) and not (name in ("slo", "prices") and data[name] is None):
             raise ConfigError(f"{path}.{name}", "must be a table")
     seeds = data["seeds"]
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds) or not seeds:

@@ -26,10 +26,12 @@ from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
 from inferq.inputs import path_of
+from inferq.results.costs import hourly
 from inferq.results.files import check_writable
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
+from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.workload.workload import Workload
 
@@ -63,6 +65,7 @@ def gate(
     scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     baseline: str | os.PathLike[str],
     *,
+    prices: Prices | str | os.PathLike[str] | None = None,
     update: bool = False,
     threads: int | None = None,
 ) -> GateReport:
@@ -82,11 +85,16 @@ def gate(
     request_goodput = "1%"      # of the baseline
     ttft_p99 = "5%"             # or "20ms", "0.02s"
     tbt_p99 = "5%"
+    cost_per_request = "2%"     # money and energy, where there are prices
+
+    [gate.prices.gpu_hour]      # the fields of `Prices`
+    h100-80gb = 2.5
     ```
 
     Args:
         scenarios: TOML files, and folders of them. A scenario is called by its file, without the ending.
         baseline: the JSON file; it may hold further scenarios.
+        prices: of scenarios that have no `[gate.prices]`, or the path of their file.
         update: write what was found into the file instead of judging by it.
         threads: how many runs at once; None takes every core. It changes no bit of a result.
 
@@ -127,15 +135,20 @@ def gate(
         >>> iq.gate(folder, folder / "baseline.json").passed
         False
     """
-    report = checked(read_trials(scenarios), Path(baseline), update=update, threads=threads)
+    report = checked(
+        read_trials(scenarios, prices=Prices.of(prices)), Path(baseline), update=update, threads=threads
+    )
     return accepted(report) if update else report
 
 
 def read_trials(
     scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     fields: Mapping[str, object] | None = None,
+    prices: Prices | None = None,
 ) -> list[Trial]:
     """The scenarios in files and folders, by name, each with some fields set by their paths.
+
+    `prices` are for those that have none.
 
     Raises:
         ConfigError: one is wrong, two have one name, or there is none.
@@ -153,16 +166,19 @@ def read_trials(
                 raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
     if not files:
         raise ConfigError("scenarios", "none is named")
-    return [_of_file(name, file, fields or {}) for name, file in files.items()]
+    return [_of_file(name, file, fields or {}, prices) for name, file in files.items()]
 
 
-def _of_file(name: str, file: Path, fields: Mapping[str, object]) -> Trial:
+def _of_file(name: str, file: Path, fields: Mapping[str, object], prices: Prices | None) -> Trial:
     plan = ScenarioFile.read(file).with_fields(fields).scenario() if fields else Scenario.read(file)
     try:
         check_options(plan.options, but=("seed", "threads"), field="run.")
     except ConfigError as error:
         raise error.within(str(file), ": ") from None
-    terms = Terms() if plan.gate is None else read_fields("gate", plan.gate, Terms)
+    asked = {} if plan.gate is None else plan.gate
+    if prices is not None and "prices" not in asked:
+        asked = {**asked, "prices": prices.to_json()}
+    terms = read_fields("gate", asked, Terms)
     return Trial(name, plan.workload, maker(plan.system), plan.options, terms)
 
 
@@ -252,9 +268,17 @@ def _planned(trial: Trial) -> Record:
         raise ConfigError(
             trial.name, "seeds: must be 2 or more where requests are drawn: one run says nothing of chance"
         )
+    for one in trial.terms.tolerances:
+        if one.metric.needs_prices and trial.terms.prices is None:
+            raise ConfigError(
+                trial.name,
+                f"tolerance.{one.metric.name}: is told where GPUs have prices; give [gate.prices] or prices",
+            )
     try:
         drawn = "".join(trial.workload.draw(seed).sha256() for seed in trial.seeds)
         system = trial.make()
+        if trial.terms.prices is not None:
+            hourly(system, trial.terms.prices)
     except (ConfigError, TraceError) as error:
         raise error.within(trial.name, ": ") from None
     return Record(
@@ -264,6 +288,7 @@ def _planned(trial: Trial) -> Record:
         run={name: trial.run[name] for name in _MEASURING if name in trial.run},
         seeds=tuple(trial.seeds),
         slo=trial.terms.slo,
+        prices=None if trial.terms.prices is None else trial.terms.prices.to_json(),
         system={system.name_of_kind: _short(system.to_json())},
         values={},
     )
@@ -327,7 +352,7 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
                 result = simulate(trial.workload, trial.make(), seed=seed, progress=watch, **options)
             except (SimulationError, ConfigError, TraceError) as error:
                 raise type(error)(f"seed {seed}: {error}") from error
-            row = result.summary(slo=trial.terms.slo).row(0, named=True)
+            row = result.summary(slo=trial.terms.slo, prices=trial.terms.prices).row(0, named=True)
             return [metric.of_row(row) for metric in metrics], result.findings
 
         return go

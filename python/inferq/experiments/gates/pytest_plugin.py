@@ -14,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:  # every run of pytest in this environment loads this file
     from inferq.experiments.gates.gate_report import GateReport
+    from inferq.systems.prices import Prices
     from inferq.systems.system import System
 
 _BASELINE = "inferq-baseline.json"
@@ -68,6 +69,7 @@ class Gate:
         seeds: int = 10,
         confidence: float = 0.95,
         slo: Mapping[str, float] | None = None,
+        prices: Prices | None = None,
         seed: int = 0,
         threads: int | None = None,
         **run: Any,
@@ -84,6 +86,7 @@ class Gate:
             seeds: how many runs.
             confidence: with which each end of an interval holds.
             slo: objectives for the goodput, `{"ttft_s": …, "tbt_s": …}`; None takes the workload's columns.
+            prices: of GPUs and tokens, where the tolerance names money or energy.
             seed: of the first run; those after it count on.
             threads: how many runs at once; None takes every core, and one for policies written in Python.
             **run: the other keyword arguments of `simulate`.
@@ -102,7 +105,7 @@ class Gate:
         from inferq.workload.workload import Workload
 
         self._take(name)
-        terms = Terms(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo)
+        terms = Terms(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo, prices=prices)
         requests = workload if isinstance(workload, Workload) else Workload(workload)
         options = check_options({**run, "seed": seed}, but=("seed",))
         trial = Trial(name, requests, maker(system), options, terms)

@@ -11,6 +11,7 @@ from inferq.errors import ConfigError
 from inferq.experiments.arguments import between
 from inferq.experiments.margin import Margin
 from inferq.results.summary import objectives
+from inferq.systems.prices import Prices
 
 TOLERANCE = {"request_goodput": "1%", "ttft_p99": "5%", "tbt_p99": "5%"}
 """What is looked at where a scenario does not say."""
@@ -28,6 +29,7 @@ class Terms(Description):
         seeds: how many runs, counted from the seed of the run; at least 1, and at least 2 for what is drawn.
         confidence: with which each end of an interval holds, above 0.5 and below 1.
         slo: objectives for the goodput, `{"ttft_s": …, "tbt_s": …}`; None takes those of the workload.
+        prices: of GPUs and tokens, the fields of `Prices`, where money or energy is asked for.
 
     Raises:
         ConfigError: a value outside its range, or an unknown name.
@@ -42,6 +44,7 @@ class Terms(Description):
     seeds: int = 10
     confidence: float = 0.95
     slo: Mapping[str, float] | None = None
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         """Check the values, each with its path."""

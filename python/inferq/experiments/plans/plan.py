@@ -162,7 +162,7 @@ def plan(
     if tell is not None and not callable(tell):
         raise ConfigError("tell", f"must be a callable that gets a sentence, or None, is {tell!r}")
     source = workload if isinstance(workload, Workload) else Workload(workload)
-    priced = _priced(prices)
+    priced = Prices.of(prices)
     grid = choices_of(
         model=model,
         gpus=tuple(priced.gpu_hour) or None if gpus is None and engines is None and priced else gpus,
@@ -275,14 +275,6 @@ def _begun(grid: Choices, left: int, requests: int, elapsed_s: float) -> str:
         f"in {seconds(elapsed_s)}; all sizes of the others over all requests would be "
         f"{number(every)} requests, {seconds(every / 500_000)} at half a million a second; halving begins"
     )
-
-
-def _priced(prices: object) -> Prices | None:
-    if prices is None or isinstance(prices, Prices):
-        return prices
-    if isinstance(prices, (str, os.PathLike)):
-        return Prices.read(prices)
-    raise ConfigError("prices", f"must be Prices(…) or the path of a TOML file, is {prices!r}")
 
 
 def _is_drawn(workload: Workload, grid: Choices) -> bool:
