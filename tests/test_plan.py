@@ -314,46 +314,6 @@ def test_wrong_choices(choices: dict):
     iq.plan(CHAT, iq.Slo(ttft_p99=1.0), **choices)
 
 
-def test_prices_are_read_from_a_file(tmp_path: Path):
-    """Those of GPUs and of tokens, with the field that is wrong."""
-    file = tmp_path / "prices.toml"
-    file.write_text('currency = "EUR"\n[gpu_hour]\nh200 = 3.5\n')
-    assert iq.Prices.read(file) == iq.Prices(gpu_hour={"h200": 3.5}, currency="EUR")
-    file.write_text("[gpu_hour]\nh200 = -1\n")
-    with pytest.raises(iq.ConfigError, match=r"prices\.toml.*gpu_hour\.h200: must be 0 or above"):
-        iq.Prices.read(file)
-    file.write_text("[gpu_hours]\nh200 = 1\n")
-    with pytest.raises(iq.ConfigError, match="unknown field 'gpu_hours'"):
-        iq.Prices.read(file)
-
-
-def test_what_a_run_costs():
-    """By hand: two replicas of two GPUs for the seconds of the run, busy as the timeline says."""
-    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2)
-    chat = iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [100, 300], "output_tokens": [50, 150]})
-    run = iq.simulate(chat, iq.Cluster(engine, replicas=2), timeline_s=0.01)
-    prices = iq.Prices(
-        gpu_hour={"h100-80gb": 3.6}, idle_watts={"h100-80gb": 100.0}, prefill=1e-6, decode=2e-6
-    )
-    row = run.summary(prices=prices).row(0, named=True)
-    assert (row["gpus"], row["nodes"], row["cost_per_hour"]) == (4, 1, pytest.approx(14.4))
-    assert row["cost_per_request"] == pytest.approx(0.004 * row["duration_s"] / 2)
-    assert row["cost_per_million_output_tokens"] == pytest.approx(1e6 * 0.004 * row["duration_s"] / 200)
-    assert row["revenue_per_hour"] == pytest.approx((400e-6 + 2 * 200e-6) * 3600 / row["duration_s"])
-    samples = run.timeline
-    busy = [(samples.filter(replica=one)["running"] > 0).mean() for one in (0, 1)]
-    assert 0.1 < min(busy) < max(busy) < 0.9
-    assert row["watts"] == pytest.approx(sum(2 * (700 * share + 100 * (1 - share)) for share in busy))
-    assert row["joules_per_request"] == pytest.approx(row["watts"] * row["duration_s"] / 2)
-    assert 4 * 121.7 < run.summary(prices=iq.Prices(gpu_hour={"h100-80gb": 3.6}))["watts"].item() < 4 * 700.0
-    with pytest.raises(iq.ConfigError, match="prices: are of the whole fleet"):
-        run.summary(by="replica", prices=prices)
-    with pytest.raises(iq.ConfigError, match="prices: the engine says no card"):
-        iq.simulate(chat, card(1)).summary(prices=prices)
-    with pytest.raises(iq.ConfigError, match=r"prices\.gpu_hour\.h100-80gb: no price"):
-        run.summary(prices=iq.Prices(gpu_hour={"h200": 3.0}))
-
-
 def test_a_schedule_follows_the_load():
     """Hours at 2, 6 and 3 a second of one-second requests: each needs its own, and the bill by hand."""
     hour = 400.0

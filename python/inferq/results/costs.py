@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,9 @@ class Bill:
             ConfigError: a card without a price, or an engine without a card.
         """
         hired = list(rented(system, prices))
+        alike: Counter[tuple[str, int]] = Counter()
+        for one in hired:
+            alike[one.card, one.gpus] += one.replicas
         busy, idle = (
             np.repeat(
                 [one.gpus * _watts_of(one.card, prices)[place] for one in hired],
@@ -108,7 +112,7 @@ class Bill:
             watts = np.full(time_s.size, busy.sum())
         return cls(
             sum(one.replicas * one.gpus for one in hired),
-            sum(nodes_of(one.replicas, one.gpus) for one in hired),
+            sum(nodes_of(replicas, gpus) for (_, gpus), replicas in alike.items()),
             hourly(system, prices),
             time_s,
             watts,
