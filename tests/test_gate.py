@@ -548,6 +548,7 @@ RECORDS = st.builds(
     run=st.dictionaries(st.text(), st.one_of(st.integers(), st.text())),
     seeds=st.just((1, 2)),
     slo=st.one_of(st.none(), st.dictionaries(st.text(), st.floats(0, 10))),
+    prices=st.one_of(st.none(), st.dictionaries(st.text(), st.one_of(st.text(), st.floats(0, 10)))),
     system=st.dictionaries(
         st.text(), st.one_of(st.integers(), st.lists(st.dictionaries(st.text(), st.text())))
     ),
