@@ -399,12 +399,6 @@ impl Requests {
         &mut self.table[place.index()]
     }
 
-    /// Is the request among the standing decodes of this group?
-    pub(crate) fn decodes_in(&self, place: Place, group: usize) -> bool {
-        let request = self.at(place);
-        request.phase == Phase::Decoding && request.group as usize == group
-    }
-
     /// What became of the request at a place so far.
     #[inline]
     pub fn history(&self, place: Place) -> &History {

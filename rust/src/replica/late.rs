@@ -59,8 +59,9 @@ impl State {
     #[cold]
     pub(super) fn note_late_decodes(&mut self, group: usize, end: Instant) {
         let tick = self.requests.ticks[group];
-        let members: Vec<Place> = self.live().filter(|&place| self.requests.decodes_in(place, group)).collect();
         let decodes = &mut self.groups[group];
+        let members: Vec<Place> = decodes.due.members().collect();
+        debug_assert_eq!(members.len() as u64, decodes.count, "each member is due some time");
         decodes.odd.clear();
         for place in members {
             let (request, history) = self.requests.both_mut(place);

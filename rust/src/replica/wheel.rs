@@ -136,6 +136,15 @@ impl Wheel {
         }
     }
 
+    /// All members, in no order.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Place> {
+        let is_one = |&index: &u32| index != NONE;
+        let next = move |&index: &u32| Some(self.nodes[index as usize].next).filter(is_one);
+        let heads = self.heads.iter().copied().filter(is_one);
+        let near = heads.flat_map(move |head| std::iter::successors(Some(head), next));
+        near.chain(self.far.iter().copied()).map(Place)
+    }
+
     /// The earliest tick at which a request is due; `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn next(&self) -> u64 {

@@ -59,7 +59,7 @@ impl SchedulerParameters for Sglang {
             ratio: Ratio::new(conservativeness),
             queue: List::default(),
             running: List::default(),
-            idle: Vec::new(),
+            idle: List::default(),
             fresh: Vec::new(),
             decodes_at: None,
             outstanding: Outstanding::default(),
@@ -105,7 +105,7 @@ pub(super) struct SglangScheduler {
     /// Requests that decode, in the order of the rows.
     running: List,
     /// Those of them that are not yet among the standing decodes.
-    idle: Vec<Place>,
+    idle: List,
     /// Those of them whose prompts the last step completed.
     fresh: Vec<Place>,
     outstanding: Outstanding,
@@ -216,7 +216,7 @@ impl SglangScheduler {
                 self.running.push_back(place);
             }
             self.outstanding.join(place, self.end_of(place, plan.requests()), tick);
-            self.idle.push(place);
+            self.idle.push_back(place);
             self.fresh.push(place);
         }
         self.last_was_mixed = false;
@@ -245,7 +245,7 @@ impl SglangScheduler {
         for &place in plan.ending() {
             if self.running.remove(place) {
                 self.outstanding.leave(place, self.end_of(place, plan.requests()));
-                self.idle.retain(|&idle| idle != place);
+                self.idle.remove(place);
                 were_any = true;
             }
         }
@@ -314,7 +314,11 @@ impl SglangScheduler {
     }
 
     fn join_decodes(&mut self, plan: &mut Plan) -> Result<()> {
-        self.idle.drain(..).try_for_each(|place| plan.decode(place))
+        while let Some(place) = self.idle.first() {
+            self.idle.remove(place);
+            plan.decode(place)?;
+        }
+        Ok(())
     }
 
     /// Is a page free for every request that needs one for its next token? What the cache knows is evicted for it.
@@ -455,7 +459,7 @@ impl Scheduler for SglangScheduler {
             Notice::Left(place) => {
                 let has_run = self.running.remove(place);
                 if has_run {
-                    self.idle.retain(|&idle| idle != place);
+                    self.idle.remove(place);
                     self.outstanding.leave(place, self.end_of(place, requests));
                 }
                 if has_run || self.last.remove(place) {

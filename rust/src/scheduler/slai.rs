@@ -126,7 +126,7 @@ impl SlaiScheduler {
         plan.rest_all();
         self.alone.chosen = 0;
         for cohort in &mut self.cohorts {
-            cohort.chosen = 0;
+            (cohort.chosen, cohort.is_walked) = (0, false);
             if std::mem::take(&mut cohort.takes_part) {
                 cohort.end = plan.now();
             }
@@ -206,7 +206,7 @@ impl SlaiScheduler {
         let alone = || self.alone.chosen_keys().map(|(key, _)| key).take(most as usize);
         // Few deadlines, of which most stand for many: only among the ids of one of them is looked for the last.
         self.deadlines.clear();
-        self.deadlines.extend(self.cohorts.iter().flat_map(Cohort::chosen_deadlines));
+        self.deadlines.extend(self.cohorts.iter_mut().flat_map(Cohort::chosen_deadlines));
         self.deadlines.extend(alone().map(|(deadline, _)| (deadline, 1)));
         self.deadlines.sort_unstable_by_key(|&(deadline, _)| deadline);
         let (mut left, mut last) = (most as usize, Instant::NEVER);
@@ -358,16 +358,14 @@ impl SlaiScheduler {
             cohort.takes_part = 2 * chosen > all;
             plan.select_group(cohort.group);
             plan.rest_decodes(!cohort.takes_part);
-            if chosen == 0 || chosen == all {
-                continue;
-            }
-            if cohort.takes_part {
+            if cohort.takes_part || cohort.is_to_dissolve() {
                 while cohort.len() > chosen {
                     let member = cohort.pop(&mut self.seats);
                     plan.pause(member.place)?;
                     self.alone.insert(cohort.key(&member), member.place);
                 }
-            } else {
+            }
+            if !cohort.takes_part && chosen < all {
                 self.rows.extend(cohort.chosen().iter().map(|member| member.place));
                 for index in (0..chosen).rev() {
                     plan.pause(cohort.remove(index, &mut self.seats).place)?;

@@ -90,8 +90,13 @@ impl SglangScheduler {
     /// waits, and the others decode.
     fn go_on(&self, place: Place, pass: &mut Pass, plan: &mut Plan) -> bool {
         let Some(chunk) = pass.chunk else { return false };
-        let left = pass.reserved.left(available(plan, 0), |ratio| self.sum(ratio, plan));
-        let room = if left > 0 { chunk.min(left) } else { chunk } as u64;
+        let (available, sum) = (available(plan, 0), |ratio| self.sum(ratio, plan));
+        let room = if pass.reserved.leaves_more_than(chunk as u64, available, sum) {
+            chunk as u64
+        } else {
+            let left = pass.reserved.left(available, sum);
+            if left > 0 { chunk.min(left) as u64 } else { chunk as u64 }
+        };
         let requests = plan.requests();
         let (owed, context) = (requests.owed(place), requests.context(place));
         let pages = requests.at(place).blocks() + plan.free_blocks() as u64;

@@ -31,6 +31,9 @@ impl Entry {
 /// So many are sorted at once.
 const FEW: usize = 128;
 
+/// So many stand in order at most, where no more are chosen: it takes time in proportion to put one between them.
+const MOST_FIRST: usize = 256;
+
 /// Requests by their places in the order. However many they are, what it costs depends on how many are chosen.
 #[derive(Debug, Default)]
 pub(super) struct Alone {
@@ -48,6 +51,9 @@ impl Alone {
         if self.first.back().is_some_and(|last| entry < *last) {
             let index = self.first.partition_point(|other| *other < entry);
             self.first.insert(index, entry);
+            if self.first.len() > self.chosen.max(MOST_FIRST) {
+                self.others.extend(self.first.pop_back().map(Reverse));
+            }
         } else {
             self.others.push(Reverse(entry));
         }

@@ -1,7 +1,8 @@
 //! Ready requests with one e: in no order until it matters which of them come first.
 //!
 //! Nearly always a cohort decodes as a whole or not at all, and its shortest and its longest TBT tell which. So members
-//! come and go at no cost that grows with their number, and only where some are chosen and others not are they parted.
+//! come and go at no cost that grows with their number, and only where some are chosen and others not are they parted. A
+//! large one of which few are chosen is dissolved: its members go on alone, so that none is looked at twice in vain.
 
 use super::deadline::later;
 use crate::clock::{Instant, Span};
@@ -69,7 +70,12 @@ pub(super) struct Cohort {
     pub(super) chosen: usize,
     /// Is it in the batch?
     pub(super) takes_part: bool,
+    /// Has the present plan looked at each member?
+    pub(super) is_walked: bool,
 }
+
+/// So many members more than eight times the chosen may be looked at in vain.
+const FEW: usize = 256;
 
 impl Cohort {
     /// No member yet.
@@ -84,6 +90,7 @@ impl Cohort {
             is_loose: false,
             chosen: 0,
             takes_part: false,
+            is_walked: false,
         }
     }
 
@@ -165,8 +172,9 @@ impl Cohort {
     }
 
     /// The deadlines of the chosen, and how many have each; the same one may come more than once.
-    pub(super) fn chosen_deadlines(&self) -> impl Iterator<Item = (Instant, usize)> {
+    pub(super) fn chosen_deadlines(&mut self) -> impl Iterator<Item = (Instant, usize)> {
         let is_one = self.shortest == self.longest;
+        self.is_walked |= !is_one;
         let parts = self.chosen().chunks(if is_one { self.members.len().max(1) } else { 1 });
         parts.map(|part| (self.deadline(part[0].tbt), part.len()))
     }
@@ -176,6 +184,11 @@ impl Cohort {
         let is_within = self.deadline(self.shortest) <= deadline && deadline <= self.deadline(self.longest);
         let chosen = if is_within { self.chosen() } else { &[] };
         chosen.iter().filter(move |member| self.deadline(member.tbt) == deadline).map(|member| member.id)
+    }
+
+    /// Have so many members been looked at for so few that are chosen that they had better be alone?
+    pub(super) fn is_to_dissolve(&self) -> bool {
+        self.is_walked && self.members.len() > 8 * self.chosen + FEW
     }
 
     /// Are all members chosen?
@@ -204,6 +217,7 @@ impl Cohort {
 
     /// Brings the members up to one before the others; says how many they are.
     fn part(&mut self, most: (Span, u32), seats: &mut Seats) -> usize {
+        self.is_walked = true;
         let mut chosen = 0;
         for index in 0..self.members.len() {
             if self.members[index].order() <= most {
