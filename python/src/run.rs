@@ -311,7 +311,8 @@ pub(crate) fn simulate<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     read_columns! { columns:
         arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, ttft_slo_s, tbt_slo_s,
-        queue_key, session, pool, content_after, content_start, content_id, content_tokens, parents, children_start,
+        queue_key, session, pool, content_after, content_start, content_id, content_tokens,
+        content_continued, parents, children_start,
         children, delay_s
     }
     let workload = Workload {
@@ -332,7 +333,8 @@ pub(crate) fn simulate<'py>(
             start: content_start,
             id: content_id,
             tokens: content_tokens,
-            rows: &[],
+            continued: content_continued,
+            ..Content::default()
         },
         flow: Flow { parents, children_start, children, delay_s },
         ..Workload::default()

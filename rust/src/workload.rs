@@ -5,7 +5,12 @@
 
 use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
-use crate::kv::{OWN, Segment};
+use crate::kv::Segment;
+
+mod content;
+
+pub(crate) use content::Beginning;
+pub use content::{Content, NO_ROW};
 
 /// The columns of a workload. Optional columns are empty slices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,111 +47,6 @@ pub struct Workload<'a> {
     pub ids: &'a [u32],
     /// The number of the first row, where these rows are not the first of a run.
     pub first: u32,
-}
-
-/// With what each prompt begins: shared contents, each from its beginning for some tokens, one after the other. What they
-/// leave of a prompt is the request's own, as is its output. Empty slices: all prompts are wholly their own.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Content<'a> {
-    /// The earlier row with whose segments those of each begin; `NO_ROW`: none. Empty: none for all.
-    pub after: &'a [u32],
-    /// The segments of row r are, behind those, the ones from `start[r]` to `start[r + 1]`.
-    pub start: &'a [u64],
-    /// Which content: a number below 2^63, or 2^63 and the id of an earlier request whose own content it is.
-    pub id: &'a [u64],
-    /// How many tokens of it.
-    pub tokens: &'a [u32],
-    /// Which of those rows the requests here are. Empty: all, in their order.
-    pub rows: &'a [u32],
-}
-
-/// In `Content::after`: the segments of a row begin with those of no other.
-pub const NO_ROW: u32 = u32::MAX;
-
-impl Content<'_> {
-    /// The segments of a row.
-    pub fn of(&self, row: usize) -> Vec<Segment> {
-        let mut segments = Vec::new();
-        self.read(row, &mut segments);
-        segments
-    }
-
-    /// The segments of a row, in a vector that is there.
-    #[inline]
-    pub(crate) fn read(&self, row: usize, segments: &mut Vec<Segment>) {
-        if !self.start.is_empty() {
-            self.read_parts(row, segments);
-        }
-    }
-
-    #[inline(never)]
-    fn read_parts(&self, row: usize, segments: &mut Vec<Segment>) {
-        let segment = |(&content, &tokens): (&u64, &u32)| Segment { content, tokens };
-        let row = self.rows.get(row).map_or(row, |&row| row as usize);
-        segments.clear();
-        if self.after(row).is_none() {
-            let (contents, tokens) = self.parts(row);
-            segments.extend(contents.iter().zip(tokens).map(segment));
-            return;
-        }
-        for row in std::iter::successors(Some(row), |&row| self.after(row)) {
-            let (contents, tokens) = self.parts(row);
-            segments.extend(contents.iter().zip(tokens).rev().map(segment));
-        }
-        segments.reverse();
-    }
-
-    /// The row with whose segments those of a row begin.
-    #[inline]
-    fn after(&self, row: usize) -> Option<usize> {
-        self.after.get(row).filter(|&&after| after != NO_ROW).map(|&after| after as usize)
-    }
-
-    /// The contents of a row, and how many tokens of each.
-    fn parts(&self, row: usize) -> (&[u64], &[u32]) {
-        let range = self.start[row] as usize..self.start[row + 1] as usize;
-        (&self.id[range.clone()], &self.tokens[range])
-    }
-
-    fn check(&self, workload: &Workload) -> Result<()> {
-        let (starts, rows) = (self.start, workload.len());
-        if starts.is_empty() && self.id.is_empty() && self.tokens.is_empty() {
-            return Ok(());
-        }
-        let is_whole = starts.len() == rows + 1
-            && starts.is_sorted()
-            && starts[rows] as usize <= self.id.len()
-            && self.id.len() == self.tokens.len()
-            && (self.after.is_empty() || self.after.len() == rows);
-        if !is_whole {
-            return Err(Error::config("content", "after, start, id and tokens do not go together"));
-        }
-        let mut totals = Vec::new();
-        for row in 0..rows {
-            let (contents, parts) = self.parts(row);
-            let mut tokens: u64 = parts.iter().map(|&tokens| u64::from(tokens)).sum();
-            if let Some(after) = self.after(row) {
-                if after >= row {
-                    return Err(Error::trace(
-                        row,
-                        format!("its prompt begins with that of row {after}, which comes later"),
-                    ));
-                }
-                tokens += totals[after];
-            }
-            if !self.after.is_empty() {
-                totals.push(tokens);
-            }
-            let (prompt, id) = (workload.prompt_tokens[row], workload.id(row));
-            if tokens > prompt as u64 || parts.contains(&0) {
-                return Err(Error::trace(row, format!("{tokens} tokens of shared content in a prompt of {prompt}")));
-            }
-            if contents.iter().any(|&content| content >= OWN | u64::from(id)) {
-                return Err(Error::trace(row, "its prompt begins with what a later request says"));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
@@ -399,6 +299,14 @@ impl Workload<'_> {
         self.ids.get(row).copied().unwrap_or(self.first + row as u32)
     }
 
+    /// The row of a request that is here.
+    fn row_of(&self, id: u32) -> Option<usize> {
+        if self.ids.is_empty() {
+            return id.checked_sub(self.first).map(|row| row as usize).filter(|&row| row < self.len());
+        }
+        self.ids.binary_search(&id).ok()
+    }
+
     /// One row. The rows have been checked.
     #[inline(never)]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
@@ -594,7 +502,7 @@ mod tests {
     use super::*;
 
     /// What is wrong with two requests of which all else is right.
-    fn wrong(change: impl FnOnce(&mut Workload)) -> String {
+    pub(super) fn wrong(change: impl FnOnce(&mut Workload)) -> String {
         let mut workload = Workload {
             arrival_s: &[0.0, 1.0],
             prompt_tokens: &[3, 3],
@@ -605,32 +513,6 @@ mod tests {
         workload.check().expect("a workload");
         change(&mut workload);
         workload.check().expect_err("it is wrong").to_string()
-    }
-
-    #[test]
-    fn a_prompt_begins_with_that_of_a_row_before_it_and_goes_on() {
-        let content = Content {
-            after: &[NO_ROW, 0, NO_ROW, 1],
-            start: &[0, 1, 3, 3, 4],
-            id: &[7, OWN, 8, OWN | 1],
-            tokens: &[2, 3, 1, 4],
-            rows: &[],
-        };
-        let of = |content, tokens| Segment { content, tokens };
-        let whole = [of(7, 2), of(OWN, 3), of(8, 1), of(OWN | 1, 4)];
-        assert_eq!([0, 1, 2, 3].map(|row| content.of(row)), [&whole[..1], &whole[..3], &[], &whole]);
-        assert_eq!(Content { rows: &[3, 0], ..content }.of(0), whole);
-        let chain = Content { after: &[NO_ROW, 0], start: &[0, 1, 2], id: &[7, OWN], tokens: &[1, 1], rows: &[] };
-        for (after, tokens, what) in [
-            (&[NO_ROW, 1][..], &[1, 1][..], "row 1, which comes later"),
-            (&[1, NO_ROW], &[1, 1], "row 1, which comes later"),
-            (&[NO_ROW, 9], &[1, 1], "row 9, which comes later"),
-            (&[NO_ROW], &[1, 1], "do not go together"),
-            (&[NO_ROW, 0], &[2, 2], "4 tokens of shared content in a prompt of 3"),
-        ] {
-            let message = wrong(|workload| workload.content = Content { after, tokens, ..chain });
-            assert!(message.contains(what), "{message}");
-        }
     }
 
     #[test]

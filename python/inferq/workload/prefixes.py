@@ -45,6 +45,8 @@ class Chains(NamedTuple):
     content: NDArray[Any]
     tokens: NDArray[Any]
     after: NDArray[Any] | None = None
+    continued: NDArray[Any] | None = None
+    """How many later rows go on from each."""
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """In the form that the core reads."""
@@ -55,6 +57,8 @@ class Chains(NamedTuple):
         }
         if self.after is not None:
             columns["content_after"] = self.after
+        if self.continued is not None:
+            columns["content_continued"] = self.continued
         return columns
 
     def totals(self) -> NDArray[Any]:
@@ -133,7 +137,10 @@ def linked(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> Chains:
         earlier.astype(np.uint64) | np.uint64(OWN),
         own_tokens(chains, link, sizes)[earlier],
     )
-    return both(chains, said)._replace(after=np.where(has, link, NO_ROW).astype(np.uint32))
+    return both(chains, said)._replace(
+        after=np.where(has, link, NO_ROW).astype(np.uint32),
+        continued=np.bincount(earlier, minlength=link.size).astype(np.uint32),
+    )
 
 
 def own_tokens(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> NDArray[Any]:

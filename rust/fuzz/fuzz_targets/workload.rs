@@ -96,7 +96,7 @@ fuzz_target!(|scenario: Scenario| {
                 start: &content_start,
                 id: &scenario.content_id,
                 tokens: &scenario.content_tokens,
-                rows: &[],
+                ..Content::default()
             }
         } else {
             Content::default()

@@ -37,12 +37,20 @@ struct Key {
     skipped: u32,
 }
 
+/// A content of a node.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    content: u64,
+    /// After how many tokens in all it ends.
+    end: u32,
+}
+
 /// The rest of a chain behind all that it has in common with others.
 #[derive(Debug)]
 pub(super) struct ContentNode {
     key: Key,
     /// Its contents, the first from its first token here on.
-    content: Vec<Segment>,
+    content: Vec<Part>,
     /// Its children in use, the chains of live requests that end in it, and the runs of blocks that are known in it.
     uses: u32,
     /// Its children with a pin, and what is remembered of it beyond its use: it keeps its number.
@@ -83,6 +91,26 @@ pub(super) struct Tree {
     by_key: HashMap<Key, u32, BuildHasherDefault<Mixer>>,
 }
 
+/// What a request says: contents that others say too, and its own.
+#[derive(Clone, Copy, Debug)]
+struct Chain<'a> {
+    content: &'a [Segment],
+    /// The own content, and the tokens of the whole chain; none where that is not looked for.
+    own: Option<(u64, u32)>,
+}
+
+impl Chain<'_> {
+    /// The part that comes next.
+    #[inline]
+    fn next(&self, position: &Position) -> Option<Segment> {
+        match self.content.get(position.part) {
+            Some(&segment) => Some(segment),
+            None if position.part > self.content.len() => None,
+            None => self.own.map(|(content, tokens)| Segment { content, tokens: tokens - position.shared }),
+        }
+    }
+}
+
 /// How far a chain has been followed.
 #[derive(Clone, Copy, Debug)]
 struct Position {
@@ -92,10 +120,22 @@ struct Position {
     /// The part of the chain that comes next, but for its first tokens.
     part: usize,
     skipped: u32,
+    /// After how many tokens the own content of the chain begins, once it has been followed so far.
+    shared: u32,
 }
 
 impl Position {
-    const START: Position = Position { node: NONE, tokens: 0, part: 0, skipped: 0 };
+    const START: Position = Position { node: NONE, tokens: 0, part: 0, skipped: 0, shared: 0 };
+
+    /// So many tokens further, where a part of the chain ends.
+    #[inline]
+    fn end_part(&mut self, tokens: u32, chain: Chain) {
+        self.tokens += tokens;
+        (self.part, self.skipped) = (self.part + 1, 0);
+        if self.part == chain.content.len() {
+            self.shared = self.tokens;
+        }
+    }
 
     /// The node in which a chain goes on from here has this key.
     #[inline]
@@ -106,56 +146,74 @@ impl Position {
 
 impl Tree {
     /// The nodes of the chain of a request, of which the last is used once more. Says from which token on the chain is new
-    /// here.
-    fn enter(&mut self, chain: &[Segment], path: &mut Vec<Step>) -> u32 {
+    /// here, and how many tokens of it are not its own.
+    fn enter(&mut self, chain: Chain, path: &mut Vec<Step>) -> (u32, u32) {
         let mut position = Position::START;
         let mut new_from = u32::MAX;
-        while let Some(next) = chain.get(position.part) {
+        while let Some(next) = chain.next(&position) {
             let key = position.key(next.content);
             let (node, goes_on) = match self.by_key.get(&key) {
                 Some(&node) => (node, self.follow(node, chain, &mut position)),
                 None => (self.add(key), true),
             };
-            let rest = &chain[position.part..];
-            if goes_on && !rest.is_empty() {
-                let content = &mut self.nodes[node as usize].content;
-                let begin = content.len();
-                content.extend_from_slice(rest);
-                content[begin].tokens -= position.skipped;
+            if goes_on && chain.next(&position).is_some() {
                 new_from = position.tokens;
-                position.tokens += content[begin..].iter().map(|part| part.tokens).sum::<u32>();
-                position.part = chain.len();
+                let known = &mut self.nodes[node as usize].content;
+                while let Some(next) = chain.next(&position) {
+                    position.end_part(next.tokens - position.skipped, chain);
+                    known.push(Part { content: next.content, end: position.tokens });
+                }
             }
             path.push(Step { node, end: position.tokens });
         }
         if let Some(last) = path.last() {
             self.use_node(last.node);
         }
-        new_from
+        (new_from, position.shared)
     }
 
     /// Follows a chain from the first token of a node to where it leaves it. Says whether that is the node's end, and the
     /// whole of a content: what comes then may be there too.
     #[inline]
-    fn follow(&self, node: u32, chain: &[Segment], position: &mut Position) -> bool {
+    fn follow(&self, node: u32, chain: Chain, position: &mut Position) -> bool {
         position.node = node;
-        for known in &self.nodes[node as usize].content {
-            let Some(next) = chain.get(position.part).filter(|next| next.content == known.content) else {
+        let ContentNode { key, content: known, .. } = &self.nodes[node as usize];
+        let (mut begin, mut parts) = (key.start, &known[..]);
+        if let Some((before, rest)) = self.leap(node, chain, position) {
+            (begin, parts) = (before, rest);
+        }
+        for &Part { content, end } in parts {
+            let Some(next) = chain.next(position).filter(|next| next.content == content) else {
                 return false;
             };
-            let left = next.tokens - position.skipped;
-            let agreed = left.min(known.tokens);
-            position.tokens += agreed;
-            if agreed < left {
-                position.skipped += agreed;
+            let (left, known) = (next.tokens - position.skipped, end - begin);
+            if known < left {
+                position.tokens += known;
+                position.skipped += known;
                 return false;
             }
-            (position.part, position.skipped) = (position.part + 1, 0);
-            if agreed < known.tokens {
+            position.end_part(left, chain);
+            if left < known {
                 return false;
             }
+            begin = end;
         }
         true
+    }
+
+    /// Only behind one chain does a request say what is its own. So where a node has that of a chain's last request in its
+    /// place, all before it is the same: the turns of a session need not be compared one by one.
+    #[inline]
+    fn leap(&self, node: u32, chain: Chain, position: &mut Position) -> Option<(u32, &[Part])> {
+        let last = chain.content.len().checked_sub(1)?;
+        let ahead = last.checked_sub(position.part).filter(|&ahead| ahead > 0)?;
+        let known = &self.nodes[node as usize].content;
+        let content = chain.content[last].content;
+        known.get(ahead).filter(|part| content >= OWN && part.content == content)?;
+        let before = known[ahead - 1].end;
+        chain.own.is_none_or(|(_, tokens)| before + chain.content[last].tokens <= tokens).then_some(())?;
+        (position.part, position.skipped, position.tokens) = (last, 0, before);
+        Some((before, &known[ahead..]))
     }
 
     /// A node that nothing uses yet, without any content.
@@ -254,10 +312,10 @@ impl Tree {
     }
 
     /// The nodes of a chain of contents, as far as they are there.
-    pub(super) fn steps(&self, chain: &[Segment]) -> impl Iterator<Item = Step> {
-        let mut position = Position::START;
+    pub(super) fn steps(&self, content: &[Segment]) -> impl Iterator<Item = Step> {
+        let (mut position, chain) = (Position::START, Chain { content, own: None });
         std::iter::from_fn(move || {
-            let node = *self.by_key.get(&position.key(chain.get(position.part)?.content))?;
+            let node = *self.by_key.get(&position.key(chain.next(&position)?.content))?;
             self.follow(node, chain, &mut position);
             Some(Step { node, end: position.tokens })
         })
@@ -269,8 +327,6 @@ impl Tree {
 pub(super) struct Chains {
     pub(super) tree: Tree,
     paths: Vec<Path>,
-    /// The chain that comes.
-    chain: Vec<Segment>,
 }
 
 /// The way of a request through the tree.
@@ -304,12 +360,9 @@ impl Chains {
         let Newcomer { content, own, tokens, .. } = newcomer;
         let Path { steps, own: of_this, is_new } = &mut self.paths[place.index()];
         debug_assert!(steps.is_empty(), "a place is one request's");
-        let shared: u32 = content.iter().map(|part| part.tokens).sum();
-        self.chain.clear();
-        self.chain.extend_from_slice(content);
-        self.chain.push(Segment { content: own, tokens: tokens - shared });
+        let (new_from, shared) = self.tree.enter(Chain { content, own: Some((own, tokens)) }, steps);
         *of_this = Segment { content: own, tokens: shared };
-        *is_new = self.tree.enter(&self.chain, steps) <= shared;
+        *is_new = new_from <= shared;
     }
 
     /// A request goes.
@@ -343,7 +396,7 @@ impl Chains {
                 if start == end {
                     break;
                 }
-                let tokens = part.tokens.min(end - start);
+                let tokens = part.end.min(end) - start;
                 match content.last_mut() {
                     Some(last) if start == key.start && key.skipped > 0 => last.tokens += tokens,
                     _ => content.push(Segment { content: part.content, tokens }),

@@ -14,7 +14,7 @@ use crate::kinds::kinds;
 use crate::kv::Segment;
 use crate::replica::Replica;
 use crate::tournament::Tournament;
-use crate::workload::Arrival;
+use crate::workload::{Arrival, Beginning};
 pub use ranking::Measure;
 use ranking::{Ranking, Rest, Scene};
 
@@ -57,7 +57,7 @@ pub struct Fleet {
     pub(crate) pool: usize,
     pub(crate) now: Instant,
     /// With what the request's prompt begins, and its length.
-    pub(crate) content: Vec<Segment>,
+    pub(crate) content: Beginning,
     pub(crate) prompt_tokens: u32,
     /// Does it bring its keys and values along?
     pub(crate) is_handed_off: bool,

@@ -127,7 +127,7 @@ mod tests {
     fn homes(replicas: usize) -> Vec<usize> {
         let (mut router, mut fleet) = (router(None), fleet(replicas));
         let mut home = |content| {
-            fleet.content = vec![Segment { content, tokens: 700 }];
+            fleet.content.set(&[Segment { content, tokens: 700 }]);
             router.route(&arrival(0), &mut fleet).expect("a replica")
         };
         (0..20_000).map(&mut home).collect()

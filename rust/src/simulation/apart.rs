@@ -149,7 +149,7 @@ impl Run {
         while self.arrivals.at == self.now {
             let row = self.arrivals.pop(workload);
             let arrival = self.arrivals.request(row, self.now, workload);
-            workload.content.read(row, &mut self.fleet.content);
+            self.fleet.content.read(&workload.content, row);
             let index = self.route(workload.pool(row), &arrival, false)?;
             let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
             lane.come_to(self.now, replica.requests());

@@ -76,7 +76,7 @@ pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &m
     let mut fleet = Fleet::of_strangers(shares.len());
     for row in 0..workload.len() {
         fleet.now = workload.arrival_at(row);
-        workload.content.read(row, &mut fleet.content);
+        fleet.content.read(&workload.content, row);
         let arrival = workload.request(row, fleet.now);
         fleet.prompt_tokens = arrival.prompt_tokens;
         shares[router.route(&arrival, &mut fleet)?].push(row as u32);

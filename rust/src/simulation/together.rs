@@ -323,7 +323,7 @@ impl Run {
             let source = departure.from as usize;
             self.fleet.replicas[source].release(std::mem::take(&mut departure.held), self.now)?;
             self.touch(source);
-            self.fleet.content.clone_from(&departure.content);
+            self.fleet.content.set(&departure.content);
             let replica = self.route(self.calendar.links[link].to, &departure.history.arrival, true)?;
             self.fleet.replicas[replica].receive(departure, self.now)?;
             self.touch(replica);
@@ -372,7 +372,7 @@ impl Run {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
             match placed {
                 Placed::Prefill(arrival, _) => {
-                    workload.content.read((arrival.row - workload.first) as usize, &mut self.fleet.content);
+                    self.fleet.content.read(&workload.content, (arrival.row - workload.first) as usize);
                     self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?;
                 }
                 Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
@@ -408,7 +408,7 @@ impl Run {
             }
         } else {
             let pool = workload.pool(row);
-            workload.content.read(row, &mut self.fleet.content);
+            self.fleet.content.read(&workload.content, row);
             let replica = self.route(pool, &arrival, false)?;
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);

@@ -1,5 +1,7 @@
 //! The cache held against its rules, block by block.
 
+use std::collections::HashMap;
+
 use super::super::content_tree::{Newcomer, OWN, Segment};
 use super::super::prefix_cache::{Hit, Part, PrefixCache};
 use super::BlockCache;
@@ -150,6 +152,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
     let mut kept: Vec<(Part, Vec<usize>)> = Vec::new();
     let mut chains: [Vec<Segment>; 4] = Default::default();
     let mut came: Vec<Vec<Segment>> = Vec::new();
+    let mut begins: HashMap<u64, Vec<Segment>> = HashMap::new();
     cache.report();
     for (id, (index, act)) in acts.iter().enumerate() {
         let (index, place) = (*index, Place(*index as u32));
@@ -164,8 +167,19 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 let earlier = after.and_then(|after| came.get(came.len().checked_sub(after)?)).cloned();
                 let chain: Vec<Segment> = match earlier {
                     Some(earlier) if chain.len() < 2 => earlier,
-                    _ => chain.iter().map(content).filter(|one| one.content != OWN | id as u64).collect(),
+                    _ => {
+                        let mut whole = Vec::new();
+                        for part in chain.iter().map(content).filter(|part| part.content != OWN | id as u64) {
+                            if part.content >= OWN {
+                                // It is said behind one chain alone.
+                                whole = begins.get(&part.content).cloned().unwrap_or_default();
+                            }
+                            whole.push(part);
+                        }
+                        whole
+                    }
                 };
+                begins.insert(OWN | id as u64, chain.clone());
                 let shared: u32 = chain.iter().map(|part| part.tokens).sum();
                 let mut whole = chain.clone();
                 whole.push(Segment { content: OWN | id as u64, tokens: SAID });
