@@ -12,6 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import inferq as iq
+from inferq.cli import show
 from inferq.results.tables import RequestColumns
 
 from .arriving import arriving
@@ -274,6 +275,7 @@ def test_no_number_of_a_run_makes_the_frame_of_its_requests(
     slo = iq.Slo(ttft_p90=5.0, failed_share=0.1, by_class={"code": iq.Slo(e2e_mean=20.0)})
     assert iq.capacity(traced, engine, slo).rate > 0
     assert iq.sweep(lambda rate: (drawn.at_rate(rate), engine), rate=[1.0, 2.0]).height == 2
+    show.result(iq.simulate(traced, iq.Cluster(engine, replicas=2), horizon_s=20.0, warmup=3))
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(
         """

@@ -18,6 +18,7 @@ from inferq.reports import identity, run_tables, terminal
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, counted, number, percent, seconds, visible
 from inferq.results.result import Result
+from inferq.results.tables import STATUSES
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
@@ -176,7 +177,7 @@ def result(run: Result, prices: Prices | None = None) -> None:
         lines([_jobs(run)])
     if run.is_priced:
         lines(_earned(run))
-    unfinished = run.requests.filter(status="unfinished").height
+    unfinished = run._tables.statuses[STATUSES.index("unfinished")]
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished when the run ended."])
     lines(f"finding: {text}" for text in run.findings)
@@ -200,8 +201,8 @@ def measured(run: Result) -> list[str]:
     ]
     if not cuts:
         return []
-    kept = run.requests.lazy().select(pl.col("measured").sum(), pl.len().alias("all")).collect().row(0)
-    return [f"measured: {kept[0]:,} of {kept[1]:,} requests ({', '.join(cuts)} left out)"]
+    kept = run._tables.requests["measured"]
+    return [f"measured: {int(kept.sum()):,} of {kept.size:,} requests ({', '.join(cuts)} left out)"]
 
 
 def written(run: Result, out: Path | None, prices: Prices | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inferq._lazy import np
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, counted, number, percent, seconds
 from inferq.results.metric import QUANTITIES, STATISTICS
@@ -99,7 +100,7 @@ def costs(whole: Mapping[str, Any], prices: Prices) -> Grid:
 def shares(result: Result) -> Grid | None:
     """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
     by = "stage" if result.has_jobs else "replica"
-    if not 1 < result.requests.lazy().select(by).unique().collect().height <= _MOST_REPLICAS:
+    if not 1 < np.unique(result._tables.requests[by]).size <= _MOST_REPLICAS:
         return None
     cached = result.has_prefix_cache
     lines = [
