@@ -509,8 +509,8 @@ def test_a_value_survives_our_json(value: Any) -> None:
 
 
 def wrong(draw: random.Random, folder: Path) -> list[object]:
-    """A command over a wrong trace, packed or not, scenario, baseline or table."""
-    kind = draw.randrange(4)
+    """A command over a wrong trace, packed or not, scenario, baseline, table, or wrong itself."""
+    kind = draw.randrange(7)
     if kind == 0:
         trace = draw.choice([file for file in sorted((ROOT / "traces").iterdir()) if file.is_file()])
         content = in_bytes(trace.read_bytes(), draw)
@@ -535,9 +535,73 @@ def wrong(draw: random.Random, folder: Path) -> list[object]:
         baseline = json.loads((ROOT / "docs" / "gate-baseline.json").read_text(encoding="utf-8"))
         (folder / "b.json").write_text(json.dumps(in_json(baseline, draw)))
         return ["gate", ROOT / "docs" / "chat.toml", "--baseline", folder / "b.json"]
+    if kind == 3:
+        return mangled(draw, draw.choice(COMMANDS), folder)
+    if kind == 4:
+        measured = (ROOT / "tests/measured/runs.csv").read_bytes()
+        (folder / "runs.csv").write_bytes(in_bytes(b"".join(measured.splitlines(keepends=True)[:4]), draw))
+        return ["validate", folder / "runs.csv"]
+    if kind == 5:
+        (folder / "prices.toml").write_bytes(
+            in_bytes(b'[gpus]\n"a100-80gb" = 1.8\n"h100-80gb" = 3.5\n', draw)
+        )
+        return ["plan", ROOT / "traces/table.csv", "--slo", "ttft_p99=1", "--prices", folder / "prices.toml"]
     table = draw.choice(sorted((ROOT / "python/inferq/timing/tables/data").glob("*.parquet")))
     (folder / "table.parquet").write_bytes(in_bytes(table.read_bytes(), draw))
     return ["timing", "show", folder / "table.parquet"]
+
+
+COMMANDS = (
+    "replay {traces}/azure_2023.csv --scheduler sarathi --timing a100 --rate 2 --head 20",
+    "simulate {docs}/chat.toml --set workload.requests=20 --seed 3",
+    "theory {docs}/chat.toml --set engine.kv.tokens=9000",
+    "compare {docs}/chat.toml {docs}/gate.toml --seeds 2 --set workload.requests=20",
+    "capacity {docs}/chat.toml --slo ttft_p99=0.5 --seeds 2 --set workload.requests=20",
+    "plan {traces}/table.csv --slo e2e_p99=20 --gpus h100-80gb --tp 1 --most-replicas 2 --head 9",
+    "sweep {docs}/chat.toml --set workload.requests=9,19 --seeds 2 --threads 1",
+    "gate {docs}/chat.toml --baseline {docs}/gate-baseline.json --set workload.requests=9",
+    "validate {tests}/measured/runs.csv --only engine=vllm --worst 2 --by gpu",
+    "report {docs}/chat.toml --slo ttft_p99=1 --title chat",
+    "trace show {traces}/mooncake.jsonl --head 9",
+    "list models",
+    "init {traces}/burstgpt.csv --gpu h100-80gb --rate 3 --replicas 2",
+)
+ODD = (
+    "",
+    "-1",
+    "0",
+    "nan",
+    "1e400",
+    "9" * 400,
+    "=",
+    "a=b=c",
+    "--",
+    "-",
+    "/dev/null",
+    "/",
+    "\u202e",
+    "x\x1b[0m",
+    "[",
+    "{}",
+)
+
+
+def mangled(draw: random.Random, command: str, folder: Path) -> list[object]:
+    """A command line with a word that is odd, gone, there twice or elsewhere."""
+    places = {"traces": ROOT / "traces", "docs": ROOT / "docs", "tests": ROOT / "tests"}
+    words: list[object] = [word.format(**places) for word in command.split()]
+    for _ in range(draw.choice((1, 1, 2))):
+        at = draw.randrange(1, len(words)) if len(words) > 1 else 0
+        what = draw.randrange(4)
+        if what == 0:
+            words[at] = draw.choice(ODD)
+        elif what == 1:
+            words[at : at + 1] = []
+        elif what == 2:
+            words.insert(draw.randrange(len(words)), words[at])
+        else:
+            words.insert(at, draw.choice(ODD))
+    return words
 
 
 @pytest.mark.parametrize("part", range(6))

@@ -581,26 +581,35 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
 
     The last token of an answer is never computed, and the last token of a prompt always is.
     """
-    rows = frame.height
     prompts = frame["prompt_tokens"].to_numpy().astype(np.int64)
-    chains = Contents().of(frame)
-    reuse = np.zeros(rows, dtype=np.int64)
+    chains = Contents().linked(frame)
     if chains is None:
-        return reuse
-    # the own content of a row that others continue is the last of its chain
-    lengths, is_own = np.diff(chains.start), chains.content >= np.uint64(OWN)
-    continued = np.zeros(rows, dtype=bool)
-    continued[(chains.content[is_own] ^ np.uint64(OWN)).astype(np.int64)] = True
-    whole = starts(lengths + continued)
-    content = np.empty(int(whole[-1]), dtype=np.uint64)
-    end = np.empty(content.size, dtype=np.int64)
-    sums = np.concatenate([[0], np.cumsum(chains.tokens)])
-    here = ranges(whole[:-1], lengths)
-    content[here] = chains.content
-    end[here] = sums[1:] - np.repeat(sums[chains.start[:-1]], lengths)
-    last = whole[1:][continued] - 1
-    content[last] = np.flatnonzero(continued).astype(np.uint64) | np.uint64(OWN)
-    end[last] = (context_tokens(frame) - 1)[continued]
+        return np.zeros(frame.height, dtype=np.int64)
+    reuse = _shared_before(chains)
+    if chains.after is not None:
+        # What goes on from a row has all that this one says in common with it, and with what went on from it
+        # before; nothing else has more.
+        on = np.flatnonzero(chains.after != NO_ROW)
+        from_ = chains.after[on].astype(np.int64)
+        is_first = np.zeros(on.size, dtype=bool)
+        is_first[np.unique(from_, return_index=True)[1]] = True
+        reuse[on] = context_tokens(frame)[from_] - is_first
+    whole_blocks: NDArray[Any] = np.minimum(reuse, prompts - 1) // block * block
+    return whole_blocks
+
+
+def _shared_before(chains: Chains) -> NDArray[Any]:
+    """How many tokens of the chain of each row begin that of one before it; of rows that go on from none."""
+    lengths = np.diff(chains.start)
+    if chains.after is not None:
+        lengths = np.where(chains.after == NO_ROW, lengths, 0)
+    rows = lengths.size
+    whole = starts(lengths)
+    here = ranges(chains.start[:-1], lengths)
+    content = chains.content[here]
+    sums = np.concatenate([[0], np.cumsum(chains.tokens[here])])
+    end = sums[1:] - np.repeat(sums[whole[:-1]], lengths)
+    reuse = np.zeros(rows, dtype=np.int64)
     codes = np.unique(content, return_inverse=True)[1].astype(np.int64)
     # a node is a content behind all that came before it: level by level, those where two rows or more stand
     active = np.flatnonzero(np.diff(whole) > 0)
@@ -624,8 +633,7 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
         rows_in_order = np.argsort(active, kind="stable")
         active, place = active[rows_in_order], place[rows_in_order]
         node, start = node[rows_in_order], start[rows_in_order]
-    whole_blocks: NDArray[Any] = np.minimum(reuse, prompts - 1) // block * block
-    return whole_blocks
+    return reuse
 
 
 def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
