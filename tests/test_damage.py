@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.inputs import parsed_json, parsed_toml
+from inferq.inputs import guarded, parsed_json, parsed_toml
 from inferq.results import store
 from inferq.results.files import held, write_table
 from inferq.scenario import ScenarioFile
@@ -446,6 +446,25 @@ def test_the_command_line_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
 
 
 TALK = {"id": "x", "conversations": [{"from": "human", "value": "b"}, {"from": "gpt", "value": "c"}]}
+
+
+def test_a_panic_is_told_once(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By our error; what else is written on standard error stays there."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # but for those of pytest
+
+    def panics() -> None:
+        os.write(2, b"thread panicked at file.rs\n")
+        raise pl.exceptions.PanicException("boom")
+
+    with pytest.raises(iq.ConfigError, match="cannot be read as Parquet: boom"):
+        guarded(panics)
+    guarded(lambda: os.write(2, b"a warning\n"))
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_a_page_reads_all_before_it_runs_any(tmp_path: Path) -> None:
+    ended = run("report", ROOT / "docs" / "chat.toml", tmp_path / "absent.toml", "--out", tmp_path / "a.html")
+    assert ended.returncode == 2 and "absent.toml" in ended.stderr and not ended.stdout
 
 
 def test_lone_surrogates_and_decimals_are_read(tmp_path: Path) -> None:

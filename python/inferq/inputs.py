@@ -12,9 +12,13 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import sys
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -208,7 +212,8 @@ def parquet_schema(source: Path | bytes, refuse: Refuse = ConfigError) -> dict[s
 def guarded(read: Callable[[], T], refuse: Refuse = ConfigError) -> T:
     """What polars reads; where it raises or panics over a damaged file, that is refused."""
     try:
-        return read()
+        with hushed():
+            return read()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -223,6 +228,34 @@ def sha256_of_file(path: Path) -> str:
         while block := file.read(1 << 20):
             summed.update(block)
     return summed.hexdigest()
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keeps back what a library writes on standard error as it panics: the error that follows says it.
+
+    All else is written once it is over. Beside other threads nothing is kept: standard error is theirs too.
+    """
+    try:
+        if threading.active_count() > 1:
+            raise OSError("not alone")
+        kept, real = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    except OSError:  # or no place for it, or no standard error
+        yield
+        return
+    has_panicked = False
+    with kept, os.fdopen(real, "wb") as out:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException as error:
+            has_panicked = is_panic(error)
+            raise
+        finally:
+            os.dup2(real, 2)
+            kept.seek(0)
+            if not has_panicked:
+                shutil.copyfileobj(kept, out)
 
 
 def is_panic(error: BaseException) -> bool:

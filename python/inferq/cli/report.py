@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -64,10 +65,8 @@ def report(
     names = show.names(shown)
     if set_ and (kept := next((one for one in shown if one.is_dir()), None)):
         raise ConfigError("--set", f"{kept} has been run; inferq simulate {kept} --set … runs it anew")
-    results = {
-        name: _result(one, set_, iterations=perfetto is not None)
-        for name, one in zip(names, shown, strict=True)
-    }
+    runs = [_run(one, set_, iterations=perfetto is not None) for one in shown]  # a wrong one is told at once
+    results = {name: run() for name, run in zip(names, runs, strict=True)}
     for name, result in results.items():
         of_many = f"{name}: " if len(results) > 1 else ""
         show.lines(f"finding: {of_many}{text}" for text in result.findings)
@@ -84,14 +83,23 @@ def report(
         show.lines([f"written to {result.to_perfetto(perfetto)}"])
 
 
-def _result(file: Path, set_: list[str] | None, *, iterations: bool) -> Result:
-    """The run of a scenario, or the one that lies in a folder."""
+def _run(file: Path, set_: list[str] | None, *, iterations: bool) -> Callable[[], Result]:
+    """Reads the scenario, or the result that lies in a folder; says how to have the run of it."""
     if file.is_dir():
-        show.lines([f"report {file}"])
-        return Result.read(file)
+        read = Result.read(file)
+
+        def there() -> Result:
+            show.lines([f"report {file}"])
+            return read
+
+        return there
     plan = arguments.scenario(file, set_)
     run = {**plan.options, "iterations": True} if iterations else plan.options
-    show.lines([f"report {file}", *plan.notes])
-    show.system(plan.system)
-    with watched(True, "requests", in_a_pipe=True) as tell:
-        return Scenario(plan.workload, plan.system, run).run(progress=tell)
+
+    def ran() -> Result:
+        show.lines([f"report {file}", *plan.notes])
+        show.system(plan.system)
+        with watched(True, "requests", in_a_pipe=True) as tell:
+            return Scenario(plan.workload, plan.system, run).run(progress=tell)
+
+    return ran
