@@ -253,7 +253,9 @@ AXES = [
         }.items()
     ),
     *(
-        Axis(f"waiting, little memory, {type(scheduler).__name__}", waiting(scheduler), THOUSANDS)
+        Axis(
+            f"waiting, little memory, {type(scheduler).__name__}", waiting(scheduler), THOUSANDS, least=1_000
+        )
         for scheduler in (
             iq.Sarathi(),
             iq.VllmV1(),
@@ -274,7 +276,7 @@ AXES = [
         turns(1.0, iq.VllmV1(), "blocks", "turn"),
         (40, 400, 4_000),
         "turn",
-        least=100,
+        least=1_000,
     ),
     Axis("turns of one session at once, radix", turns(0.0, iq.VllmV1(), "radix"), (40, 400, 4_000), "token"),
     Axis(
@@ -317,6 +319,7 @@ QUICK = (
     "overload, a seat for each, VllmV0",
     "overload, a seat for each, Slai",
     "waiting, little memory, KFcfs",
+    "waiting, little memory, Sglang",
     "open-loop sessions of 5 turns at once, blocks",
     "turns of one session at once, blocks",
     "turns of one session, a second apart, blocks",

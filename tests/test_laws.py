@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,10 @@ _WAYS = [draw for policy in POLICIES.values() for draw in policy.ways.values()]
 
 def _scheduler(draw: Draw, chance: random.Random) -> iq.Scheduler:
     described = {"timing": {"kind": "Constant", "seconds": 1}, "kv": "unlimited"}
-    return iq.Engine.from_json({**described, "scheduler": draw(chance, 120, CLASSES)}).scheduler
+    rules = draw(chance, 120, CLASSES)
+    if rules["kind"] == "VllmV1" and chance.random() < 0.5:
+        rules |= {"async_scheduling": True, "pause_s": chance.choice([0.0, 0.001])}
+    return iq.Engine.from_json({**described, "scheduler": rules}).scheduler
 
 
 def _kv(block: int, tokens: int) -> iq.KvCache:
@@ -34,8 +38,18 @@ def _kv(block: int, tokens: int) -> iq.KvCache:
 
 MODELS = st.builds(drawn_timing, st.randoms(), st.sampled_from(sorted(TIMINGS))).map(read)
 SCHEDULERS = st.builds(_scheduler, st.sampled_from(_WAYS), st.randoms())
+CACHES: Any = st.sampled_from([None, None, "blocks", "radix"])
+
+
+def _engine(cache: Any, kv: iq.KvCache, **parts: Any) -> iq.Engine:
+    if cache == "blocks" and isinstance(parts["scheduler"], iq.Sglang):
+        cache = "radix"
+    return iq.Engine(kv=replace(kv, prefix_cache=cache), **parts)
+
+
 ENGINES = st.builds(
-    iq.Engine,
+    _engine,
+    cache=CACHES,
     timing=MODELS,
     scheduler=SCHEDULERS,
     kv=st.one_of(
@@ -43,6 +57,7 @@ ENGINES = st.builds(
         st.builds(_kv, st.sampled_from([1, 4, 16]), st.integers(20, 200)),
     ),
     first_token=st.sampled_from(["prefill", "decode"]),
+    max_model_len=st.sampled_from([None, None, None, 40]),
 )
 
 
@@ -54,18 +69,30 @@ def workloads(draw: st.DrawFn) -> pl.DataFrame:
         return draw(st.lists(values, min_size=rows, max_size=rows))
 
     latest_ms = draw(st.sampled_from([0, 400, 400]))
-    prompts = st.one_of(st.integers(1, 80), st.integers(1, 4))  # a short one fits beside long ones
+    prompts = column(st.one_of(st.integers(1, 80), st.integers(1, 4)))  # a short one fits beside long ones
+    outputs = column(st.integers(1, 40))
+    begins = column(st.tuples(st.integers(0, 2), st.sampled_from([0.2, 0.5, 1.0])))
     return pl.DataFrame(
         {
             "arrival_s": sorted(column(st.integers(0, latest_ms).map(lambda n: n / 1000))),
-            "prompt_tokens": column(prompts),
-            "output_tokens": column(st.integers(1, 40)),
+            "prompt_tokens": prompts,
+            "output_tokens": outputs,
+            "max_output_tokens": [tokens + draw(st.sampled_from([0, 0, 1, 9])) for tokens in outputs],
+            "prefix_parts": [
+                [[text, max(1, int(share * prompt))]] if text else None
+                for (text, share), prompt in zip(begins, prompts, strict=True)
+            ],
             "class": column(st.sampled_from(CLASSES)),
             "priority": column(st.integers(0, 2)),
             "patience_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
             "tbt_slo_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
         },
-        schema_overrides={"class": pl.Enum(CLASSES), "patience_s": pl.Float64, "tbt_slo_s": pl.Float64},
+        schema_overrides={
+            "class": pl.Enum(CLASSES),
+            "patience_s": pl.Float64,
+            "tbt_slo_s": pl.Float64,
+            "prefix_parts": pl.List(pl.List(pl.Int64)),
+        },
     )
 
 
@@ -74,6 +101,7 @@ _FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
 _TIMES = {
     *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
     *("base", "per_token"),  # of `Swap`
+    "pause_s",
 }
 _THREADS = st.sampled_from([None, 1, 2, 4])
 
@@ -85,7 +113,8 @@ def _router(kind: str) -> Any:
 def _times(described: dict[str, Any], factor: int) -> dict[str, Any]:
     """A description with all of its times so many times as long."""
     inner = {name: _times(value, factor) for name, value in described.items() if isinstance(value, dict)}
-    own = {name: value * factor for name, value in described.items() if name in _TIMES}
+    times = {name: value for name, value in described.items() if name in _TIMES and value is not None}
+    own = {name: value * factor for name, value in times.items()}
     return {**described, **own, **inner}
 
 
