@@ -115,7 +115,7 @@ impl Content<'_> {
 
     /// Does what the last of the others says stand behind all that it begins with? It is known of rows that are here.
     fn goes_on_behind_all(&self, row: usize, workload: &Workload) -> bool {
-        let last = self.parts(row).enumerate().filter(|(_, part)| part.content >= OWN).last();
+        let last = self.parts(row).enumerate().rev().find(|(_, part)| part.content >= OWN);
         let Some((at, part)) = last else { return true };
         let Some(other) = workload.row_of((part.content ^ OWN) as u32) else { return true };
         if at == 0 && self.after(row) == Some(other) {
