@@ -31,7 +31,7 @@ impl Run {
                 while arrivals.at == until {
                     let row = arrivals.pop(workload);
                     let arrival = arrivals.request(row, until, workload);
-                    workload.content.read(row, &mut fleet.content);
+                    fleet.content.read(&workload.content, row);
                     let is_here = replica.arrive_here(&arrival, &fleet.content, results)?.is_some();
                     lane.is_touched |= is_here && replica.is_idle();
                 }
