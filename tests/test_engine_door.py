@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
+from inferq.reports.run_tables import at_the_api
 
 SLOTS = {"timing": iq.Constant(1.0), "kv": iq.KvCache.unlimited()}
 """Batches of a second, planned one at a time unless the scheduler says otherwise."""
@@ -128,6 +130,15 @@ def test_the_api_is_a_part_of_ttft_and_e2e_and_of_nothing_in_the_engine() -> Non
         assert behind[name].to_list() == pytest.approx((plain[name] + 0.25).to_list(), abs=1e-12)
     same = ("arrival_s", "admitted_s", "queue_s", "tpot_s", "max_tbt_s", "status", "preemptions")
     assert behind.select(same).equals(plain.select(same))
+
+
+def test_what_is_the_apis_is_said_beside_the_latencies(tmp_path: Path) -> None:
+    asked = rows((0, 5, 2), (1, 5, 2))
+    assert at_the_api(iq.simulate(asked, engine())) == ""
+    assert at_the_api(iq.simulate(asked, engine(api_s=0.25))) == "250.0 ms"
+    page = iq.report(iq.simulate(asked, engine(api_s=0.25)), tmp_path / "run.html")
+    held = html.unescape(page.read_text(encoding="utf-8")).replace("\xa0", " ")
+    assert "Of every TTFT and E2E 250.0 ms are the API's" in held
 
 
 def test_a_closed_loop_waits_for_the_api_as_for_a_thought() -> None:

@@ -163,6 +163,8 @@ def result(run: Result, prices: Prices | None = None) -> None:
     grid(run_tables.latencies(rows))
     lines(measured(run))
     lines(run_tables.LEGEND)
+    if api := run_tables.at_the_api(run):
+        lines([f"of every ttft and e2e {api} are the API's, before the engine and after it"])
     if shares := run_tables.shares(run):
         grid(shares)
     if prices is not None:

@@ -151,7 +151,9 @@ def _latency(
     )
     network = result.has_jobs
     over = "Percentiles are over the measured requests, those of TBT over all gaps."
-    note = f"{run_tables.MEANING} {over}{left_out}"
+    api = run_tables.at_the_api(result)
+    of_api = f" Of every TTFT and E2E {api} are the API's, before the engine and after it." if api else ""
+    note = f"{run_tables.MEANING}{of_api} {over}{left_out}"
     kept = [(name, row) for name, row in rows if name in shown]
     title = "Stages" if network else ""
     grids = [run_tables.latencies(kept, title=title, note=note, names=run_tables.NAMES)]

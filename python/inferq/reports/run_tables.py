@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inferq._lazy import np
@@ -95,6 +96,27 @@ def costs(whole: Mapping[str, Any], prices: Prices) -> Grid:
         texts=1,
         note=f"{counted(whole['gpus'], 'GPU')} in {counted(whole['nodes'], 'node')}{power}.",
     )
+
+
+def at_the_api(result: Result) -> str:
+    """What of each time to first and last token is the API's, in words; nothing where no server is named."""
+    found = sorted({*_api_of(json.loads(result.scenario))} - {0})
+    if not found:
+        return ""
+    return " to ".join(seconds(one) for one in dict.fromkeys((found[0], found[-1])))
+
+
+def _api_of(described: object) -> Iterator[float]:
+    """The times of the API of all engines in a recorded scenario."""
+    if isinstance(described, Mapping):
+        for name, value in described.items():
+            if name == "api_s":
+                yield float(value)
+            else:
+                yield from _api_of(value)
+    elif isinstance(described, list):
+        for one in described:
+            yield from _api_of(one)
 
 
 def shares(result: Result) -> Grid | None:

@@ -40,10 +40,11 @@ class Engine(Description):
         max_model_len: tokens of the longest request, 2 or above: a prompt that leaves no room for an output
             is rejected, a longer output is cut where prompt and output reach it, as vLLM does; a finding
             counts both. None: any.
-        api_s: seconds from the client to the engine and back: HTTP, tokenising, the delivery of a token, at
-            most 1. It is a part of `ttft_s` and `e2e_s`, in `first_token_s` and `finish_s` too, and a client
-            that waits for an answer waits for it; `admitted_s`, the queue and the timeline are of the engine,
-            which a request reaches at once.
+        api_s: seconds from the client to the engine (HTTP, tokenising) and back (delivering a token), at most
+            1. What it is before the engine shifts all arrivals there alike and changes no wait, so that the
+            sum is all that counts. It is a part of `ttft_s` and `e2e_s`, in `first_token_s` and `finish_s`
+            too, and a client that waits for an answer waits for it; `admitted_s`, the queue and the timeline
+            are of the engine, which a request reaches at once.
 
     Raises:
         ConfigError: a part of the wrong kind, an unknown convention, or parts that do not go together.

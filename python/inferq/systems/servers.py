@@ -308,6 +308,6 @@ def _nearest(name: str) -> str:
 
     def apart(one: str) -> tuple[int, int]:
         major, minor = map(int, one.partition("-")[2].split("."))
-        return abs(major - asked[0]), abs(minor - asked[1])
+        return abs(major - asked[0]), abs(minor - asked[1]) if major == asked[0] else -minor
 
     return f"; the nearest is {min(same, key=apart)} (known are {', '.join(_table())})"
