@@ -229,3 +229,42 @@ def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:
 def test_objectives_in_milliseconds_are_asked_about() -> None:
     assert of_objective("ttft_p99", 0.5) is None and of_objective("e2e_mean", 120.0) is None
     assert "500 milliseconds are 0.5" in str(of_objective("ttft_p99", 500.0))
+    asked = "unit: the objective tbt_s is 50 s; objectives are in seconds, 50 milliseconds are 0.05"
+    rows, slo = _even(30), {"ttft_s": 0.5, "tbt_s": 50.0}
+    compared = iq.compare(rows, {"a": _engine(), "b": _engine()}, metrics=["ttft_mean"], slo=slo)
+    assert asked in compared.findings
+    swept = iq.sweep(lambda rows: (_even(rows), _engine()), rows=[20, 30], slo=slo)
+    assert swept["findings"].to_list() == [asked] * 2
+    own = iq.simulate({**rows, "ttft_slo_s": [500.0] * 30, "tbt_slo_s": [0.05] * 30}, _engine()).findings
+    assert len(own) == 1 and "the objective ttft_slo_s is 500 s" in own[0]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_a_horizon_cuts_off_is_counted(stored: bool, tmp_path: Path) -> None:
+    """Of 40 requests that arrive at once and take 2 to 80 iterations, 25 need more than half a second."""
+    outputs = [2 * row + 2 for row in range(40)]
+    rows = {"arrival_s": [0.0] * 40, "prompt_tokens": [1] * 40, "output_tokens": outputs}
+    wide = _engine(scheduler=iq.Sarathi(token_budget=64, max_seqs=40), kv=iq.KvCache.unlimited())
+    out = {"out": tmp_path / "run"} if stored else {}
+    told = iq.simulate(rows, wide, horizon_s=0.505, **out).findings
+    (said,) = [text for text in told if not text.startswith("overload")]
+    late = sum(1 for one in outputs if one > 50)
+    assert said.startswith(f"horizon: {late} of 40 measured requests were unfinished when the run ended")
+    whole = iq.simulate(rows, wide, horizon_s=9.0)
+    assert "horizon" not in _names(whole)
+
+
+def test_gigabytes_taken_for_bytes_are_asked_about() -> None:
+    for speed, wanted in ((50.0, True), (50e9, False)):
+        link = iq.Link(latency_s=1e-4, bytes_per_s=speed, bytes_per_token=131_072)
+        fleet = iq.Disaggregated(prefill=(_engine(), 1), decode=(_engine(), 1), link=link)
+        told = [text for text in iq.simulate(_even(30), fleet).findings if text.startswith("unit: the link")]
+        assert bool(told) == wanted and all("give 50e9" in text for text in told)
+
+
+def test_users_without_a_request_are_counted() -> None:
+    trace = iq.read_trace(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
+    for users, idle in ((40, True), (30, False)):
+        notes: list[str] = []
+        adapted(trace, head=30, concurrency=users, notes=notes)
+        assert ("there are 30 requests: of the users 10 send none" in notes) == idle

@@ -150,6 +150,11 @@ def test_a_comparison_has_a_page(tmp_path: Path):
     assert scenario["systems"]["vllm-v0"] == whole.to_json()
     assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == synthetic(300, 8, 600, 60).to_json()
     assert "The seeds are 3, 0 to 2." in " ".join(held.of("p"))
+    trace = iq.read_trace(Path(__file__).parent.parent / "traces" / "azure_2023.csv").at_rate(9)
+    few = compare(trace.head(40), systems, metrics=["ttft_p99", "failed_share"])  # no interval: not judged
+    text = iq.report(few, tmp_path / "few.html").read_text(encoding="utf-8")
+    assert "vllm-v0 differs, by chance or not, in ttft_p99" in text and "not judged" in text
+    assert "is the same in everything" not in text and "not distinguishable" not in text
 
 
 def test_a_capacity_has_a_page(tmp_path: Path):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from inferq._lazy import pl
 from inferq.cli import gathered, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
@@ -16,6 +15,9 @@ from inferq.reports import validation_page
 from inferq.reports.report import checked, report
 from inferq.reports.text import counted
 from inferq.results.files import check_writable, write_text
+
+_NAMED = 3
+"""So many runs of those that are not judged for one reason are named."""
 
 
 def validate(
@@ -99,8 +101,10 @@ def validate(
     show.grid(validation_page.worst_grid(found, chosen, worst))
     if (common := validation_page.common_grid(found, chosen)).lines:
         show.grid(common)
-    unjudged = found.runs.filter(~pl.col("judged"))
-    show.lines(f"not judged: {row['run']}: {row['why_not']}" for row in unjudged.rows(named=True))
+    for why, left_out in validation_page.unjudged(found):
+        more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
+        which = f"{', '.join(left_out[:_NAMED])}{more}"
+        show.lines([f"not judged: {counted(len(left_out), 'run')}: {why} ({which})"])
     if assumed:
         show.lines(validation_page.assumptions(found))
     elif found.assumed.height:

@@ -10,12 +10,13 @@ from inferq.errors import ConfigError
 from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
 from inferq.reports.text import number, percent
 
-COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
+COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY, "not judged": GREY}
 SHAPES = {
     "better": "triangle-up",
     "worse": "triangle-down",
     "not distinguishable": "circle",
     "same": "square",
+    "not judged": "diamond",
 }
 
 
@@ -106,7 +107,7 @@ def _drawn(frame: pl.DataFrame) -> pl.DataFrame:
     half = pl.col("relative_half_width")
     drawn = frame.filter(pl.col("relative").is_not_null()).select(
         "system",
-        pl.col("verdict").fill_null("not distinguishable"),
+        pl.col("verdict").fill_null("not judged"),
         label.alias("metric"),
         (100 * pl.col("relative")).alias("percent"),
         (100 * (pl.col("relative") - half)).alias("low"),

@@ -96,7 +96,7 @@ def _confidence(comparison: Comparison) -> str:
 
 def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
     """What a system does better and worse than the baseline, and what is too small to matter."""
-    kinds: tuple[tuple[Literal["good", "bad", "plain"], str, list[dict[str, Any]]], ...] = (
+    kinds: tuple[tuple[Literal["good", "bad", "plain", "beware"], str, list[dict[str, Any]]], ...] = (
         ("good", "is better in", [row for row in rows if row["verdict"] == "better" and _matters(row)]),
         ("bad", "is worse in", [row for row in rows if row["verdict"] == "worse" and _matters(row)]),
         (
@@ -105,16 +105,21 @@ def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
             [row for row in rows if row["verdict"] in ("better", "worse") and not _matters(row)],
         ),
         ("plain", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
+        (
+            "beware",
+            "differs, by chance or not, in",
+            [row for row in rows if row["verdict"] is None and row["relative"] is not None],
+        ),
     )
-    silent = True
+    silent = all(row["verdict"] == "same" for row in rows)
     for kind, words, found in kinds:
         found.sort(key=lambda row: -abs(row["relative"] or 0.0))
         if found:
             names = [row_name(row) + _by(row) for row in found[:_MOST_NAMED]]
             if len(found) > _MOST_NAMED:
                 names.append(f"{len(found) - _MOST_NAMED:,} more")
-            yield Note(kind=kind, text=f"{name} {words} {listed(names)}.")
-            silent = False
+            unsure = ", which are not judged" if kind == "beware" else ""
+            yield Note(kind=kind, text=f"{name} {words} {listed(names)}{unsure}.")
     if silent:
         yield Note(kind="plain", text=f"{name} is the same in everything that was compared.")
 

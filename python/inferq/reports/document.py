@@ -217,7 +217,7 @@ def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
     under = f"<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption>"
     if isinstance(picture, Picture):
         drawn = _drawn(picture.chart(), picture.title, prefix, scrolls=True)
-        return f"<figure>{drawn}{under}</figure>"
+        return f'<figure><div class="wide">{drawn}</div>{under}</figure>'
     broad = picture.chart(BROAD)
     both = (("broad", broad), ("slim", picture.chart(SLIM)))
     drawings = "".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from inferq._lazy import pl
@@ -28,15 +28,14 @@ _MOST_LETTERS = 28
 def document(found: Validation, title: str | None) -> Document:
     """The page of a validation."""
     judged = int(found.runs["judged"].sum())
-    left_out = found.runs.filter(~pl.col("judged"))
+    left_out = found.runs.height - judged
     metric = "e2e_mean" if "e2e_mean" in found.frame["metric"] else str(found.frame["metric"][0])
     return Document(
         title=title if title is not None else "Simulated beside measured",
         setting=f"{counted(found.runs.height, 'run')}, {judged} judged; simulated with their own settings.",
-        notes=tuple(
-            Note(kind="beware", text=f"Not judged: {row['run']}: {row['why_not']}.")
-            for row in left_out.rows(named=True)
-        ),
+        notes=(Note(kind="plain", text=f"{counted(left_out, 'run')} not judged, as said below."),)
+        if left_out
+        else (),
         chapters=(
             Chapter(
                 title="Errors",
@@ -50,11 +49,45 @@ def document(found: Validation, title: str | None) -> Document:
                 text=f"By {NAMES[metric]}.",
                 grids=(worst_grid(found, metric, 10), common_grid(found, metric)),
             ),
+            *_unjudged(found),
             Chapter(
                 title="What was assumed",
                 text="What the runs do not say, and what is not simulated.",
                 grids=(assumed_grid(found),),
                 folded=(("Run by run", "\n".join(assumptions(found))),),
+            ),
+        ),
+    )
+
+
+def unjudged(found: Validation) -> list[tuple[str, list[str]]]:
+    """Why some runs are not judged, and which, the most of one reason first."""
+    together = (
+        found.runs.filter(~pl.col("judged")).group_by("why_not", maintain_order=True).agg("run", pl.len())
+    )
+    rows = together.sort("len", descending=True, maintain_order=True).rows(named=True)
+    return [(row["why_not"], row["run"]) for row in rows]
+
+
+def _unjudged(found: Validation) -> Iterator[Chapter]:
+    """Which runs do not count, and why."""
+    if not (reasons := unjudged(found)):
+        return
+    yield Chapter(
+        title="What is not judged",
+        text="These runs are simulated and shown, and count in no error.",
+        grids=(
+            Grid(
+                title="",
+                header=("why", "runs"),
+                lines=[[why, f"{len(runs):,}"] for why, runs in reasons],
+                texts=1,
+            ),
+        ),
+        folded=(
+            (
+                "Which they are",
+                "\n".join(f"{why}:\n{''.join(f'  {run}{chr(10)}' for run in runs)}" for why, runs in reasons),
             ),
         ),
     )

@@ -7,7 +7,7 @@ colon, says when and how much, and ends with what mends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,12 @@ _LONG_WAIT_S = 1.0
 
 _SLOW_ITERATION_S = 2.0
 """No engine of today takes that long for an iteration that has the least to do."""
+
+_CUT_OFF = 0.05
+"""Share of unfinished requests from which on those that finished are no fair sample."""
+
+_SLOW_LINK = 1e6
+"""Bytes per second: replicas that hand over caches of gigabytes have a thousand times that."""
 
 _IDLE_RATE = 0.05
 """Requests per second below which a server that is mostly empty is asked about."""
@@ -99,6 +105,12 @@ def of_objective(name: str, limit_s: float) -> str | None:
     )
 
 
+def of_objectives(slo: Mapping[str, float | None] | None) -> list[str]:
+    """What to ask about the objectives of a goodput."""
+    limits = {name: limit for name, limit in (slo or {}).items() if limit is not None}
+    return [asked for name, limit in limits.items() if (asked := of_objective(name, limit)) is not None]
+
+
 def _nothing_measured(run: Run) -> Iterator[str]:
     if isinstance(run.system, GateAndRoute):
         return  # whose averages say so themselves
@@ -129,6 +141,43 @@ def _nothing_measured(run: Run) -> Iterator[str]:
             f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when "
             f"the run ended at {number(end_s)} s: there are no latencies"
         )
+
+
+def _cut_off(run: Run) -> Iterator[str]:
+    """Requests that the horizon leaves unfinished: the long ones, which are missing where latencies are."""
+    horizon_s = run.options.get("horizon_s")
+    if horizon_s is None or "job" in run.requests:
+        return
+    measured, status = run.requests["measured"], run.requests["status"]
+    count = int(measured.sum())
+    left = int((measured & (status == STATUSES.index("unfinished"))).sum())
+    if left >= _CUT_OFF * count and left < count:
+        yield (
+            f"horizon: {left:,} of {count:,} measured requests were unfinished when the run ended at "
+            f"{number(horizon_s)} s; e2e and tpot are of the others, which are the quicker ones: leave the "
+            "horizon out, or set a cool-down"
+        )
+
+
+def _objectives(run: Run) -> Iterator[str]:
+    """Objectives of the requests themselves that nothing would miss."""
+    for name in ("ttft_slo_s", "tbt_slo_s"):
+        if name in run.columns:
+            limit_s = run.column(name).median()
+            asked = of_objective(name, float(limit_s)) if isinstance(limit_s, (int, float)) else None
+            if asked is not None:
+                yield asked
+
+
+def _links(run: Run) -> Iterator[str]:
+    """Ways between replicas that are slower than any network: gigabytes taken for bytes."""
+    links = {pool.hands_to[1] for pool in pools_of(run.system) if pool.hands_to is not None}
+    for link in links:
+        if link.bytes_per_s < _SLOW_LINK:
+            yield (
+                f"unit: the link moves {number(link.bytes_per_s)} bytes per second; if those are gigabytes, "
+                f"give {number(link.bytes_per_s)}e9"
+            )
 
 
 def _clock(run: Run) -> Iterator[str]:
@@ -415,4 +464,7 @@ def _cut_text(cut: dict[str, float]) -> str:
     return f"of {counted(int(cut['requests']), 'request')}"
 
 
-_FINDINGS = (_nothing_measured, _tail, _turns, _clock, _iterations, _memory, _caches)
+_FINDINGS = (
+    *(_nothing_measured, _cut_off, _tail, _turns),
+    *(_clock, _iterations, _links, _objectives, _memory, _caches),
+)

@@ -343,6 +343,8 @@ def adapted(
     if concurrency is not None:
         loop = trace.closed_loop(concurrency, ramp_s=0.0 if ramp_s is None else ramp_s)
         notes.append(f"sent by {concurrency:,} users, each of whom waits for the answer before the next")
+        if not trace.is_synthetic and (idle := concurrency - trace.frame.height) > 0:
+            notes.append(f"there are {trace.frame.height:,} requests: of the users {idle:,} send none")
         return loop
     if request_rate == math.inf:
         notes.append("all requests sent at once")

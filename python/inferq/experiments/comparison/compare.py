@@ -28,6 +28,7 @@ from inferq.experiments.comparison.measurement import Measurement, MetricKey
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.results.costs import hourly
+from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
@@ -216,6 +217,7 @@ def compare(
     keys = evidence.keys(only_told=metrics is None)
     alone = "one seed: no interval can be given and no difference judged; take ten"
     findings = [alone] if not is_fixed and len(evidence.seeds) == 1 else []
+    findings += of_objectives(slo)
     return Comparison(
         systems=tuple(named),
         baseline=baseline,

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
+from inferq.results.findings import of_objectives
 from inferq.results.metric import SUMMARY
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.simulate import simulate
@@ -64,7 +65,8 @@ class Runner:
         progress = None if self.stop is None else self._watch
         run = simulate(workload, system, **{"threads": 1, **options}, seed=task.seed, progress=progress)
         row = run.summary(slo=task.slo).row(0, named=True)
-        return Outcome(tuple(row[name] for name in SUMMARY), "; ".join(run.findings) or None)
+        findings = [*of_objectives(task.slo), *run.findings]
+        return Outcome(tuple(row[name] for name in SUMMARY), "; ".join(findings) or None)
 
     def _watch(self, _done: int, _total: int) -> None:
         if self.stop is not None and self.stop.is_set():
