@@ -63,6 +63,14 @@ def test_engines_workloads_and_experiments_show_what_they_are():
     assert seconds(row["mean"]) in held.of("td") and row["verdict"] in held.of("td")
     plan = iq.capacity(asked, ENGINE, iq.Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     assert number(plan.rate, 4) in shown(plan).of("li")[0]
+    verdict = iq.theory.stability(asked, ENGINE)
+    assert shown(verdict).of("pre") == [" ".join(verdict.explain().split())]
+    trace = iq.Workload(asked.draw(0).frame.head(60))
+    chosen = iq.plan(trace, iq.Slo(ttft_p99=5), model="llama-3.1-8b", gpus=["h200"], tensor_parallel=[1])
+    held = shown(chosen)
+    assert held.of("b") == ["FleetPlan"] and chosen.name(chosen.answer.candidate, chosen.units) in held.of(
+        "td"
+    )
 
 
 def test_pictures_need_no_network_in_a_notebook(fleet: iq.Result):

@@ -18,8 +18,10 @@ from inferq.workload.workload import Workload
 if TYPE_CHECKING:
     from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
     from inferq.experiments.comparison.comparison import Comparison
+    from inferq.experiments.plans.fleet_plan import FleetPlan
 
 _WIDTH = 520
+_MOST_ROWS = 12
 _MARKS = {"bad": "✗", "beware": "!", "good": "✓", "plain": "·"}
 
 
@@ -85,6 +87,16 @@ def of_plan(plan: CapacityPlan) -> str:
     answer, *further = map(sentence, plan.findings)
     notes = [("good" if plan.rate > 0 else "bad", answer), *(("plain", text) for text in further)]
     return _shown("CapacityPlan", [("SLO", str(plan.slo))], notes=notes, picture=svg(plan.plot(_WIDTH)))
+
+
+def of_fleet(plan: FleetPlan) -> str:
+    """The cheapest fleet, what became of each choice, and what a lower latency costs."""
+    from inferq.reports.plan_tables import candidates, frontier
+
+    answer, *further = map(sentence, plan.findings)
+    notes = [("good" if plan.fleet is not None else "bad", answer), *(("plain", text) for text in further)]
+    facts = [("SLO", str(plan.slo)), ("requests", f"{plan.requests:,} a run")]
+    return _shown("FleetPlan", facts, candidates(plan, _MOST_ROWS), frontier(plan), notes=notes)
 
 
 def _shown(

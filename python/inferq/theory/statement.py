@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,6 +49,10 @@ class Statement:
     def __str__(self) -> str:
         """What `explain()` says."""
         return self.explain()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f'<pre style="white-space:pre-wrap">{html.escape(self.explain())}</pre>'
 
 
 def number(value: float | None) -> str:

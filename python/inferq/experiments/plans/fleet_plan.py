@@ -325,6 +325,12 @@ class FleetPlan:
         """What `explain()` says."""
         return self.explain()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from inferq.reports.notebook import of_fleet
+
+        return of_fleet(self)
+
     def __repr__(self) -> str:
         """The answer and the number of candidates."""
         answer = self.answer
