@@ -3,6 +3,7 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,22 @@ def test_brute_force_finds_the_same_with_ten_times_the_requests(name: str):
     assert ruled and not any(kept[key][0] for key in ruled)
 
 
+def test_ceilings_hold_under_what_servers_do_unasked():
+    """A plan ahead, a prefix cache, the API's time: a replica fewer than theory asks for keeps no SLO."""
+    trace = iq.Workload(
+        iq.Workload.synthetic(requests=3000, arrivals=iq.Poisson(150), **LENGTHS).draw(2).frame
+    )
+    slo = iq.Slo(ttft_p90=1.0)
+    found = iq.plan(
+        trace, slo, model="llama-3.1-8b", gpus=["a100-80gb", "h100-80gb"], tensor_parallel=[1, 2], within=0.0
+    )
+    ruled = [one for one in found.standings if one.limit.least > 1]
+    assert len(ruled) >= 2 and found.answer is not None
+    for one in ruled:
+        run = iq.simulate(trace, one.candidate.system(int(one.limit.least) - 1))
+        assert run.summary()["ttft_p90"].item() > 1.0
+
+
 def test_brute_force_over_what_is_drawn():
     """The same answer, or one whose interval holds the limit."""
     chat = iq.Workload.synthetic(requests=1500, arrivals=iq.Poisson(30), **LENGTHS)
@@ -233,8 +250,17 @@ def test_what_is_said_shown_and_repeated(tmp_path: Path):
     (tmp_path / "fleet.toml").write_text(found.toml())
     read = iq.Scenario.read(tmp_path / "fleet.toml")
     assert read.system == found.fleet and read.workload.to_json() == found.workload.to_json()
+    asks = (tmp_path / "fleet.toml", tmp_path / "baseline.json")
+    assert iq.gate(*asks, update=True).written and iq.gate(*asks).passed
+    held = iq.gate(*asks).frame["metric"].to_list()
+    assert held == ["ttft_p90", "cost_per_million_output_tokens"]
+    row = found.summary.row(0, named=True)
+    assert row["cost_per_hour"] == answer.cost
+    found = replace(found, command="inferq plan trace.csv --slo ttft_p90=0.6")
     page = iq.report(found, tmp_path / "plan.html").read_text(encoding="utf-8")
     for said in (
+        "inferq plan trace.csv --slo ttft_p90=0.6",
+        "cost per 10⁶ output tokens",
         "The cheapest fleet",
         "What rules the others out",
         "What would change",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,6 +128,7 @@ def plan(
         resume=resume,
         tell=show.tell,
     )
+    answer = replace(answer, command=shlex.join(["inferq", *sys.argv[1:]]))
     gathered.value("candidates", answer.candidates.to_dicts())
     gathered.value("frontier", answer.frontier.to_dicts())
     gathered.value("findings", answer.findings)

@@ -43,6 +43,14 @@ def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
         yield "nodes", number(answer.candidate.nodes_of(answer.units))
         if plan.cost_per_hour is not None:
             yield plan.unit, number(plan.cost_per_hour)
+        if plan.priced is not None and plan.summary is not None:
+            row, money = plan.summary.row(0, named=True), plan.priced.currency or "cost"
+            yield f"{money} per 10⁶ output tokens", number(row["cost_per_million_output_tokens"], 3)
+            yield f"{money} per request", number(row["cost_per_request"], 3)
+            if row["watts"] is not None:
+                yield "J per 10⁶ output tokens, at most", number(row["joules_per_million_output_tokens"])
+                yield "J per request, at most", number(row["joules_per_request"])
+                yield "W on average, at most", number(row["watts"])
     yield "confidence", "these requests" if plan.exact else percent(plan.confidence, 6)
     yield "simulated requests", number(plan.simulated)
 
@@ -75,6 +83,8 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
         grid = Grid(title="", header=header, lines=lines, texts=3)
         yield Chapter(title="What would change the answer", grids=(grid,))
     folded = [("What was run, as JSON", cut(plan.scenario))]
+    if plan.command:
+        folded.insert(0, ("The command", plan.command))
     if plan.fleet is not None:
         folded.insert(0, ("The fleet as a scenario in TOML, for inferq gate", cut(plan.toml())))
     text = "The same workload, SLO, choices and seeds give the same answer, bit for bit, on every machine."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,8 @@ class FleetPlan:
     runs: int
     output_tokens_mean: float
     """Of a request."""
+    command: str = ""
+    """The command line that made it; empty where it was made in Python."""
     scenario: str
     """JSON that says what was run: the workload, the SLO, the seeds in order, and the options of the runs."""
 
@@ -92,14 +94,20 @@ class FleetPlan:
     def summary(self) -> pl.DataFrame | None:
         """`Result.summary` of the planned fleet over all requests of the first seed, with its costs.
 
-        The columns of costs are there with prices and cards alone. None where nothing keeps the SLO.
+        The columns of costs are there with prices alone. None where nothing keeps the SLO.
         """
         if self.fleet is None or self.answer is None:
             return None
         seed = self.seeds[0]
         run = simulate(self.prober._whole(seed), self.fleet, seed=seed, **self.prober.options)
-        priced = self.prices if "gpu" in self.answer.candidate.engine.on_card else None
-        return run.summary(prices=priced)
+        return run.summary(prices=self.priced)
+
+    @property
+    def priced(self) -> Prices | None:
+        """The prices by which the planned fleet is billed, also where its engine says no card."""
+        if self.prices is None or self.answer is None:
+            return None
+        return replace(self.prices, card=self.answer.candidate.card)
 
     @property
     def undecided(self) -> tuple[Fate, ...]:
@@ -293,9 +301,10 @@ class FleetPlan:
         assert units is not None
         sure = "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
         spare = f", {self.spare} of them to spare" if self.spare else ""
+        gpus = counted(of.gpus_of(units), "GPU")
         lines = [
             f"{self.name(of, units)}{spare} keep {self.slo} {sure}",
-            f"{of.gpus_of(units):,} GPUs, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
+            f"{gpus}, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
         ]
         if answer.trial is not None:
             lines.append(f"risk: {answer.trial.worst}")

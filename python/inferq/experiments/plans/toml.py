@@ -27,10 +27,13 @@ def scenario_as_toml(plan: FleetPlan) -> str:
         return ""
     answer = plan.answer
     assert answer is not None
-    gate = {
+    gate: dict[str, Any] = {
         "seeds": 1 if plan.exact else len(plan.seeds),
         "tolerance": dict.fromkeys(plan.slo.limits, _TOLERANCE),
     }
+    if plan.priced is not None:
+        gate["tolerance"]["cost_per_million_output_tokens"] = _TOLERANCE
+        gate["prices"] = plan.priced.to_json()
     described = Scenario(plan.workload, fleet, dict(plan.prober.options), gate if plan.slo.limits else None)
     tables = _told(described.to_json())
     short = _short(answer.candidate.engine)
