@@ -45,8 +45,11 @@ def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
             yield plan.unit, number(plan.cost_per_hour)
         if plan.priced is not None and plan.summary is not None:
             row, money = plan.summary.row(0, named=True), plan.priced.currency or "cost"
-            yield f"{money} per 10⁶ output tokens", number(row["cost_per_million_output_tokens"], 3)
-            yield f"{money} per request", number(row["cost_per_request"], 3)
+            yield (
+                f"{money} per 10⁶ output tokens, to the last token",
+                number(row["cost_per_million_output_tokens"], 3),
+            )
+            yield f"{money} per request, to the last token", number(row["cost_per_request"], 3)
             if row["watts"] is not None:
                 yield "J per 10⁶ output tokens, at most", number(row["joules_per_million_output_tokens"])
                 yield "J per request, at most", number(row["joules_per_request"])
