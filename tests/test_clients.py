@@ -203,3 +203,37 @@ def test_toml_has_them_too(tmp_path: Path) -> None:
 def test_contradictory_clients_are_refused(arguments: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(app, ["replay", TRACE, *arguments])
     assert done.exit_code == 2 and said in done.output
+
+
+# Clients that take their requests back
+
+
+def test_a_request_that_is_taken_back_leaves_at_once_or_with_its_next_token() -> None:
+    """One seat, slots of one second, prompts of 10 tokens, 4 in a slot.
+
+    Row 0 decodes from 3 s on; taken back at 4.6 it has the token that comes at 5. Row 1 is admitted then,
+    and taken back at 5.5 in its prompt: it leaves with its first token at 8. Row 2 waits, and leaves at 6.25.
+    Row 3 is taken back as it arrives. Row 4 begins at 8 and has 2 tokens at 12, before its client goes.
+    """
+    scheduler = iq.Sarathi(token_budget=4, max_seqs=1)
+    one_seat = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache(tokens=64))
+    asked = {
+        "arrival_s": [0.0, 1.0, 1.5, 2.0, 3.0],
+        "prompt_tokens": [10] * 5,
+        "output_tokens": [9, 9, 9, 9, 2],
+        "cancel_s": [4.6, 4.5, 4.75, 0.0, 9.5],
+    }
+    for options in ({}, {"stepping": True}):
+        rows = iq.simulate(asked, one_seat, **options).requests  # type: ignore[arg-type]
+        assert rows["status"].to_list() == ["abandoned"] * 4 + ["finished"]
+        assert rows["left_s"].to_list() == [5.0, 8.0, 6.25, 2.0, 12.0]
+        assert rows["admitted_s"].to_list() == [0.0, 5.0, None, None, 8.0]
+        assert rows["first_token_s"].to_list() == [3.0, 8.0, None, None, 11.0]
+        assert rows["finish_s"].to_list() == [None] * 4 + [12.0]
+    fleet = iq.Disaggregated(prefill=(one_seat, 1), decode=(one_seat, 1), link=iq.Link(5.0, 1e9, 1))
+    rows = iq.simulate({name: values[:1] for name, values in asked.items()}, fleet).requests
+    # Its context is on the way from 3 to 8; the first decode is over a slot later.
+    assert rows.select("status", "left_s", "replica").rows() == [("abandoned", pytest.approx(9.0, abs=1e-6), 1)]
+    refused(
+        lambda: iq.simulate({**asked, "cancel_s": [-1.0, 1, 1, 1, 1]}, one_seat), iq.TraceError, "row 0: cancel_s"
+    )

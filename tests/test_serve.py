@@ -1,6 +1,7 @@
 """The server: what clients see is what the simulation says, and what it records replays."""
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -429,3 +430,49 @@ def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):
     network = iq.Network({"a": engine()}, [iq.Workflow("w", stages={"s": iq.Stage("a", prompt=1, output=1)})])
     with pytest.raises(ConfigError, match="cannot be fed"):
         iq.serve(network, port=0)
+
+
+@pytest.mark.parametrize("name", ["engine", "vllm", "affinity", "round robin", "disaggregated"])
+def test_clients_that_vanish_are_noticed_and_the_replay_knows_it(name: str, tmp_path: Path):
+    """Half of the clients hang up, behind some tokens or before the first."""
+
+    async def clients(run: Run) -> None:
+        async def one(number: int) -> None:
+            dice = random.Random(number)
+            body = {
+                **chat(f"{number} {'word ' * dice.randint(1, 80)}", max_tokens=40),
+                "stream": number % 3 > 0,
+            }
+            post = run.client.post(f"{run.url}/v1/chat/completions", json=body)
+            if number % 2:
+                async with post as answer:
+                    await answer.read()
+                return
+
+            async def begin_to_read() -> None:
+                async with post as answer:
+                    async for _ in answer.content:
+                        if dice.random() < 0.2:
+                            return
+
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(begin_to_read(), dice.random() * 0.08)
+
+        await asyncio.gather(*(one(number) for number in range(40)))
+        await run.server.service.fleet.drained()
+
+    system = SYSTEMS[name]()
+    run = served(system, clients, tmp_path, speed=20)
+    trace = iq.read_trace(run.trace)
+    assert trace.frame["cancel_s"].count() >= 5
+    result = iq.simulate(trace, system, batches=True, timeline_s=1.0)
+    live = {column: np.concatenate([part[column] for part in run.rows]) for column in run.rows[0]}
+    for column, values in live.items():
+        if column != "class":
+            np.testing.assert_array_equal(values, result._tables.requests[column], err_msg=column)
+    for column, values in run.tables["batches"].items():
+        np.testing.assert_array_equal(values, result._tables.batches[column], err_msg=column)
+    abandoned = int((live["status"] == 2).sum())
+    assert 5 <= abandoned <= trace.frame["cancel_s"].count()
+    assert run.server.service.metrics.ended["abort"] >= trace.frame["cancel_s"].count()
+    assert result.requests.filter(status="abandoned")["finish_s"].null_count() == abandoned

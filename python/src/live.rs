@@ -95,6 +95,11 @@ impl PyLive {
         self.with(py, |running| running.live.arrive(&rows))
     }
 
+    /// A client takes a request back at an instant that has not come. Says whether the request was still here.
+    fn cancel(&self, py: Python, request: u32, at_ns: u64) -> PyResult<bool> {
+        self.with(py, |running| running.live.cancel(request, Instant::from_nanoseconds(at_ns)))
+    }
+
     /// Lets happen all that happens before so many nanoseconds.
     fn advance(&self, py: Python, until_ns: u64) -> PyResult<Happened> {
         let until = Instant::from_nanoseconds(until_ns);

@@ -310,7 +310,8 @@ pub(crate) fn simulate<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     read_columns! { columns:
-        arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, ttft_slo_s, tbt_slo_s,
+        arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, cancel_s,
+        ttft_slo_s, tbt_slo_s,
         queue_key, session, pool, content_after, content_start, content_id, content_tokens,
         content_continued, parents, children_start,
         children, delay_s
@@ -324,6 +325,7 @@ pub(crate) fn simulate<'py>(
         priority,
         max_output_tokens,
         patience_s,
+        cancel_s,
         tbt_slo_s,
         queue_key,
         session,

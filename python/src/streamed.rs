@@ -86,6 +86,7 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
         priority: optional("priority", &column(part, "priority")?)?.to_vec(),
         max_output_tokens: tokens("max_output_tokens")?,
         patience_s: seconds("patience_s")?,
+        cancel_s: seconds("cancel_s")?,
         tbt_slo_s: seconds("tbt_slo_s")?,
         queue_key: seconds("queue_key")?,
         session: codes("session")?,

@@ -122,6 +122,14 @@ impl Transfers {
         Ok(())
     }
 
+    /// The next token of a request is its last, if it is on the way.
+    pub(crate) fn cancel(&mut self, id: u32) -> bool {
+        let mut departures = self.under_way.values_mut().chain(&mut self.waiting);
+        let Some(departure) = departures.find(|departure| departure.request.id == id) else { return false };
+        departure.request.output_tokens = departure.request.emitted + 1;
+        true
+    }
+
     /// Every request that is on the way, or waits for a lane.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Departure> {
         std::mem::take(&mut self.under_way).into_values().chain(self.waiting.drain(..))

@@ -31,6 +31,8 @@ pub struct Workload<'a> {
     pub max_output_tokens: &'a [i32],
     /// Seconds that a request waits for its first admission before it leaves; NaN: for ever. Empty: all for ever.
     pub patience_s: &'a [f64],
+    /// Seconds from its arrival until its client takes it back; NaN: never. Empty: no client does.
+    pub cancel_s: &'a [f64],
     /// The longest gap between two tokens that a request should see, in seconds; NaN: any. Empty: any for all.
     pub tbt_slo_s: &'a [f64],
     /// What a queue that is ordered by key sorts by, lower first. Empty: all 0.
@@ -192,6 +194,7 @@ impl Workload<'_> {
             ("priority", self.priority.len(), false),
             ("max_output_tokens", self.max_output_tokens.len(), false),
             ("patience_s", self.patience_s.len(), false),
+            ("cancel_s", self.cancel_s.len(), false),
             ("tbt_slo_s", self.tbt_slo_s.len(), false),
             ("queue_key", self.queue_key.len(), false),
             ("session", self.session.len(), false),
@@ -227,7 +230,12 @@ impl Workload<'_> {
         }
         self.flow.check(rows)?;
         self.content.check(self)?;
-        let spans = [("patience_s", self.patience_s), ("tbt_slo_s", self.tbt_slo_s), ("delay_s", self.flow.delay_s)];
+        let spans = [
+            ("patience_s", self.patience_s),
+            ("cancel_s", self.cancel_s),
+            ("tbt_slo_s", self.tbt_slo_s),
+            ("delay_s", self.flow.delay_s),
+        ];
         for (name, column) in spans {
             if let Some(row) = column.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
                 return Err(Error::trace(
@@ -334,6 +342,11 @@ impl Workload<'_> {
         }
     }
 
+    /// May a request leave before its last token?
+    pub(crate) fn has_leavers(&self) -> bool {
+        !self.patience_s.is_empty() || !self.cancel_s.is_empty()
+    }
+
     /// Is there a column that says more of a request?
     pub(crate) fn has_options(&self) -> bool {
         let optional = self.ids.len()
@@ -368,6 +381,12 @@ impl Workload<'_> {
     pub fn patience(&self, row: usize) -> Option<Span> {
         span(self.patience_s, row)
     }
+
+    /// How long after its arrival a row's client takes it back; `None`: it does not.
+    #[inline]
+    pub fn cancelled_after(&self, row: usize) -> Option<Span> {
+        span(self.cancel_s, row)
+    }
 }
 
 /// Rows of a workload that own their columns. As in [`Workload`], the optional ones may be empty.
@@ -387,6 +406,8 @@ pub struct Columns {
     pub max_output_tokens: Vec<i32>,
     /// See [`Workload::patience_s`].
     pub patience_s: Vec<f64>,
+    /// See [`Workload::cancel_s`].
+    pub cancel_s: Vec<f64>,
     /// See [`Workload::tbt_slo_s`].
     pub tbt_slo_s: Vec<f64>,
     /// See [`Workload::queue_key`].
@@ -416,6 +437,7 @@ impl Columns {
             priority: rest(&self.priority, start),
             max_output_tokens: rest(&self.max_output_tokens, start),
             patience_s: rest(&self.patience_s, start),
+            cancel_s: rest(&self.cancel_s, start),
             tbt_slo_s: rest(&self.tbt_slo_s, start),
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
@@ -443,6 +465,7 @@ impl Columns {
         put(&mut self.priority, workload.priority, rows);
         put(&mut self.max_output_tokens, workload.max_output_tokens, rows);
         put(&mut self.patience_s, workload.patience_s, rows);
+        put(&mut self.cancel_s, workload.cancel_s, rows);
         put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
         put(&mut self.session, workload.session, rows);
@@ -472,6 +495,7 @@ impl Columns {
         cut(&mut self.priority, rows);
         cut(&mut self.max_output_tokens, rows);
         cut(&mut self.patience_s, rows);
+        cut(&mut self.cancel_s, rows);
         cut(&mut self.tbt_slo_s, rows);
         cut(&mut self.queue_key, rows);
         cut(&mut self.session, rows);

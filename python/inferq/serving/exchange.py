@@ -172,6 +172,8 @@ class Choice:
             self._metrics.whole_s.note(self._last_s - self._arrived_s)
             self._metrics.answer.note(self.tokens)
             self._answered(self)
+        elif status == "abandoned":
+            self._metrics.ended["abort"] += 1
         elif status == "rejected":
             self._metrics.ended["error"] += 1
             error = ApiError(400, "the request can never be served: it does not fit")

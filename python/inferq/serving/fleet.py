@@ -70,6 +70,7 @@ class Fleet:
         speed: seconds of the simulation in a second of the wall.
         broke: called where the run cannot go on, with what was raised.
         heard: gets the arrival, the ask and the id of each request.
+        taken_back: gets the instant and the id of each whose client went away before its answer was over.
         options: of `Live`.
     """
 
@@ -80,12 +81,13 @@ class Fleet:
         speed: float,
         broke: Callable[[Exception], object],
         heard: Callable[[int, Ask, int], object] = lambda *_: None,
+        taken_back: Callable[[int, int], object] = lambda *_: None,
         **options: Any,
     ) -> None:
         self.live = Live(system, sessions=True, **options)
         self.lateness = Lateness()
         self.broken: Exception | None = None
-        self._broke, self._heard = broke, heard
+        self._broke, self._heard, self._taken_back = broke, heard, taken_back
         self._api_s = list(chain.from_iterable(_api_s(pool) for pool in self.live.pools))
         self._listeners: dict[int, Listener] = {}
         self._sessions: dict[str, int] = {}
@@ -134,10 +136,15 @@ class Fleet:
         self._sleep()
         return request
 
-    def forget(self, request: int) -> None:
-        """Whoever asked has gone: no more of the answer is handed on."""
-        if self._listeners.pop(request, None) is not None and not self._listeners:
-            self._empty.set()
+    def take_back(self, request: int) -> None:
+        """The client has gone: its request leaves, unless the answer is over."""
+        if request not in self._listeners or self.broken is not None:
+            return
+        self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
+        if self.live.cancel(request, at_ns):
+            self._taken_back(at_ns, request)
+        self._end(request, "abandoned")
+        self._sleep()
 
     async def drained(self) -> None:
         """Return when the answer of each request is over."""

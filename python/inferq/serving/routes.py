@@ -79,7 +79,7 @@ def application(service: Service) -> web.Application:
         finally:
             # Those whose client has gone, or whose connection was cut.
             for one in requests:
-                service.fleet.forget(one)
+                service.fleet.take_back(one)
 
     async def models(_: web.Request) -> web.StreamResponse:
         return _json(service.models())

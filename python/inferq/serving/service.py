@@ -74,6 +74,7 @@ class Service:
             speed=settings.speed,
             broke=broke,
             heard=self._heard,
+            taken_back=self._taken_back,
             seed=settings.seed,
             **(settings.options or {}),
         )
@@ -82,6 +83,10 @@ class Service:
         self.metrics.prompt.note(len(ask.prompt.ids))
         if self.settings.record is not None:
             self.settings.record.add(at_ns, ask, request)
+
+    def _taken_back(self, at_ns: int, request: int) -> None:
+        if self.settings.record is not None:
+            self.settings.record.take_back(at_ns, request)
 
     def begin(
         self, data: Mapping[str, Any], is_chat: bool, session: str | None

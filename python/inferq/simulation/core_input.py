@@ -76,7 +76,7 @@ class Crossing:
             columns["priority"] = frame["priority"].to_numpy()
         if "max_output_tokens" in frame.columns and self._plans_ahead:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
-        for name in ("patience_s", "ttft_slo_s", "tbt_slo_s"):
+        for name in ("patience_s", "cancel_s", "ttft_slo_s", "tbt_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
         if self._wants_sessions:

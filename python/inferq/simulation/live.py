@@ -147,6 +147,16 @@ class Live:
             rows["queue_key"] = queue_key
         return self._run.arrive(rows)
 
+    def cancel(self, request: int, at_ns: int) -> bool:
+        """The client of a request takes it back at an instant that has not come.
+
+        It leaves at once where it waits for its first admission, else with its next token, and is abandoned.
+
+        Returns:
+            Whether it was still here: then its `cancel_s` in the workload is that instant, from its arrival.
+        """
+        return self._run.cancel(request, at_ns)
+
     def advance(self, until_ns: int) -> News:
         """Let happen all that happens before an instant, and tell of it.
 

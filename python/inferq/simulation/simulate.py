@@ -234,6 +234,8 @@ def _gated(
     frame = source.ready(options["seed"])
     if "patience_s" in frame.columns:
         raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
+    if "cancel_s" in frame.columns:
+        raise ConfigError("cancel_s", "under GateAndRoute clients take nothing back")
     sessions = of_sessions(frame)
     if system.service == "exponential":
         if "max_in_flight" in options:

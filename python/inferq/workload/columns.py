@@ -58,6 +58,7 @@ COLUMNS: dict[str, Column] = {
     "continues": Column("whole"),
     "max_output_tokens": Column("tokens", least=1),
     "patience_s": Column("seconds"),
+    "cancel_s": Column("seconds"),
     "ttft_slo_s": Column("seconds"),
     "tbt_slo_s": Column("seconds"),
 }

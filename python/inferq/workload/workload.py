@@ -70,6 +70,7 @@ class Workload:
             | `continues` | row (from 0) with whose prompt and output this prompt begins |
             | `max_output_tokens` | most tokens that the request may generate, as its scheduler knows it |
             | `patience_s` | seconds that it waits for admission; null for ever |
+            | `cancel_s` | seconds from its arrival until its client takes it back; null for never |
             | `ttft_slo_s`, `tbt_slo_s` | objectives in seconds; null for none |
 
             A row with `think_s` and an earlier row of its session arrives `think_s` after that row has
@@ -79,6 +80,9 @@ class Workload:
             A policy that plans a batch while the one before it runs foresees the end of a request whose
             output reaches its `max_output_tokens`. Any other end, and each where the column is missing or
             null, is a stop token to it. No other policy looks at the column.
+
+            A request whose client takes it back leaves at once where it waits for its first admission, and
+            with its next token otherwise; it is `abandoned`.
 
             The columns about prefixes act where the KV cache has a prefix cache; elsewhere they are
             carried along. A row says with what its prompt begins in one way: with `prefix_hashes`, one for

@@ -222,6 +222,11 @@ impl Replica {
         (self.state.blocks.capacity(), self.state.blocks.need(self.longest_context(arrival)))
     }
 
+    /// The place of a request, if it is here.
+    pub(crate) fn place_of(&self, id: u32) -> Option<Place> {
+        self.state.live().find(|&place| self.state.requests.at(place).id == id)
+    }
+
     /// The requests that are here now.
     pub fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).id).collect();

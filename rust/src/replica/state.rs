@@ -391,6 +391,25 @@ impl State {
         }
     }
 
+    /// The next token of a request is its last. If it decodes it is the one that comes with the end of the stretch that
+    /// runs, of so many iterations.
+    pub(crate) fn end_soon(&mut self, place: Place, running: u64) {
+        let emitted = self.requests.emitted(place) as u32;
+        let request = self.requests.at(place);
+        let mut tokens = 1;
+        if request.phase() == Phase::Decoding {
+            let group = request.group as usize;
+            let tick = self.requests.ticks[group];
+            tokens = if self.groups[group].rests { 1 } else { running.max(1) };
+            self.groups[group].due.remove(place);
+            self.groups[group].due.insert(place, tick + tokens);
+        }
+        let request = self.requests.at_mut(place);
+        let output = request.output_tokens.min(emitted + tokens as u32);
+        self.brought_tokens -= u64::from(request.output_tokens - output);
+        request.output_tokens = output;
+    }
+
     /// A request begins to decode in every iteration of its group.
     #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {

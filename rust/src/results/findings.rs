@@ -104,7 +104,9 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
     }
     let abandoned = facts.by_status[Status::Abandoned as usize];
     if abandoned > 0 {
-        findings.push(format!("abandoned: {abandoned} of {total} requests ran out of patience in the queue"));
+        findings.push(format!(
+            "abandoned: {abandoned} of {total} requests ran out of patience in the queue, or were taken back"
+        ));
     }
     findings
 }

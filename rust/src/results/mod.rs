@@ -3,6 +3,8 @@
 //! A row is written once, when its request leaves, in whole attoseconds. Columns of seconds are made of the rows when they
 //! are asked for: spans are taken in whole attoseconds and rounded once to doubles.
 
+use std::collections::BTreeSet;
+
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Error, Kind, Result};
 use crate::request::History;
@@ -37,7 +39,7 @@ pub enum Status {
     Finished = 0,
     /// It could never fit.
     Rejected = 1,
-    /// It ran out of patience before its first admission.
+    /// It ran out of patience before its first admission, or its client took it back.
     Abandoned = 2,
     /// The run ended first.
     Unfinished = 3,
@@ -188,6 +190,8 @@ pub struct Recorder {
     high_words: u64,
     /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
+    /// Requests whose next token is the last because their clients took them back.
+    cancelled: BTreeSet<u32>,
     pub(crate) rejections: Vec<Rejections>,
     /// Requests whose outputs were cut to the longest length.
     pub(crate) cut: Cut,
@@ -252,6 +256,7 @@ impl Recorder {
             left: 0,
             high_words: 0,
             finished: None,
+            cancelled: BTreeSet::new(),
             rejections: Vec::new(),
             cut: Cut::default(),
             apis: Vec::new(),
@@ -318,6 +323,12 @@ impl Recorder {
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.results.requests.keep_hand_offs();
+    }
+
+    /// Has the request of a row left?
+    pub(crate) fn has_left(&self, row: u32) -> bool {
+        let row = row as usize;
+        row < self.first_row || self.results.requests.has_left(row - self.first_row)
     }
 
     /// Requests that have left.
@@ -449,6 +460,9 @@ impl Recorder {
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline(always)]
     pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
+        if status == Status::Finished && self.finished.is_some() && self.ends_cancelled(request, replica, left) {
+            return;
+        }
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
         self.high_words |= (left.0 >> 64) as u64;
@@ -462,9 +476,29 @@ impl Recorder {
         if status == Status::Abandoned {
             self.tell_left(request.arrival.id, status);
         }
-        if let (Some(finished), Status::Finished) = (&mut self.finished, status) {
+    }
+
+    /// Clients may take requests back.
+    pub(crate) fn expect_cancels(&mut self) {
+        self.finished.get_or_insert_default();
+    }
+
+    /// The client of a request takes it back: what ends it is no finish.
+    pub(crate) fn cancel(&mut self, id: u32) {
+        self.expect_cancels();
+        self.cancelled.insert(id);
+    }
+
+    /// A request has its last token. Was it taken back, so that it has left without an answer?
+    #[cold]
+    fn ends_cancelled(&mut self, request: &History, replica: u32, left: Instant) -> bool {
+        let is_cancelled = self.cancelled.remove(&request.arrival.id);
+        if is_cancelled {
+            self.leave(request, replica, Status::Abandoned, left);
+        } else if let Some(finished) = &mut self.finished {
             finished.push(request.arrival.id);
         }
+        is_cancelled
     }
 
     #[cold]

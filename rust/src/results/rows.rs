@@ -264,6 +264,11 @@ impl RequestRows {
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
+    /// Has the request of a row left? One that is not known yet has not.
+    pub(super) fn has_left(&self, row: usize) -> bool {
+        row < self.len() && self.status(row) != Status::Awaited
+    }
+
     /// The number of rows at the beginning whose requests have left.
     pub(crate) fn left_first(&self) -> usize {
         let here = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);

@@ -130,6 +130,16 @@ impl Live {
         Ok(first)
     }
 
+    /// The client of a request takes it back at an instant that has not come. Says whether it is still here; in the
+    /// workload that its run is over, it is a [`cancel_s`](Workload::cancel_s).
+    pub fn cancel(&mut self, id: u32, at: Instant) -> Result<bool> {
+        let is_here = at >= self.now && self.streams.contains_key(&id);
+        if is_here {
+            self.road.cancel(id, at)?;
+        }
+        Ok(is_here)
+    }
+
     /// Lets happen all that happens before an instant: no row that arrives before it will come any more.
     pub fn advance(&mut self, until: Instant, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<News> {
         self.now = self.now.max(until);

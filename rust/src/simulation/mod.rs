@@ -2,7 +2,7 @@
 //!
 //! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_cluster`] takes a cluster. At one
 //! instant (rule 4): iterations end, then hand-offs arrive, then patience runs out, then requests arrive one by one,
-//! then new batches are formed; within a kind, lower replica first, then lower request id.
+//! then clients take requests back, then new batches are formed; within a kind, lower replica first, then lower request id.
 
 mod run;
 mod arrivals;

@@ -169,12 +169,22 @@ impl Run {
         }
     }
 
+    /// A client takes a request back at an instant that has not come.
+    pub(super) fn cancel(&mut self, id: u32, row: u32, at: Instant) -> Result<()> {
+        if self.order != Order::Together {
+            self.bring_together()?;
+        }
+        self.results.expect_cancels();
+        self.calendar.cancel(id, row, at);
+        Ok(())
+    }
+
     /// The rows that come next. Others follow that arrive at `known_until` or later; `NEVER`: none does.
     pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
         let flow = &workload.flow;
         let rows = if flow.is_empty() { self.options.rows(workload) } else { workload.len() };
         let decides_arrivals = self.options.decides_arrivals(workload);
-        if self.order != Order::Together && (decides_arrivals || !workload.patience_s.is_empty()) {
+        if self.order != Order::Together && (decides_arrivals || workload.has_leavers()) {
             self.bring_together()?;
         }
         self.arrivals.take(workload, rows);

@@ -238,6 +238,16 @@ impl Road {
         self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas).map(|replica| replica.sample(at)).collect()
     }
 
+    /// A client takes a request back at an instant that has not come.
+    pub(super) fn cancel(&mut self, id: u32, at: Instant) -> Result<()> {
+        for lane in &mut self.lanes {
+            if let Ok(row) = lane.ids.binary_search(&id) {
+                lane.run.cancel(id, lane.first + row as u32, at)?;
+            }
+        }
+        Ok(())
+    }
+
     /// When something happens next that is known.
     pub(super) fn next_instant(&mut self) -> Instant {
         self.lanes.iter_mut().map(|lane| lane.run.next_instant()).min().unwrap_or(Instant::NEVER)

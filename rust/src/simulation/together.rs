@@ -31,6 +31,8 @@ pub(super) struct Calendar {
     /// Rows that wait for no other any more, by the instant of their arrival.
     released: BinaryHeap<Reverse<(Instant, u32)>>,
     patience: BinaryHeap<Reverse<PatienceEnd>>,
+    /// Requests that clients take back.
+    cancels: BinaryHeap<Reverse<Cancel>>,
     pub(super) in_system: u64,
     /// When clients that may send no more have the answers that are on their way to them.
     returning: BinaryHeap<Reverse<Instant>>,
@@ -40,6 +42,9 @@ pub(super) struct Calendar {
 
 /// When a request loses patience, its id, its replica and its place there.
 type PatienceEnd = (Instant, u32, u32, u32);
+
+/// When the client of a request takes it back, its id and its row.
+type Cancel = (Instant, u32, u32);
 
 impl Calendar {
     pub(super) fn new(
@@ -58,6 +63,7 @@ impl Calendar {
             awaited: Vec::new(),
             released: BinaryHeap::new(),
             patience: BinaryHeap::new(),
+            cancels: BinaryHeap::new(),
             in_system: 0,
             returning: BinaryHeap::new(),
             most_in_flight: max_in_flight.map_or(u64::MAX, NonZeroU64::get),
@@ -67,6 +73,11 @@ impl Calendar {
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
         self.ends.set(replica, end);
+    }
+
+    /// A client takes a request back at an instant.
+    pub(super) fn cancel(&mut self, id: u32, row: u32, at: Instant) {
+        self.cancels.push(Reverse((at, id, row)));
     }
 
     /// Requests that queue before the replicas.
@@ -173,6 +184,10 @@ impl Run {
         if let Some(dispatch) = &mut calendar.dispatch {
             others = others.min(dispatch.next_deadline(others));
         }
+        if !calendar.cancels.is_empty() {
+            others = others.min(self.next_cancel(others));
+        }
+        let calendar = &mut self.calendar;
         // The patience of a request that has been admitted is no event any more.
         while let Some(&Reverse((at, id, replica, place))) = calendar.patience.peek() {
             if at >= others || self.fleet.replicas[replica as usize].awaits_admission(Place(place), id) {
@@ -181,6 +196,24 @@ impl Run {
             calendar.patience.pop();
         }
         others
+    }
+
+    /// When the next client takes back a request that is still here, if that is before `others`.
+    #[inline(never)]
+    fn next_cancel(&mut self, others: Instant) -> Instant {
+        while let Some(&Reverse((at, _, row))) = self.calendar.cancels.peek() {
+            if at >= others || !self.results.has_left(row) {
+                return at;
+            }
+            self.calendar.cancels.pop();
+        }
+        Instant::NEVER
+    }
+
+    /// The replica at which a request is, and its place there.
+    fn place_of(&self, id: u32) -> Option<(usize, Place)> {
+        let replicas = self.fleet.replicas.iter().enumerate();
+        replicas.filter_map(|(replica, it)| Some((replica, it.place_of(id)?))).next()
     }
 
     /// When the next request is sent: at once if it was held back before and need not be now.
@@ -241,6 +274,9 @@ impl Run {
                 // A request that arrived without any patience leaves before a batch is formed, and may make room.
                 self.lose_patience()?;
             }
+        }
+        if !self.calendar.cancels.is_empty() {
+            self.take_back()?;
         }
         if self.calendar.dispatch.is_some() {
             self.place(workload)?;
@@ -357,6 +393,25 @@ impl Run {
         Ok(())
     }
 
+    /// Clients take requests back.
+    fn take_back(&mut self) -> Result<()> {
+        while let Some(&Reverse((at, id, _))) = self.calendar.cancels.peek() {
+            if at > self.now {
+                break;
+            }
+            self.calendar.cancels.pop();
+            if let Some((replica, place)) = self.place_of(id) {
+                if self.fleet.replicas[replica].cancel(place, self.now, &mut self.results)? {
+                    self.calendar.in_system -= 1;
+                }
+                self.touch(replica);
+            } else if self.calendar.links.iter_mut().any(|link| link.cancel(id)) {
+                self.results.cancel(id);
+            }
+        }
+        Ok(())
+    }
+
     /// A request that has waited long enough before the replicas gives up.
     fn give_up(&mut self) {
         let Some(dispatch) = &mut self.calendar.dispatch else { return };
@@ -416,6 +471,10 @@ impl Run {
                 self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?
             {
                 self.calendar.in_system += 1;
+                if let Some(span) = workload.cancelled_after(row) {
+                    self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
+                    self.results.expect_cancels();
+                }
                 if let Some(patience) = workload.patience(row) {
                     let end = (self.now.after(patience)?, arrival.id, replica as u32, place.0);
                     self.calendar.patience.push(Reverse(end));

@@ -95,12 +95,12 @@ fn drops_tokens(scenario: &Scenario) -> bool {
 /// Tokens that a request emitted, and those of them that it keeps: none twice. A token that was in flight at a preemption may
 /// have been dropped.
 fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u64) {
-    let finish_s = results.requests.finish_s[request];
+    let left_s = results.requests.left_s[request];
     let (late, rows): (Vec<&BatchRow>, Vec<&BatchRow>) = results
         .batches
         .iter()
         .filter(|row| row.request as usize == request && row.emits)
-        .partition(|row| results.iterations[row.iteration as usize].start.seconds() >= finish_s);
+        .partition(|row| results.iterations[row.iteration as usize].start.seconds() >= left_s);
     // What is computed behind a stop token is dropped.
     let is_ahead = scenario.engine.contains(r#""async_scheduling":true"#) || drops_tokens(scenario);
     assert!(late.len() <= usize::from(is_ahead), "L5: a finished request emits no more");
@@ -133,7 +133,10 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         let (_, kept) = tokens_of(scenario, &results, row);
         let is_complete = kept == scenario.owed(row);
         let may_lack = drops_tokens(scenario) && columns.preemptions[row] > 0;
-        prop_assert!(is_complete == (status == Status::Finished as u8) || (is_complete && may_lack));
+        // Its client may have taken it back while its last token was computed.
+        let taken_back = status == Status::Abandoned as u8 && scenario.columns.view().cancelled_after(row).is_some();
+        prop_assert!(is_complete == (status == Status::Finished as u8) || (is_complete && (may_lack || taken_back)));
+        prop_assert!(kept == 0 || status != Status::Abandoned as u8 || taken_back);
         if scenario.horizon_s.is_none() {
             prop_assert_ne!(status, Status::Unfinished as u8);
         }
@@ -195,6 +198,9 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     columns.max_output_tokens.push(0);
     if !columns.patience_s.is_empty() {
         columns.patience_s.push(f64::NAN);
+    }
+    if !columns.cancel_s.is_empty() {
+        columns.cancel_s.push(f64::NAN);
     }
     columns.tbt_slo_s.push(f64::NAN);
     columns.queue_key.push(0.0);

@@ -24,6 +24,7 @@ pub(crate) struct Columns {
     pub(crate) priority: Vec<i64>,
     pub(crate) max_output_tokens: Vec<i32>,
     pub(crate) patience_s: Vec<f64>,
+    pub(crate) cancel_s: Vec<f64>,
     pub(crate) tbt_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
     pub(crate) session: Vec<u32>,
@@ -49,6 +50,7 @@ impl Columns {
             priority: &self.priority,
             max_output_tokens: &self.max_output_tokens,
             patience_s: &self.patience_s,
+            cancel_s: &self.cancel_s,
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
             session: &self.session,
@@ -89,6 +91,7 @@ impl Columns {
             priority: pick(&self.priority, rows),
             max_output_tokens: pick(&self.max_output_tokens, rows),
             patience_s: if self.patience_s.is_empty() { Vec::new() } else { pick(&self.patience_s, rows) },
+            cancel_s: if self.cancel_s.is_empty() { Vec::new() } else { pick(&self.cancel_s, rows) },
             tbt_slo_s: pick(&self.tbt_slo_s, rows),
             queue_key: pick(&self.queue_key, rows),
             session: pick(&self.session, rows),
@@ -147,6 +150,7 @@ impl Columns {
         Columns {
             arrival_s: self.arrival_s.iter().map(|s| s * 2.0).collect(),
             patience_s: self.patience_s.iter().map(|s| s * 2.0).collect(),
+            cancel_s: self.cancel_s.iter().map(|s| s * 2.0).collect(),
             tbt_slo_s: self.tbt_slo_s.iter().map(|s| s * 2.0).collect(),
             ..self.clone()
         }
@@ -269,30 +273,37 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         prop_oneof![1 => Just(f64::NAN), 2 => (0_u32..300).prop_map(|ms| f64::from(ms) / 1e3)],
         (-5_i32..5).prop_map(|key| f64::from(key) / 2.0),
         prop_oneof![1 => Just(NO_SESSION), 2 => 0_u32..4],
+        prop_oneof![2 => Just(f64::NAN), 1 => (0_u32..4000).prop_map(|ms| f64::from(ms) / 1e3)],
     );
     let are_equal = prop_oneof![5 => Just(false), 1 => Just(true)];
-    (prop::collection::vec(row, 1..30), any::<bool>(), are_equal).prop_map(|(rows, is_patient, are_equal)| {
-        let mut columns = Columns::default();
-        let mut microseconds = 0_u64;
-        for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key, session) in rows {
-            microseconds += if are_equal { 0 } else { u64::from(gap) * 10 };
-            columns.arrival_s.push(microseconds as f64 / 1e6);
-            columns.prompt_tokens.push(prompt);
-            columns.output_tokens.push(output);
-            columns.class.push(class);
-            columns.priority.push(priority);
-            // Every third end is foreseen by policies that plan ahead; nothing is said of others, or that they might be longer.
-            columns.max_output_tokens.push([output, 0, output + 1][class as usize + priority as usize % 2]);
-            columns.patience_s.push(patience);
-            columns.tbt_slo_s.push(tbt_slo);
-            columns.queue_key.push(queue_key);
-            columns.session.push(session);
-        }
-        if is_patient {
-            columns.patience_s.clear();
-        }
-        columns
-    })
+    let takes_back = prop_oneof![3 => Just(false), 1 => Just(true)];
+    (prop::collection::vec(row, 1..30), any::<bool>(), are_equal, takes_back).prop_map(
+        |(rows, is_patient, are_equal, takes_back)| {
+            let mut columns = Columns::default();
+            let mut microseconds = 0_u64;
+            for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key, session, cancel) in rows {
+                microseconds += if are_equal { 0 } else { u64::from(gap) * 10 };
+                columns.arrival_s.push(microseconds as f64 / 1e6);
+                columns.prompt_tokens.push(prompt);
+                columns.output_tokens.push(output);
+                columns.class.push(class);
+                columns.priority.push(priority);
+                // Every third end is foreseen by policies that plan ahead; nothing is said of others, or that they might be longer.
+                columns.max_output_tokens.push([output, 0, output + 1][class as usize + priority as usize % 2]);
+                columns.patience_s.push(patience);
+                columns.tbt_slo_s.push(tbt_slo);
+                columns.queue_key.push(queue_key);
+                columns.session.push(session);
+                if takes_back {
+                    columns.cancel_s.push(cancel);
+                }
+            }
+            if is_patient {
+                columns.patience_s.clear();
+            }
+            columns
+        },
+    )
 }
 
 /// Any scenario of a policy.

@@ -48,6 +48,7 @@ pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
         priority: part.priority,
         max_output_tokens: part.max_output_tokens,
         patience_s: part.patience_s,
+        cancel_s: part.cancel_s,
         tbt_slo_s: part.tbt_slo_s,
         queue_key: part.queue_key,
         session: part.session,

@@ -80,14 +80,11 @@ def run_fleet(task: FleetRun, threads: int | None, progress: Progress | None) ->
         if not is_part:
             raise
         values = (math.nan,) * len(task.objectives)  # a class that is not among the first
-    sure = [
-        is_part and task.causal and surely_broken(one, result, task.of, may_leave="patience_s")
-        for one in task.objectives
-    ]
+    sure = [is_part and task.causal and surely_broken(one, result, task.of) for one in task.objectives]
     return tuple(float(one) for pair in zip(values, sure, strict=True) for one in pair)
 
 
-def surely_broken(objective: Objective, result: Result, of: int, *, may_leave: str) -> bool:
+def surely_broken(objective: Objective, result: Result, of: int) -> bool:
     """Whether the first requests of a run prove that the whole of it breaks an objective.
 
     Until the last of them arrives, all is as in the whole run: the future does not change the past (law L11).
@@ -98,7 +95,6 @@ def surely_broken(objective: Objective, result: Result, of: int, *, may_leave: s
         objective: a limit.
         result: of the first requests.
         of: how many requests the whole run has.
-        may_leave: the column of patience; where it is, one that waits may still leave unserved.
     """
     if objective.class_name is not None:
         return False
@@ -115,7 +111,8 @@ def surely_broken(objective: Objective, result: Result, of: int, *, may_leave: s
     values = columns[_COLUMN[quantity]]
     known = counted & (columns[_KNOWN_AT[quantity]] <= last_s)
     above = known & (values > objective.limit)
-    if quantity in ("ttft", "queue", "e2e") and may_leave not in result._tables.workload.columns:
+    may_leave = {"patience_s", "cancel_s"} & set(result._tables.workload.columns)
+    if quantity in ("ttft", "queue", "e2e") and not may_leave:
         waits = counted & ~(columns[_KNOWN_AT[quantity]] <= last_s) & (columns["status"] == 0)
         above |= waits & (last_s - columns["arrival_s"] > objective.limit)
     if statistic == "mean":

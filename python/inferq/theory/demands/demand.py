@@ -331,7 +331,9 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
     closed = isinstance(workload._source, Sessions) or (
         "think_s" in frame.columns and bool(frame["think_s"].is_not_null().any())
     )
-    gives_up = "patience_s" in frame.columns and bool(frame["patience_s"].is_not_null().any())
+    gives_up = any(
+        name in frame.columns and bool(frame[name].is_not_null().any()) for name in ("patience_s", "cancel_s")
+    )
     rate, arrivals = None, "the workload has no arrivals"
     if closed:
         arrivals = "the workload is a closed loop, whose rate follows the service"
