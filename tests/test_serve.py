@@ -476,3 +476,13 @@ def test_clients_that_vanish_are_noticed_and_the_replay_knows_it(name: str, tmp_
     assert 5 <= abandoned <= trace.frame["cancel_s"].count()
     assert run.server.service.metrics.ended["abort"] >= trace.frame["cancel_s"].count()
     assert result.requests.filter(status="abandoned")["finish_s"].null_count() == abandoned
+
+
+def test_the_load_test_of_the_guide_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(root)
+    names: dict[str, Any] = {}
+    exec(compile(code, "test-your-gateway.md", "exec"), names)
+    names["test_a_burst_of_64_users_keeps_the_promise"](tmp_path)
