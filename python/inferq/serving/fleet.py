@@ -70,7 +70,8 @@ class Fleet:
         speed: seconds of the simulation in a second of the wall.
         broke: called where the run cannot go on, with what was raised.
         heard: gets the arrival, the ask and the id of each request.
-        taken_back: gets the instant and the id of each whose client went away before its answer was over.
+        taken_back: gets the id of each whose client went away before its answer was over, and how many
+            nanoseconds after its arrival that was.
         options: of `Live`.
     """
 
@@ -90,6 +91,7 @@ class Fleet:
         self._broke, self._heard, self._taken_back = broke, heard, taken_back
         self._api_s = list(chain.from_iterable(_api_s(pool) for pool in self.live.pools))
         self._listeners: dict[int, Listener] = {}
+        self._arrived_ns: dict[int, int] = {}
         self._sessions: dict[str, int] = {}
         self.slow_s: dict[int, float] = {}
         self._on_their_way: list[tuple[float, int, Tokens]] = []
@@ -129,6 +131,7 @@ class Fleet:
             chain=ask.prompt.chain,
         )
         self._listeners[request] = listener
+        self._arrived_ns[request] = at_ns
         self._empty.clear()
         self._coming += 1
         self.asked += 1
@@ -142,7 +145,7 @@ class Fleet:
             return
         self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
         if self.live.cancel(request, at_ns):
-            self._taken_back(at_ns, request)
+            self._taken_back(request, at_ns - self._arrived_ns[request])
         self._end(request, "abandoned")
         self._sleep()
 
@@ -215,6 +218,7 @@ class Fleet:
     def _end(self, request: int, status: str) -> None:
         listener = self._listeners.pop(request, None)
         if listener is not None:
+            del self._arrived_ns[request]
             listener.end(status)
             if not self._listeners:
                 self._empty.set()

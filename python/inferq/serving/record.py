@@ -43,7 +43,7 @@ class Record:
         if self._path.exists():
             raise ConfigError("record", f"{path} is there already")
         self._parts: list[Path] = []
-        self._taken_back: dict[int, int] = {}
+        self._cancel_s: dict[int, float] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -64,9 +64,9 @@ class Record:
         if len(rows["arrival_s"]) == _ROWS:
             self._flush()
 
-    def take_back(self, at_ns: int, request: int) -> None:
-        """The client of a request went away."""
-        self._taken_back[request] = at_ns
+    def take_back(self, request: int, after_ns: int) -> None:
+        """The client of a request went away so long after it had come."""
+        self._cancel_s[request] = after_ns / NANOSECONDS
 
     def _flush(self) -> None:
         part = self._path.with_name(f".{self._path.name}.part-{len(self._parts)}")
@@ -86,18 +86,14 @@ class Record:
         frame = pl.scan_parquet(self._parts)
         rows = int(frame.select(pl.len()).collect().item())
         if rows:
-            (self._with_cancels(frame) if self._taken_back else frame).sink_parquet(self._path)
+            (self._with_cancels(frame) if self._cancel_s else frame).sink_parquet(self._path)
         for part in self._parts:
             part.unlink()
         return rows
 
     def _with_cancels(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows with `cancel_s`, from the arrival of each."""
-        kinds = {"row": pl.UInt32, "at_ns": pl.Int64}
-        taken_back = pl.LazyFrame(
-            {"row": list(self._taken_back), "at_ns": list(self._taken_back.values())}, schema=kinds
-        )
-        arrival_ns = (pl.col("arrival_s") * NANOSECONDS).round().cast(pl.Int64)
-        cancel_s = ((pl.col("at_ns") - arrival_ns) / NANOSECONDS).alias("cancel_s")
-        numbered = frame.with_row_index("row").join(taken_back, on="row", how="left", maintain_order="left")
-        return numbered.with_columns(cancel_s).drop("row", "at_ns")
+        """The rows with `cancel_s`."""
+        columns = {"row": list(self._cancel_s), "cancel_s": list(self._cancel_s.values())}
+        cancels = pl.LazyFrame(columns, schema={"row": pl.UInt32, "cancel_s": pl.Float64})
+        numbered = frame.with_row_index("row")
+        return numbered.join(cancels, on="row", how="left", maintain_order="left").drop("row")

@@ -34,6 +34,8 @@ async def _in_openais_form(request: web.Request, handler: Handler) -> web.Stream
         if error.status < 400:
             raise
         return _json(ApiError(error.status, error.reason).body(), error.status)
+    except ConnectionError:
+        raise asyncio.CancelledError from None  # nobody listens
     except Exception:
         traceback.print_exc()
         return _json(ApiError(500, "an error of the server", "internal_error").body(), 500)

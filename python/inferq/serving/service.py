@@ -84,9 +84,9 @@ class Service:
         if self.settings.record is not None:
             self.settings.record.add(at_ns, ask, request)
 
-    def _taken_back(self, at_ns: int, request: int) -> None:
+    def _taken_back(self, request: int, after_ns: int) -> None:
         if self.settings.record is not None:
-            self.settings.record.take_back(at_ns, request)
+            self.settings.record.take_back(request, after_ns)
 
     def begin(
         self, data: Mapping[str, Any], is_chat: bool, session: str | None
