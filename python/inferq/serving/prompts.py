@@ -62,7 +62,7 @@ class Prompts:
             parent = blake2b(parent + packed(part), digest_size=8).digest()
             hashes.append(int.from_bytes(parent, "little") & _HASHES)
             sizes.append(len(part))
-        return Prompt(ids, hashes, None, Chain(hashes, sizes))
+        return Prompt(ids, hashes, None, Chain.of(hashes, sizes))
 
     def answered(self, prompt: Prompt, answer: list[int], request: int, salt: bytes = b"") -> None:
         """A request has its whole answer: prompts may go on from it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,13 +50,18 @@ class News:
 class Chain:
     """With what a prompt begins, as the core reads it: contents by number, and how many tokens of each."""
 
-    contents: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    contents: array[int] = field(default_factory=lambda: array("Q"))
+    tokens: array[int] = field(default_factory=lambda: array("I"))
+
+    @classmethod
+    def of(cls, contents: Iterable[int], tokens: Iterable[int]) -> Chain:
+        """In eight bytes and in four: servers remember many."""
+        return cls(array("Q", contents), array("I", tokens))
 
     def after(self, request: int, context_tokens: int) -> Chain:
         """The chain of a prompt that goes on from a request whose prompt begins so, and from its answer."""
         own = context_tokens - sum(self.tokens)
-        return Chain([*self.contents, OWN | request], [*self.tokens, own]) if own > 0 else self
+        return Chain.of((*self.contents, OWN | request), (*self.tokens, own)) if own > 0 else self
 
 
 class Live:
@@ -90,7 +96,7 @@ class Live:
         self.pools: Sequence[Pool] = crossing.pools
         self._has_keys = keys(self.pools, pl.DataFrame(), None) is not None
         self.knows_prefixes = crossing.knows_prefixes
-        self._take = take
+        assert np.__version__  # so that it is loaded: no request should wait for that
         self._run = _core.Live(
             crossing.scenario(core_options(**options)), [ONE_CLASS], crossing.user_defined(), take
         )
