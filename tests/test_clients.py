@@ -224,7 +224,9 @@ def test_a_request_that_is_taken_back_leaves_at_once_or_with_its_next_token() ->
         "cancel_s": [4.6, 4.5, 4.75, 0.0, 9.5],
     }
     for options in ({}, {"stepping": True}):
-        rows = iq.simulate(asked, one_seat, **options).requests  # type: ignore[arg-type]
+        result = iq.simulate(asked, one_seat, **options)  # type: ignore[arg-type]
+        assert "abandoned: the clients of 4 of 5 requests took them back" in result.findings
+        rows = result.requests
         assert rows["status"].to_list() == ["abandoned"] * 4 + ["finished"]
         assert rows["left_s"].to_list() == [5.0, 8.0, 6.25, 2.0, 12.0]
         assert rows["admitted_s"].to_list() == [0.0, 5.0, None, None, 8.0]

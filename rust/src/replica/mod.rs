@@ -231,6 +231,7 @@ impl Replica {
     pub fn cancel(&mut self, place: Place, now: Instant, results: &mut Recorder) -> Result<bool> {
         let id = self.state.requests.at(place).id;
         if self.abandon(place, id, now, results)? {
+            results.taken_back += 1;
             return Ok(true);
         }
         results.cancel(id);

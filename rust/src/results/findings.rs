@@ -24,6 +24,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) unused: usize,
     pub(crate) never_came: usize,
     pub(crate) held_back: usize,
+    pub(crate) taken_back: u64,
 }
 
 /// Preemptions of one request from which on a run thrashes (rule 12).
@@ -102,11 +103,13 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
             facts.held_back
         ));
     }
-    let abandoned = facts.by_status[Status::Abandoned as usize];
+    let abandoned = facts.by_status[Status::Abandoned as usize] - facts.taken_back;
     if abandoned > 0 {
-        findings.push(format!(
-            "abandoned: {abandoned} of {total} requests ran out of patience in the queue, or were taken back"
-        ));
+        findings.push(format!("abandoned: {abandoned} of {total} requests ran out of patience in the queue"));
+    }
+    if facts.taken_back > 0 {
+        let taken_back = facts.taken_back;
+        findings.push(format!("abandoned: the clients of {taken_back} of {total} requests took them back"));
     }
     findings
 }

@@ -192,6 +192,8 @@ pub struct Recorder {
     pub(crate) finished: Option<Vec<u32>>,
     /// Requests whose next token is the last because their clients took them back.
     cancelled: BTreeSet<u32>,
+    /// Requests that left because of that.
+    pub(crate) taken_back: u64,
     pub(crate) rejections: Vec<Rejections>,
     /// Requests whose outputs were cut to the longest length.
     pub(crate) cut: Cut,
@@ -257,6 +259,7 @@ impl Recorder {
             high_words: 0,
             finished: None,
             cancelled: BTreeSet::new(),
+            taken_back: 0,
             rejections: Vec::new(),
             cut: Cut::default(),
             apis: Vec::new(),
@@ -494,6 +497,7 @@ impl Recorder {
     fn ends_cancelled(&mut self, request: &History, replica: u32, left: Instant) -> bool {
         let is_cancelled = self.cancelled.remove(&request.arrival.id);
         if is_cancelled {
+            self.taken_back += 1;
             self.leave(request, replica, Status::Abandoned, left);
         } else if let Some(finished) = &mut self.finished {
             finished.push(request.arrival.id);

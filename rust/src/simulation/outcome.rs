@@ -33,6 +33,8 @@ pub(super) struct Outcome {
     pub(super) never_came: usize,
     /// Requests that were due and not sent, because as many as may be were in flight.
     pub(super) held_back: usize,
+    /// Requests that clients took back.
+    pub(super) taken_back: u64,
     /// Each replica at the end.
     pub(super) last: Vec<Sample>,
 }
@@ -90,6 +92,7 @@ impl Outcome {
         self.unused += part.unused;
         self.never_came += part.never_came;
         self.held_back += part.held_back;
+        self.taken_back += part.taken_back;
         self.last.extend(part.last);
         Ok(())
     }
@@ -118,6 +121,7 @@ impl Outcome {
             unused: self.unused,
             never_came: if self.goes_on { 0 } else { self.never_came },
             held_back: if self.goes_on { 0 } else { self.held_back },
+            taken_back: self.taken_back,
             iterations: results.totals.iterations,
         });
         debug_assert!(

@@ -372,6 +372,7 @@ impl Run {
             replicas: replicas.len(),
             never_came: self.calendar.never_came(),
             held_back: self.held_back,
+            taken_back: self.results.taken_back,
             unused: replicas.iter().filter(|replica| replica.is_unused()).count(),
             last,
             results: std::mem::take(&mut self.results.results),
