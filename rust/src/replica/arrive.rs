@@ -112,4 +112,19 @@ impl Replica {
         self.cut(now)?;
         Ok(true)
     }
+
+    /// The client of a request takes it back. Before its first admission it leaves at once, and this says so; afterwards
+    /// its next token is its last.
+    pub fn cancel(&mut self, place: Place, now: Instant, results: &mut Recorder) -> Result<bool> {
+        let id = self.state.requests.at(place).id;
+        if self.abandon(place, id, now, results)? {
+            results.taken_back += 1;
+            return Ok(true);
+        }
+        results.cancel(id);
+        self.cut(now)?;
+        let running = if self.is_idle { 0 } else { self.stretch.count };
+        self.state.end_soon(place, running);
+        Ok(false)
+    }
 }
