@@ -179,3 +179,15 @@ def test_what_is_written_is_read(place: Path, monkeypatch: pytest.MonkeyPatch):
         assert [*told["runs"]] == shown
         page = (place / "page.html").read_text(encoding="utf-8")
         assert "vllm-0.33" in page and ("sglang-0.5" in page) == (len(shown) == 2)
+
+
+def test_objectives_of_a_sweep_have_units(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """As those of `capacity`; in milliseconds without a unit they are asked about."""
+    monkeypatch.chdir(place)
+    points = [
+        said("sweep", "one.toml", "--set", "workload.head=9", "--slo", given)["points"]
+        for given in ("ttft_s=0.05", "ttft_s=50ms", "ttft_s=500")
+    ]
+    assert points[0] == points[1]
+    assert "500 milliseconds are 0.5" in points[2][0]["findings"]
+    assert "milliseconds" not in (points[0][0]["findings"] or "")

@@ -30,12 +30,12 @@ def slo_of(texts: list[str]) -> Slo:
     of_class: dict[str, dict[str, Any]] = {"": {}}
     for name, text in options.pairs("--slo", texts, form, names).items():
         class_name, _, metric = name.rpartition(".")
-        of_class.setdefault(class_name, {})[metric] = _limit(name, text, form)
+        of_class.setdefault(class_name, {})[metric] = limit(name, text, form)
     whole = of_class.pop("")
     return Slo(by_class={name: Slo(**limits) for name, limits in of_class.items()}, **whole)
 
 
-def _limit(name: str, text: str, form: str) -> float:
+def limit(name: str, text: str, form: str) -> float:
     """A limit: a number, of seconds or a share, or a time with its unit: `500ms`, `0.5s`."""
     number, unit = re.fullmatch(r"(.*?)\s*(ms|s)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:

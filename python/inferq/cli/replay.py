@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from inferq.checks import whole
 from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
@@ -11,7 +12,7 @@ from inferq.reports.text import listed
 from inferq.results.costs import hourly
 from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS
-from inferq.systems.cluster import Cluster
+from inferq.systems.cluster import MOST_REPLICAS, Cluster
 from inferq.systems.prices import Prices
 from inferq.systems.routers import ROUTERS
 from inferq.timing import TIMING_MODELS
@@ -197,6 +198,8 @@ def replay(
         overhead=options.host(overhead),
     )
     priced = Prices.of(prices)
+    if replicas is not None:
+        whole("--replicas", replicas, 1, MOST_REPLICAS)
     if replicas is None and router is not None:
         raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")
     system = (
