@@ -225,6 +225,7 @@ def test_threads_executors_and_resuming_change_no_bit(tmp_path: Path):
         assert one.probes.equals(alone.probes)
     assert again.simulated == 0 < alone.simulated
     hurried = asked(time_s=1e-9, resume=tmp_path / "other.json")
+    assert not any(one.limit.why for one in hurried.standings)  # theory looks at the clock too
     assert hurried.stopped and hurried.undecided and "the time was over" in hurried.explain()
     assert asked(resume=tmp_path / "other.json").candidates.equals(alone.candidates)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
 from json import dumps
@@ -36,6 +36,8 @@ from inferq.theory.demands.demand import Demand
 from inferq.workload.workload import Workload
 
 _MOST_WITHIN = 10.0
+_LONG_S = 5.0
+"""Theory that takes longer is told of."""
 
 
 def plan(
@@ -193,7 +195,7 @@ def plan(
                 raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
             closed = "think_s" in frame.columns or "max_in_flight" in run
             demand = Demand.of(source)
-            limits = _limits(demand, grid.candidates, slo.objectives)
+            limits = _limits(demand, grid.candidates, slo.objectives, deadline, tell)
             left = sum(limits[one.place].least <= grid.units[-1] for one in grid.candidates)
             prober = Prober(
                 workload=source,
@@ -253,15 +255,30 @@ def plan(
 
 
 def _limits(
-    demand: Demand, candidates: Iterable[Candidate], objectives: tuple[Objective, ...]
+    demand: Demand,
+    candidates: Sequence[Candidate],
+    objectives: tuple[Objective, ...],
+    deadline: float,
+    tell: Callable[[str], object] | None,
 ) -> list[Limit]:
-    """What theory says of each, once for those that differ in their router alone."""
+    """What theory says of each, once for those that differ in their router alone; nothing once time is over.
+
+    How long all of them take is told once, where it is long.
+    """
     known: dict[tuple[int, tuple[int, int] | None], Limit] = {}
-    found = []
+    found: list[Limit] = []
+    begun = time.monotonic()
     for one in candidates:
         key = (id(one.engine), one.ratio)
+        now = time.monotonic()
+        if tell is not None and found and now - begun > _LONG_S:
+            rest_s = (now - begun) / len(found) * (len(candidates) - len(found))
+            tell(
+                f"theory has judged {len(found):,} of {len(candidates):,}; the others take {seconds(rest_s)}"
+            )
+            tell = None
         if key not in known:
-            known[key] = limit_of(demand, one, objectives)
+            known[key] = limit_of(demand, one, objectives) if now <= deadline else Limit(1, "")
         found.append(known[key])
     return found
 
