@@ -391,7 +391,7 @@ def test_replay_through_several_replicas(tmp_path: Path):
     ("given", "said"),
     [
         (["--router", "random"], "--router: one replica has nothing to choose from; give --replicas too"),
-        (["--replicas", "0"], "replicas: must be from 1 to"),
+        (["--replicas", "0"], "--replicas: must be a whole number from 1 to 65536, not 0"),
         (["--replicas", "2", "--router", "robin"], "--router: unknown name 'robin'; did you mean RoundRobin"),
         (["--replicas", "2", "--router", "random:7"], "--router: '7' is one value too many"),
         (["--replicas", "2", "--router", "by-session"], "router: BySession needs to know sessions"),
