@@ -34,6 +34,21 @@ def _requests(rng: random.Random, base_us: int, shares: bool) -> list[dict[str, 
     return rows
 
 
+def with_drafts(seed: int) -> Scenario:
+    """The same with speculative decoding."""
+    asked, rng = scenario(seed), chance(f"drafts {seed}")
+    tokens = rng.randint(1, 5)
+    for row in asked["requests"]:
+        most = rng.choice([0, tokens, tokens, tokens + 2])
+        row["accepted"] = [rng.randint(0, most) for _ in range(row["output_tokens"])]
+    largest = max(row["prompt_tokens"] + row["output_tokens"] for row in asked["requests"])
+    return asked | {
+        "speculation": {"tokens": tokens, "method": rng.choice(["eagle", "eagle", "ngram"])},
+        "max_model_len": rng.randint(largest, asked["kv_tokens"]),
+        "token_budget": max(asked["token_budget"], 1 + tokens),  # else what fills a row up is never admitted
+    }
+
+
 def scenario(seed: int) -> Scenario:
     """Memory is often short, and so are seats and budgets."""
     rng = chance(f"vllm {seed}")

@@ -24,6 +24,7 @@ def recorded(name: str) -> list[Scenario]:
 def workload(requests: list[Scenario], ends: str = "stop") -> iq.Workload:
     """The requests of a recorded scenario, whose ends are foreseen, or are stop tokens."""
     names = ["prompt_tokens", "output_tokens", "priority", "prefix_parts", "continues", "max_output_tokens"]
+    names.append("accepted")
     columns: dict[str, list[Any]] = {"arrival_s": [request["arrival_us"] / 1e6 for request in requests]}
     if ends == "length":
         columns["max_output_tokens"] = [request["output_tokens"] for request in requests]
@@ -47,8 +48,9 @@ def _microseconds(column: pl.Series) -> list[int]:
 def _iterations(result: iq.Result) -> list[list[Any]]:
     """Every iteration as recordings have it, and its kind: a stretch is `count` of them."""
     rows: dict[int, list[list[int]]] = {}
-    for iteration, request, tokens, emits in result.batches.iter_rows():
-        rows.setdefault(iteration, []).append([request, tokens, int(emits)])
+    emitted = "emitted_tokens" if "emitted_tokens" in result.batches.columns else "emits"
+    for iteration, *row in result.batches.select("iteration", "request", "tokens", emitted).iter_rows():
+        rows.setdefault(iteration, []).append([int(number) for number in row])
     listed = []
     columns = result.iterations.select("start_s", "count", "first_s", "growth_s", "prefill_tokens", "decodes")
     for place, (start, count, first, growth, prefill_tokens, decodes) in enumerate(columns.iter_rows()):
@@ -71,18 +73,22 @@ def _outcome(result: iq.Result) -> Scenario:
 def vllm_engine(scenario: Scenario) -> iq.Engine:
     price = {name: microseconds / 1e6 for name, microseconds in scenario["price_us"].items()}
     names = ["token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt"]
+    drafts = scenario.get("speculation")
     return iq.Engine(
         timing=iq.PiecewiseLinear(**price),
         scheduler=iq.VllmV1(
             **{name: scenario[name] for name in names},
             async_scheduling=scenario.get("async_scheduling", False),
             pause_s=scenario.get("pause_us", 0) / 1e6,
+            speculation=iq.Speculation(**drafts) if drafts else None,
         ),
         kv=iq.KvCache(
             tokens=scenario["kv_tokens"],
             block=scenario["block_tokens"],
             prefix_cache="blocks" if scenario["prefix"] else None,
         ),
+        # So the recordings with drafts have it.
+        max_model_len=scenario.get("max_model_len", scenario["kv_tokens"]) if drafts else None,
     )
 
 

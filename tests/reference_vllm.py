@@ -86,10 +86,14 @@ class Scheduler:
         names = ("token_budget", "max_seqs", "long_prefill_threshold", "reserve_full_prompt")
         self.budget, self.max_seqs, self.threshold, self.reserves = (scenario[name] for name in names)
         self.by_priority = scenario["policy"] == "priority"
-        block, self.drafts = scenario["block_tokens"], scenario.get("speculation", {}).get("tokens", 0)
+        block, speculation = scenario["block_tokens"], scenario.get("speculation", {})
+        self.drafts = speculation.get("tokens", 0)
+        looks_ahead = speculation.get("method") == "eagle"
+        self.lookahead = self.drafts * looks_ahead
         # Tokens of a request: so the recordings with drafts have it.
-        self.longest = scenario["kv_tokens"] if self.drafts else 1 << 60
-        self.memory = Memory(scenario["kv_tokens"] // block, block, scenario["prefix"], self.drafts > 0)
+        longest = scenario.get("max_model_len", scenario["kv_tokens"])
+        self.longest = longest if self.drafts else 1 << 60
+        self.memory = Memory(scenario["kv_tokens"] // block, block, scenario["prefix"], looks_ahead)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.unfinished = 0
@@ -150,7 +154,7 @@ class Scheduler:
 
     def slots(self, tokens: int) -> int:
         """What a row needs that computes up to so many tokens: room for the drafts behind it too."""
-        return min(tokens + self.drafts, self.longest)
+        return min(tokens + self.lookahead, self.longest)
 
     def take(self, r: Request, tokens: int) -> None:
         """Blocks for its row; those are known at once that the row fills with tokens that are known."""

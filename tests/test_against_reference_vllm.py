@@ -8,7 +8,7 @@ import inferq as iq
 
 from .grouped import grouped
 from .night import seeds
-from .random_vllm import scenario
+from .random_vllm import scenario, with_drafts
 from .recordings import vllm_engine, vllm_outcome, workload
 from .reference_vllm import simulate
 
@@ -30,6 +30,43 @@ def test_the_core_agrees_with_the_reference(seed: int) -> None:
         assert stretched.requests.equals(stepped.requests)
         assert stretched.tbt.equals(stepped.tbt)
         assert stretched.work_conservation() == stepped.work_conservation()
+
+
+@cache
+def _expected_with_drafts(seed: int) -> dict[str, list[Any]]:
+    asked = with_drafts(seed)
+    return {"cached_tokens_at_admission": [0] * len(asked["requests"]), **simulate(asked)}
+
+
+@grouped(seed=seeds(500))
+def test_the_core_agrees_with_the_reference_on_drafts(seed: int) -> None:
+    asked = with_drafts(seed)
+    requests, engine = workload(asked["requests"]), vllm_engine(asked)
+    stretched = iq.simulate(requests, engine, batches=True)
+    assert vllm_outcome(stretched) == _expected_with_drafts(seed)
+    if seed % 5 == 0:
+        stepped = iq.simulate(requests, engine, stepping=True)
+        assert stretched.requests.equals(stepped.requests)
+        assert stretched.tbt.equals(stepped.tbt)
+        assert stretched.work_conservation() == stepped.work_conservation()
+
+
+def test_the_random_drafts_reach_what_they_are_for() -> None:
+    """Guards the test above: drafts cut by budgets, rows in vain, victims, hits, both kinds of drafters."""
+    seen: Counter[str] = Counter()
+    for seed in range(500):
+        asked, expected = with_drafts(seed), _expected_with_drafts(seed)
+        row = 1 + asked["speculation"]["tokens"]
+        batches = [rows for _, rows in expected["iterations"]]
+        seen["preempted"] += sum(expected["preemptions"]) > 0
+        seen["found"] += sum(tokens > 0 for tokens in expected["cached_tokens_at_admission"]) > 0
+        seen["sync"] += not asked["async_scheduling"]
+        seen["ngram"] += asked["speculation"]["method"] == "ngram"
+        seen["several at once"] += any(emitted > 1 for rows in batches for _, _, emitted in rows)
+        seen["cut"] += any(
+            1 < tokens < row and emitted > 1 for rows in batches for _, tokens, emitted in rows
+        )
+    assert min(seen.values()) > 50 and len(seen) == 6, seen
 
 
 def test_the_random_scenarios_reach_what_they_are_for() -> None:

@@ -67,6 +67,15 @@ def test_every_batch_of_the_core_is_vllms_that_plans_ahead(stepping: bool, place
     assert vllm_outcome(result) == _expected(AHEAD[place])
 
 
+@pytest.mark.parametrize("stepping", [False, True], ids=["stretches", "stepping"])
+@grouped(place=range(len(DRAFTS)))
+def test_every_batch_of_the_core_is_vllms_with_drafts(stepping: bool, place: int) -> None:
+    scenario = DRAFTS[place]["scenario"]
+    requests = workload(scenario["requests"], scenario.get("ends", "length"))
+    result = iq.simulate(requests, vllm_engine(scenario), batches=True, stepping=stepping)
+    assert vllm_outcome(result) == _expected(DRAFTS[place])
+
+
 def _microseconds(instant: int | None) -> int:
     whole, rest = divmod(instant or 0, 10**12)
     assert rest == 0

@@ -413,3 +413,11 @@ def test_the_timeline_has_the_tokens_in_the_system() -> None:
     ).timeline
     assert timeline["time_s"].to_list() == [0.5, 1, 1.5, 2, 2.5, 3, 3.5]
     assert timeline["tokens_in_system"].to_list() == [13, 8, 8, 2, 2, 1, 1]
+
+
+def test_nothing_is_woken_for_a_request_that_has_given_up():
+    """The engine sleeps after an empty plan; what came meanwhile leaves before it wakes."""
+    asked = {"prompt_tokens": [10, 5], "output_tokens": [2, 3], "max_output_tokens": [2, 3]}
+    workload = iq.Workload({**asked, "arrival_s": [0.0, 0.0205], "patience_s": [None, 0.00005]})
+    engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited())
+    assert iq.simulate(workload, engine).requests["status"].to_list() == ["finished", "abandoned"]

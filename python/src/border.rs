@@ -9,6 +9,7 @@ use inferq_core::links::LinkDescription;
 use inferq_core::router::RouterConfig;
 use inferq_core::scheduler::SchedulerConfig;
 use inferq_core::simulation::Watch;
+use inferq_core::speculation::Speculation;
 use inferq_core::timing::TimingModel;
 use pyo3::import_exception;
 use pyo3::prelude::*;
@@ -40,6 +41,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<SchedulerConfig>(description).and_then(|policy| policy.build(None).map(drop)),
+        "speculation" => parse::<Speculation>(description).and_then(|one| one.build().map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),

@@ -8,7 +8,7 @@ use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterConfig};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
-use inferq_core::workload::{Content, Flow, Workload};
+use inferq_core::workload::{Accepted, Content, Flow, Workload};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -312,8 +312,8 @@ pub(crate) fn simulate<'py>(
     read_columns! { columns:
         arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, cancel_s,
         ttft_slo_s, tbt_slo_s,
-        queue_key, session, pool, content_after, content_start, content_id, content_tokens,
-        content_continued, parents, children_start,
+        queue_key, session, pool, accepted_start, accepted_drafts, content_after, content_start, content_id,
+        content_tokens, content_continued, parents, children_start,
         children, delay_s
     }
     let workload = Workload {
@@ -330,6 +330,7 @@ pub(crate) fn simulate<'py>(
         queue_key,
         session,
         pool,
+        accepted: Accepted { start: accepted_start, drafts: accepted_drafts },
         content: Content {
             after: content_after,
             start: content_start,

@@ -90,6 +90,8 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
         tbt_slo_s: seconds("tbt_slo_s")?,
         queue_key: seconds("queue_key")?,
         session: codes("session")?,
+        accepted_start: optional("accepted_start", &column(part, "accepted_start")?)?.to_vec(),
+        accepted_drafts: optional("accepted_drafts", &column(part, "accepted_drafts")?)?.to_vec(),
         content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
         content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
         content_tokens: codes("content_tokens")?,

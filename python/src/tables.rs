@@ -18,7 +18,7 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     dict.set_item("timeline", timeline_columns(py, &results.timeline)?)?;
     let keeps = options.iterations || options.batches;
     dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
-    dict.set_item("batches", options.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
+    dict.set_item("batches", options.batches.then(|| batch_columns(py, results)).transpose()?)?;
     dict.set_item("work", work_columns(py, &results.work)?)?;
     dict.set_item("block_operations", block_operations(py, &results.block_operations)?)?;
     dict.set_item("measured", (options.measured.start, options.measured.end))?;
@@ -71,7 +71,8 @@ fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, P
     let dict = PyDict::new(py);
     collect(&dict, "class", &bins, |bin| bin.0)?;
     collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
-    collect(&dict, "upper_s", &bins, |bin| bin.2.seconds())?;
+    // Tokens that come at one instant have no gap at all, and their bin holds nothing else.
+    collect(&dict, "upper_s", &bins, |bin| if bin.1 == Span::ZERO { 0.0 } else { bin.2.seconds() })?;
     collect(&dict, "count", &bins, |bin| bin.3 as i64)?;
     Ok(dict)
 }
@@ -153,11 +154,14 @@ fn iteration_columns<'py>(py: Python<'py>, rows: &[IterationRow]) -> PyResult<Bo
     Ok(dict)
 }
 
-fn batch_columns<'py>(py: Python<'py>, rows: &[BatchRow]) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
+fn batch_columns<'py>(py: Python<'py>, results: &Results) -> PyResult<Bound<'py, PyDict>> {
+    let (dict, rows): (_, &[BatchRow]) = (PyDict::new(py), &results.batches);
     collect(&dict, "iteration", rows, |row| row.iteration)?;
     collect(&dict, "request", rows, |row| row.request)?;
     collect(&dict, "tokens", rows, |row| row.tokens as i32)?;
     collect(&dict, "emits", rows, |row| row.emits)?;
+    if results.requests.keeps_drafts() {
+        collect(&dict, "emitted_tokens", rows, |row| row.emitted)?;
+    }
     Ok(dict)
 }

@@ -48,6 +48,11 @@ impl Cluster {
         self.pools.iter().flat_map(|pool| &pool.engines).any(|engine| engine.scheduler.restarts())
     }
 
+    /// Do requests decode by drafts somewhere?
+    pub(crate) fn speculates(&self) -> bool {
+        self.pools.iter().flat_map(|pool| &pool.engines).any(|engine| engine.scheduler.speculates().is_some())
+    }
+
     /// Tests that the parts go together.
     pub(crate) fn check(&self) -> Result<()> {
         for (place, pool) in self.pools.iter().enumerate() {

@@ -88,6 +88,11 @@ const LARGEST_BLOCK: u32 = 1 << 20;
 impl KvBlocks {
     /// An empty cache.
     pub fn new(kv: &KvCache) -> KvBlocks {
+        KvBlocks::of(kv, 0)
+    }
+
+    /// The same where requests that share a block agree on so many tokens behind it too.
+    pub(crate) fn of(kv: &KvCache, beyond: u32) -> KvBlocks {
         let block = u64::from(kv.block);
         let capacity = kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED));
         KvBlocks {
@@ -98,7 +103,7 @@ impl KvBlocks {
             hit_blocks: 0,
             cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
                 match kind {
-                    PrefixKind::Blocks => Box::new(BlockCache::new(block)),
+                    PrefixKind::Blocks => Box::new(BlockCache::new(block, beyond)),
                     PrefixKind::Radix => Box::new(RadixCache::new(block)),
                 }
             }),

@@ -41,6 +41,7 @@ pub mod scheduler;
 pub mod plan;
 pub mod kv;
 pub mod timing;
+pub mod speculation;
 pub mod engine;
 pub mod replica;
 

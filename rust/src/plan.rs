@@ -1,7 +1,7 @@
 //! The plan of one batch: what a scheduler may ask, and what the replica answers.
 //!
 //! Here is what every policy needs. A newcomer can ignore the rest: `plan/prefix.rs` (blocks that requests share), `plan/groups.rs`
-//! (decodes that take part group by group), `plan/nested.rs` (policies inside a policy) and `plan/sglang.rs` (what SGLang alone asks).
+//! (decodes that take part group by group), `plan/drafts.rs` (rows that verify drafts), `plan/nested.rs` (policies inside a policy) and `plan/sglang.rs` (what SGLang alone asks).
 //!
 //! A [`Plan`] edits the batch of one replica: the standing decodes stay as they are unless the scheduler says otherwise,
 //! chunks are asked anew each time. Every question is answered from, and every request is checked against, the one state
@@ -9,6 +9,7 @@
 //! beyond the rules is an error that names the rule.
 
 mod prefix;
+mod drafts;
 mod groups;
 mod nested;
 mod sglang;
@@ -469,6 +470,7 @@ impl Plan<'_> {
             request.computed = 0;
             request.ready = false;
             request.phase = Phase::Waiting;
+            self.state.drop_offer(place);
             self.state.comes_to_wait(prompt);
         }
         self.state.running -= 1;

@@ -50,6 +50,8 @@ pub enum Source {
     Ring = 15,
     /// Places of prefixes on it.
     Prefix = 16,
+    /// Accepted drafts, by how many rows of the request emitted before: another scheduler leaves them as they were.
+    Accepted = 17,
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.

@@ -192,6 +192,12 @@ impl Request {
         self.emitted == self.output_tokens
     }
 
+    /// Is everything computed that is known of it?
+    #[inline]
+    pub(crate) fn is_up_to_date(&self) -> bool {
+        self.behind() == 0
+    }
+
     /// Tokens of prompt and output, emitted so far, that are not computed. Ticks add to both sides alike.
     #[inline]
     fn behind(&self) -> u32 {

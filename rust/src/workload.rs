@@ -41,6 +41,8 @@ pub struct Workload<'a> {
     pub session: &'a [u32],
     /// Pool of the cluster that serves each request. Empty: the first for all.
     pub pool: &'a [u32],
+    /// How many drafts of each request are accepted, where a drafter is to know it.
+    pub accepted: Accepted<'a>,
     /// With what the prompts begin, where a prefix cache is to know it.
     pub content: Content<'a>,
     /// Which requests wait for others.
@@ -49,6 +51,37 @@ pub struct Workload<'a> {
     pub ids: &'a [u32],
     /// The number of the first row, where these rows are not the first of a run.
     pub first: u32,
+}
+
+/// How many drafts are accepted of each row of a request that emits, in order. Empty slices: of no request is that known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accepted<'a> {
+    /// Those of row r go from `start[r]` to `start[r + 1]`.
+    pub start: &'a [u64],
+    /// Drafts.
+    pub drafts: &'a [u16],
+}
+
+impl Accepted<'_> {
+    /// Is nothing known?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start.is_empty()
+    }
+
+    /// What is known of a row.
+    pub(crate) fn of(&self, row: usize) -> &[u16] {
+        &self.drafts[self.start[row] as usize..self.start[row + 1] as usize]
+    }
+
+    fn check(&self, rows: usize) -> Result<()> {
+        let is_whole =
+            self.start.len() == rows + 1 && self.start.is_sorted() && self.start[rows] as usize <= self.drafts.len();
+        if self.is_empty() || is_whole {
+            return Ok(());
+        }
+        Err(Error::config("accepted", "start and drafts do not go together"))
+    }
 }
 
 /// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
@@ -230,6 +263,7 @@ impl Workload<'_> {
         }
         self.flow.check(rows)?;
         self.content.check(self)?;
+        self.accepted.check(rows)?;
         let spans = [
             ("patience_s", self.patience_s),
             ("cancel_s", self.cancel_s),
@@ -414,6 +448,10 @@ pub struct Columns {
     pub queue_key: Vec<f64>,
     /// See [`Workload::session`].
     pub session: Vec<u32>,
+    /// See [`Accepted`].
+    pub accepted_start: Vec<u64>,
+    /// See [`Accepted`].
+    pub accepted_drafts: Vec<u16>,
     /// See [`Content`]. Every row here has all of its segments.
     pub content_start: Vec<u64>,
     /// See [`Content`].
@@ -441,6 +479,7 @@ impl Columns {
             tbt_slo_s: rest(&self.tbt_slo_s, start),
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
+            accepted: Accepted { start: rest(&self.accepted_start, start), drafts: &self.accepted_drafts },
             content: Content {
                 start: rest(&self.content_start, start),
                 id: &self.content_id,
@@ -469,6 +508,15 @@ impl Columns {
         put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
         put(&mut self.session, workload.session, rows);
+        if !workload.accepted.is_empty() {
+            if self.accepted_start.is_empty() {
+                self.accepted_start.push(0);
+            }
+            for &row in rows {
+                self.accepted_drafts.extend(workload.accepted.of(row as usize));
+                self.accepted_start.push(self.accepted_drafts.len() as u64);
+            }
+        }
         if !workload.content.start.is_empty() {
             if self.content_start.is_empty() {
                 self.content_start.push(0);
@@ -499,6 +547,11 @@ impl Columns {
         cut(&mut self.tbt_slo_s, rows);
         cut(&mut self.queue_key, rows);
         cut(&mut self.session, rows);
+        if let Some(&first) = self.accepted_start.get(rows) {
+            cut(&mut self.accepted_start, rows);
+            cut(&mut self.accepted_drafts, first as usize);
+            self.accepted_start.iter_mut().for_each(|start| *start -= first);
+        }
         if let Some(&first) = self.content_start.get(rows) {
             cut(&mut self.content_start, rows);
             cut(&mut self.content_id, first as usize);

@@ -57,6 +57,7 @@ DESCRIBED = {
     "reserve_full_prompt": True,
     "async_scheduling": True,
     "pause_s": None,
+    "speculation": None,
 }
 POLICY = Policy(
     examples=[
@@ -65,6 +66,21 @@ POLICY = Policy(
         (
             iq.VllmV1(async_scheduling=False, pause_s=0.0),
             {**DESCRIBED, "async_scheduling": False, "pause_s": 0.0},
+        ),
+        (
+            iq.VllmV1(
+                speculation=iq.Speculation(tokens=3, acceptance=[0.8, 0.5, 0.4], drafter=iq.Constant(0.002))
+            ),
+            {
+                **DESCRIBED,
+                "speculation": {
+                    "tokens": 3,
+                    "acceptance": [0.8, 0.5, 0.4],
+                    "method": "eagle",
+                    "seed": 0,
+                    "drafter": {"kind": "Constant", "seconds": 0.002},
+                },
+            },
         ),
     ],
     wrong={
@@ -75,9 +91,15 @@ POLICY = Policy(
         "reserve_full_prompt": [1, "yes", None],
         "async_scheduling": [1, "yes", None],
         "pause_s": [-0.001, float("inf"), float("nan"), True, "1"],
+        "speculation": [3, True, "eagle"],
     },
     errors=[({"async_scheduling": False, "pause_s": 0.001}, "^pause_s: 0.001: .*only with async_scheduling")],
-    toml={'policy = "priority"': iq.VllmV1(policy="priority")},
+    toml={
+        'policy = "priority"': iq.VllmV1(policy="priority"),
+        "speculation = {tokens = 2, acceptance = 0.5, drafter = 0.1}": iq.VllmV1(
+            speculation=iq.Speculation(tokens=2, acceptance=0.5, drafter=0.1)
+        ),
+    },
     ways={"VllmV1": draw},
     rule=rule,
     seldom=frozenset({"paused"}),  # its decodes nearly always fit the budget

@@ -105,7 +105,7 @@ impl Checksum {
     }
 
     fn batch_row(&mut self, row: &BatchRow) {
-        let BatchRow { iteration, request, tokens, emits } = *row;
+        let BatchRow { iteration, request, tokens, emits, emitted: _ } = *row;
         self.whole(iteration);
         self.whole(request);
         self.whole(tokens);

@@ -245,6 +245,8 @@ def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
 def gaps(result: Result, names: list[str] | None) -> pl.DataFrame:
     """The histogram of token gaps in at most `BINS` bins of equal width on a scale of logarithms.
 
+    Gaps of nothing, between tokens that come at one instant, are left out: the scale has no place for them.
+
     Args:
         result: of a run.
         names: classes; None takes all together.
@@ -281,7 +283,7 @@ def gaps(result: Result, names: list[str] | None) -> pl.DataFrame:
 
 
 def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
-    """The p50 and p99 of the token gaps as in the summary: `class`, `percentile`, `seconds`."""
+    """The p50 and p99 of the token gaps as in the summary, where not 0: `class`, `percentile`, `seconds`."""
     every, parts = _bins(result, names), []
     for name in [""] if names is None else names:
         bins = every.filter(pl.col("class") == name).group_by("upper_s").agg(pl.col("count").sum())
@@ -293,7 +295,7 @@ def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
             place = reached.search_sorted(-(-percentile * total // 100))
             parts.append((name, f"p{percentile}", bins["upper_s"][int(place)]))
     schema = {"class": pl.String, "percentile": pl.String, "seconds": pl.Float64}
-    return pl.DataFrame(parts, schema=schema, orient="row")
+    return pl.DataFrame(parts, schema=schema, orient="row").filter(pl.col("seconds") > 0)
 
 
 def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:

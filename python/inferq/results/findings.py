@@ -18,6 +18,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
+from inferq.timing import Constant, MixedSolo
 
 if TYPE_CHECKING:
     from inferq.workload.workload import Workload
@@ -236,6 +237,20 @@ def _caches(run: Run) -> Iterator[str]:
                 "prompts begin (session_id and turn, prefix_hashes, prefix_parts or continues)"
             )
     yield from _hashes(run)
+
+
+def _drafts(run: Run) -> Iterator[str]:
+    """Drafts under a timing model that has no price for them."""
+    for timing in dict.fromkeys(
+        engine.timing
+        for pool in pools_of(run.system)
+        for engine in pool.engines
+        if engine.scheduler.speculates() is not None and isinstance(engine.timing, (Constant, MixedSolo))
+    ):
+        yield (
+            f"drafts are free: {timing!r} takes as long for a row with drafts as for one without, and for a "
+            "batch of them; a table, a roofline or a line in the tokens of a batch prices them"
+        )
 
 
 def _hashes(run: Run) -> Iterator[str]:
@@ -466,5 +481,5 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 _FINDINGS = (
     *(_nothing_measured, _cut_off, _tail, _turns),
-    *(_clock, _iterations, _links, _objectives, _memory, _caches),
+    *(_clock, _iterations, _links, _objectives, _memory, _caches, _drafts),
 )

@@ -83,7 +83,8 @@ class Result:
         `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) /
         (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its tokens), `e2e_s`
         (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`; with
-        `Restart` also `discarded_tokens` (emitted and thrown away).
+        `Restart` also `discarded_tokens` (emitted and thrown away), with `Speculation` also `drafted_tokens`
+        (verified) and `accepted_tokens` (of these, tokens of its output).
 
         A request that waits for others (a turn with `think_s`, a later stage of a job) is here once they have
         finished; `arrival_s` is the instant at which it then arrived.
@@ -230,7 +231,8 @@ class Result:
 
         `iteration` (row of `iterations`), `request` (its `id` in `requests`), `tokens` (that one iteration
         computes), `emits` (whether it emits a token at the end; that of a row that a policy planned ahead
-        behind a stop token is dropped).
+        behind a stop token is dropped); with `Speculation` also `emitted_tokens` (that the client gets, 0 for
+        a dropped row).
 
         Raises:
             ConfigError: the run did not record them.

@@ -15,6 +15,7 @@ from .sglang import Sglang as Sglang
 from .slai import DynamicOffset as DynamicOffset
 from .slai import Slai as Slai
 from .slot_greedy import SlotGreedy as SlotGreedy
+from .speculation import Speculation as Speculation
 from .user_defined import Batch as Batch
 from .user_defined import View as View
 from .vllm_v0 import VllmV0 as VllmV0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import inferq.scheduler
 from inferq.description import Answer, Description, plain
 from inferq.errors import ConfigError, Renamed
+
+if TYPE_CHECKING:
+    from inferq.scheduler.speculation import Speculation
 
 _READ: dict[str, tuple[int | None, tuple[Any, ...]]] = {
     "token_budget": (None, (int, type(None))),
@@ -95,6 +98,10 @@ class Scheduler(Description):
     def plans_ahead(self) -> bool:
         """Whether each batch is planned while the one before it runs, without its outcome."""
         return False
+
+    def speculates(self) -> Speculation | None:
+        """How its requests decode by drafts; None: token by token."""
+        return None
 
     def is_user_defined(self) -> bool:
         """Whether this is an object of a class that is no policy of inferq itself."""

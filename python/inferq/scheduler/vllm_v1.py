@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq.description import Answer
+from inferq.description import Answer, field_names
 from inferq.scheduler.scheduler import Scheduler
+from inferq.scheduler.speculation import Speculation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,7 @@ class VllmV1(Scheduler):
     allows no further token; any other end is a stop token, behind which one more row is computed in vain.
 
     Source: vLLM 0.33, whose recorded batches this reproduces, with asynchronous scheduling (vLLM's own
-        default) and without. Drafts, LoRA limits and KV connectors are left out.
+        default) and without, with drafts and without. LoRA limits and KV connectors are left out.
 
     Args:
         token_budget: tokens of one iteration (`max_num_batched_tokens`), at least 1.
@@ -38,9 +39,11 @@ class VllmV1(Scheduler):
             since 0.14).
         pause_s: seconds that the engine's loop sleeps after a batch during which nothing could be planned;
             only with `async_scheduling`. None: vLLM's 0.001 with it, no pause without.
+        speculation: how requests decode by drafts, see `Speculation`; None: token by token.
 
     Raises:
-        ConfigError: a number outside these ranges, an unknown policy, or a pause without `async_scheduling`.
+        ConfigError: a number outside these ranges, an unknown policy, a pause without `async_scheduling`, or
+            in an `Engine` drafts with a radix cache.
 
     Example:
         >>> import inferq as iq
@@ -56,14 +59,26 @@ class VllmV1(Scheduler):
     reserve_full_prompt: bool = True
     async_scheduling: bool = True
     pause_s: float | None = None
+    speculation: Speculation | None = None
+
+    def __repr__(self) -> str:
+        """As the class is called, without `speculation` where there is none."""
+        names = [name for name in field_names(VllmV1) if name != "speculation" or self.speculation]
+        return f"VllmV1({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def fills_budget(self) -> Answer:
         """It does unless the part of one prompt is bounded, or plans do not know the latest arrivals."""
+        if self.speculation is not None:
+            return Answer(False, "VllmV1 loads drafts, and how many are on offer depends on what came before")
         if self.async_scheduling:
             return Answer(False, "VllmV1 plans a batch before it knows which requests arrive until it starts")
         if 0 < self.long_prefill_threshold < self.token_budget:
             return Answer(False, f"VllmV1 cuts a prompt to {self.long_prefill_threshold:,} tokens")
         return Answer(True, "VllmV1 fills its budget while a request can run")
+
+    def speculates(self) -> Speculation | None:
+        """As `speculation` says."""
+        return self.speculation
 
     def plans_ahead(self) -> bool:
         """With `async_scheduling`."""
@@ -71,4 +86,5 @@ class VllmV1(Scheduler):
 
     def serves_oldest(self) -> bool:
         """First come, first served, with prompts that only the budget cuts."""
-        return self.policy == "fcfs" and not self.long_prefill_threshold and not self.async_scheduling
+        is_plain = not self.async_scheduling and self.speculation is None
+        return self.policy == "fcfs" and not self.long_prefill_threshold and is_plain

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from inferq._lazy import NDArray, np, pl
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, TraceError
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, keys, pools_of, user_defined
@@ -40,6 +40,13 @@ class Crossing:
         hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
         engines = [engine for one in self.pools for engine in one.engines]
         self.knows_prefixes = hashes or any(engine.kv.prefix_cache for engine in engines)
+        policies = [one for engine in engines for one in (engine.scheduler.speculates(),) if one is not None]
+        self._told = [one for one in policies if one.acceptance is None]
+        if self._told and "accepted" not in columns:
+            raise ConfigError(
+                "speculation.acceptance",
+                "None takes it from the workload, which has no column accepted; give a probability",
+            )
         self._plans_ahead = any(engine.scheduler.plans_ahead() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
@@ -76,6 +83,8 @@ class Crossing:
             columns["priority"] = frame["priority"].to_numpy()
         if "max_output_tokens" in frame.columns and self._plans_ahead:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
+        if self._told:
+            columns.update(_accepted(frame, max(one.tokens for one in self._told), first))
         for name in ("patience_s", "cancel_s", "ttft_slo_s", "tbt_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
@@ -106,3 +115,42 @@ class SessionCodes:
             NO_SESSION if one is None else codes.setdefault(one, len(codes)) for one in session_id.to_list()
         )
         return np.fromiter(numbers, dtype=np.uint32, count=session_id.len())
+
+
+_MOST_ACCEPTED = 2**16 - 1
+"""Drafts that the core can be told of."""
+
+
+def _accepted(frame: pl.DataFrame, drafts: int, first: int) -> dict[str, NDArray[Any]]:
+    """The column `accepted` as the core reads it, of requests that are offered so many drafts."""
+    lists = frame["accepted"]
+    each = lists.list
+    numbers = lists.explode().drop_nulls()
+    wrong = (
+        lists.is_null()
+        | (each.len() != each.drop_nulls().list.len())
+        | (each.min() < 0).fill_null(False)
+        | (each.max() > _MOST_ACCEPTED).fill_null(False)
+    )
+    if wrong.any():
+        at = int(wrong.to_numpy().argmax())
+        raise TraceError(
+            f"row {first + at}",
+            f"accepted is {lists[at] if lists[at] is None else lists[at].to_list()}, must be a list of whole "
+            f"numbers from 0 to {_MOST_ACCEPTED}, one for each row that emits",
+        )
+    # The first row has no drafts; each further one brings a token and what is accepted.
+    brought = frame.select(
+        pl.col("accepted").list.slice(1).list.eval(pl.element().clip(upper_bound=drafts) + 1).list.sum() + 1
+    ).to_series()
+    short = brought.fill_null(0) < frame["output_tokens"]
+    if short.any():
+        at = int(short.to_numpy().argmax())
+        raise TraceError(
+            f"row {first + at}",
+            f"accepted has {lists[at].len()} entries, which bring {brought[at]} of its "
+            f"{frame['output_tokens'][at]} output tokens with {drafts} drafts on offer",
+        )
+    lengths = each.len().to_numpy().astype(np.uint64)
+    start = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(lengths, dtype=np.uint64)])
+    return {"accepted_start": start, "accepted_drafts": numbers.to_numpy().astype(np.uint16)}

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from inferq.description import read_fields
 from inferq.errors import ConfigError
-from inferq.scheduler import SCHEDULERS, Scheduler
+from inferq.scheduler import SCHEDULERS, Scheduler, Speculation
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.timing.hardware.gpu import Gpu
@@ -168,6 +169,9 @@ class Server:
                 raise ConfigError(
                     f"scheduler.{field}", f"unknown field{nearest(field, kind.written_fields())}"
                 )
+        if isinstance(given.get("speculation"), Mapping):
+            drafts = read_fields("scheduler.speculation", given["speculation"], Speculation)
+            given = {**given, "speculation": drafts}
         fields = {**self.limits(), **entry["fields"], **given}
         if given.get("async_scheduling") is False and "pause_s" not in given:
             fields["pause_s"] = 0.0  # which only a loop that plans ahead has

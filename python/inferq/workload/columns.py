@@ -57,6 +57,7 @@ COLUMNS: dict[str, Column] = {
     "prefix_parts": Column("any list"),
     "continues": Column("whole"),
     "max_output_tokens": Column("tokens", least=1),
+    "accepted": Column("list"),
     "patience_s": Column("seconds"),
     "cancel_s": Column("seconds"),
     "ttft_slo_s": Column("seconds"),

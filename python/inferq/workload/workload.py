@@ -69,6 +69,7 @@ class Workload:
             | `prefix_parts` | lists; parts of the prompt that are shared |
             | `continues` | row (from 0) with whose prompt and output this prompt begins |
             | `max_output_tokens` | most tokens that the request may generate, as its scheduler knows it |
+            | `accepted` | list; accepted drafts of each row that emits, in order, see `Speculation` |
             | `patience_s` | seconds that it waits for admission; null for ever |
             | `cancel_s` | seconds from its arrival until its client takes it back; null for never |
             | `ttft_slo_s`, `tbt_slo_s` | objectives in seconds; null for none |

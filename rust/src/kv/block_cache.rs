@@ -6,6 +6,9 @@
 //! blocks that are taken anew are those at the front. So an entry is never evicted before those that come after it
 //! in its prompt, unless it has a twin.
 //!
+//! Where drafters read one token ahead, a block is known by the token behind it: what is said of its last token here holds
+//! for that one.
+//!
 //! Entries of one node that follow one another and that the same requests hold are kept as a run, which is cut where
 //! requests hold less of it: what is done costs by the run, and not by the block.
 
@@ -31,6 +34,8 @@ const MOST_KEPT: usize = 64;
 pub(super) struct BlockCache {
     /// Tokens in a block.
     block: u32,
+    /// Tokens behind its last one by which it is known too.
+    beyond: u32,
     chains: Chains,
     runs: Runs,
     /// What each request holds: its first blocks, in their order.
@@ -60,9 +65,10 @@ struct Holding {
 }
 
 impl BlockCache {
-    pub(super) fn new(block: u64) -> BlockCache {
+    pub(super) fn new(block: u64, beyond: u32) -> BlockCache {
         BlockCache {
             block: block as u32,
+            beyond,
             chains: Chains::default(),
             runs: Runs { all: Vec::new(), vacant: Vec::new(), oldest: NONE, newest: NONE, unreferenced: 0 },
             held: Vec::new(),
@@ -92,7 +98,19 @@ impl BlockCache {
     /// The first block of which the last token lies in a node.
     #[inline]
     fn first_block(&self, node: u32) -> u32 {
-        self.chains.tree.nodes[node as usize].start() / self.block
+        self.blocks_until(self.chains.tree.nodes[node as usize].start())
+    }
+
+    /// The blocks of which the last token comes before this one.
+    #[inline]
+    fn blocks_until(&self, end: u32) -> u32 {
+        end.saturating_sub(self.beyond) / self.block
+    }
+
+    /// The token by which a block is known.
+    #[inline]
+    fn last_of(&self, block: u32) -> u64 {
+        self.tokens(block + 1) - 1 + u64::from(self.beyond)
     }
 
     /// The blocks of a node that are known end before this one.
@@ -111,7 +129,7 @@ impl BlockCache {
             if !goes_on {
                 return None;
             }
-            let until = most.min(end / self.block);
+            let until = most.min(self.blocks_until(end));
             let known = self.known_until(node).clamp(block, until);
             goes_on = known == until && known < most;
             block = known;
@@ -126,11 +144,11 @@ impl BlockCache {
         if whole <= block {
             return;
         }
-        let mut step = step_of(self.chains.path(place), self.tokens(block + 1) - 1);
+        let mut step = step_of(self.chains.path(place), self.last_of(block));
         while block < whole {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
-            let until = whole.min(end / self.block);
+            let until = whole.min(self.blocks_until(end));
             let known = self.known_until(node).min(until);
             if block < known {
                 self.insert(place, node, block..known, true);
@@ -209,7 +227,7 @@ impl PrefixCache for BlockCache {
         while block < whole {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
-            let until = whole.min(end / self.block);
+            let until = whole.min(self.blocks_until(end));
             if block < until {
                 self.hold_until(place, node, until);
                 block = until;
@@ -316,7 +334,7 @@ impl PrefixCache for BlockCache {
         let steps = || self.chains.tree.steps(content);
         let cached = self.cached_blocks(steps(), self.whole(most)).map(|(_, end)| end).last();
         let blocks = cached.unwrap_or(0);
-        (self.tokens(blocks), self.speaker(content, self.tokens(blocks + 1) - 1))
+        (self.tokens(blocks), self.speaker(content, self.last_of(blocks)))
     }
 
     fn report(&mut self) {
@@ -324,7 +342,7 @@ impl PrefixCache for BlockCache {
     }
 
     fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.tokens(1), most);
+        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.block, self.beyond), most);
         self.reported.as_ref().map_or(0, blocks) * self.tokens(1)
     }
 }

@@ -482,7 +482,7 @@ impl PrefixCache for RadixCache {
     }
 
     fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.page, most);
+        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.page as u32, 0), most);
         self.reported.as_ref().map_or(0, pages) * self.page
     }
 }

@@ -78,12 +78,14 @@ impl Reported {
     }
 
     /// How many whole blocks at the beginning of a chain's first `most` tokens were known.
-    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], block: u64, most: u64) -> u64 {
+    /// A block is known by so many tokens behind it too.
+    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], (block, beyond): (u32, u32), most: u64) -> u64 {
+        let blocks_until = |end: u32| u64::from(end.saturating_sub(beyond) / block);
         let mut count = 0;
         for Step { node, end } in tree.steps(content) {
-            let until = most.min(u64::from(end)) / block;
+            let until = blocks_until(end).min(most / u64::from(block));
             if until > count {
-                let first = u64::from(tree.nodes[node as usize].start()) / block;
+                let first = blocks_until(tree.nodes[node as usize].start());
                 let cached = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.cached);
                 let cached = cached.get((count - first) as usize..).unwrap_or_default();
                 count += cached.iter().take((until - count) as usize).take_while(|&&cached| cached).count() as u64;

@@ -57,12 +57,23 @@ pub(crate) struct InFlight {
 pub(super) struct DroppedRow {
     pub(super) row: u64,
     pub(super) id: u32,
-    context: u64,
+    pub(super) context: u64,
+    pub(super) tokens: u64,
 }
 
 impl InFlight {
     pub(super) fn new(ahead: Ahead) -> InFlight {
         InFlight { drops: ahead.drops, ..InFlight::default() }
+    }
+
+    /// The next batch is about to be planned, while one runs.
+    pub(super) fn begin_plan(&mut self) {
+        self.dropped.clear();
+    }
+
+    /// Those whose last token has come are gone.
+    pub(super) fn end_plan(&mut self) {
+        self.ending.clear();
     }
 
     /// The number of rows whose outcome is dropped, and Σ contexts of them.
@@ -73,15 +84,17 @@ impl InFlight {
     /// Adds the rows whose outcome is dropped to a batch's shape.
     pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
         for row in &self.dropped {
-            shape.add_decodes(1, row.context);
-            for (ceiling, modulus) in shape.ceilings.iter_mut().zip(moduli) {
-                *ceiling += u128::from((row.context + 1).div_ceil(*modulus));
-            }
+            shape.add_decode(row.context, row.tokens, moduli);
         }
     }
 }
 
 impl State {
+    /// The last token of a request is certain to come with the batch that runs while the next one is planned.
+    pub(super) fn hold_seat(&mut self, place: Place) {
+        self.ahead.get_or_insert_default().ending.push(place);
+    }
+
     /// Is the last token of a request certain to come with the batch that runs while this one is planned?
     pub(crate) fn is_ending(&self, place: Place) -> bool {
         self.ahead.as_ref().is_some_and(|ahead| ahead.ending.contains(&place))
@@ -170,7 +183,11 @@ impl Replica {
         if self.role != Role::Whole {
             self.free_arrived(planned_at);
         }
-        self.hold_back(stretch.count);
+        if self.state.drafts.is_some() {
+            self.hold_back_drafted();
+        } else {
+            self.hold_back(stretch.count);
+        }
         self.state.ahead.get_or_insert_default().is_planning = true;
         self.ask::<Full>(planned_at, false)?;
         self.state.ahead.get_or_insert_default().is_planning = false;
@@ -180,7 +197,11 @@ impl Replica {
         for index in 0..self.state.batch.admitted.len() {
             self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
         }
-        self.let_finished_leave(stretch.end, results)?;
+        if self.state.drafts.is_some() {
+            self.settle_drafts(stretch.end, results);
+        } else {
+            self.let_finished_leave(stretch.end, results)?;
+        }
         if self.role != Role::Whole {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
@@ -191,7 +212,7 @@ impl Replica {
         let batch = &self.state.batch;
         let in_flight = self.state.ahead.get_or_insert_default();
         in_flight.late = 0;
-        let dropped = in_flight.dropped.len() as u64;
+        let dropped = in_flight.dropped.iter().map(|row| row.tokens).sum::<u64>();
         if batch.chunk_tokens + self.state.standing + dropped == 0 {
             in_flight.unknown = 0;
             self.free_arrived(stretch.end);
@@ -228,11 +249,7 @@ impl Replica {
                     in_flight.left_decodes.push(place);
                 }
                 self.scheduler.ending(place);
-            } else if decodes {
-                let request = state.requests.at(place);
-                let (group, tick) = (request.group as usize, state.requests.tick(request));
-                state.groups[group].due.insert(place, tick + 1);
-            } else {
+            } else if !decodes {
                 state.requests.at_mut(place).ready = true;
                 self.scheduler.notice(Notice::Ready(place), &state.requests);
             }
@@ -260,7 +277,8 @@ impl Replica {
             match state.requests.at(place).phase() {
                 Phase::Decoding => {
                     let request = state.requests.at(place);
-                    let row = DroppedRow { row: request.row, id: request.id, context: state.requests.context(place) };
+                    let context = state.requests.context(place);
+                    let row = DroppedRow { row: request.row, id: request.id, context, tokens: 1 };
                     if !state.groups[request.group as usize].rests {
                         // It is in the first iteration alone.
                         state.ahead.get_or_insert_default().dropped.push(row);

@@ -1,5 +1,6 @@
 //! Requests come: from clients, or from another replica with their context. One that waits too long goes.
 
+use super::drafts::Drafting;
 use super::{Departure, Full, Replica, Role};
 use crate::clock::Instant;
 use crate::error::Result;
@@ -48,6 +49,9 @@ impl Replica {
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
         self.state.blocks.open(place, content, arrival);
+        if let Some(drafts) = &mut self.state.drafts {
+            drafts.open(place, Drafting::default());
+        }
         if self.role == Role::Prefill && !self.state.blocks.has_cache() {
             if self.prefixes.len() <= place.index() {
                 self.prefixes.resize_with(place.index() + 1, Vec::new);
@@ -66,7 +70,16 @@ impl Replica {
         let (arrival, prompt) = (history.arrival, request.prompt_tokens);
         let place = self.state.requests.put(request, history);
         self.state.blocks.open(place, &departure.content, &arrival);
+        self.accepted.put(place, departure.accepted);
+        if let Some(drafts) = &mut self.state.drafts {
+            drafts.open(place, departure.drafting);
+        }
         self.queue(place, prompt, now)
+    }
+
+    /// The workload says of a request that has just come how many drafts of its rows that emit are accepted, in order.
+    pub(crate) fn tell_accepted(&mut self, place: Place, accepted: &[u16]) {
+        self.accepted.put(place, accepted.to_vec());
     }
 
     /// A request joins the queue.
@@ -109,6 +122,10 @@ impl Replica {
         self.state.waits_no_more(arrival.prompt_tokens);
         self.state.remove::<Full>(place);
         self.state.waiting -= 1;
+        if self.is_idle && self.is_empty() {
+            // Nothing is left that a scheduler wanted to be woken for.
+            self.next = Instant::NEVER;
+        }
         self.cut(now)?;
         Ok(true)
     }

@@ -101,14 +101,15 @@ impl State {
     #[inline(never)]
     fn release_known(&mut self, place: Place, blocks: u64, is_over: bool) {
         let unknown = if is_over { 0 } else { self.unknown_tokens(place) };
-        let context = self.requests.context(place) - unknown;
+        // With drafts the cache has been told all that is known.
+        let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) - unknown };
         self.blocks.release(place, blocks, context, is_over);
         self.batch.exchanges += 1;
     }
 
     /// A request is over, and what it holds stays taken for a while.
     pub(crate) fn keep(&mut self, place: Place) -> Kept {
-        let context = self.requests.context(place);
+        let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) };
         let request = self.requests.at_mut(place);
         let blocks = std::mem::take(&mut request.blocks);
         self.blocks.keep(place, blocks, context)
@@ -148,6 +149,9 @@ impl State {
 
     /// What the decodes of a request have computed becomes known, with what they compute in so many iterations.
     pub(crate) fn publish_decodes(&mut self, place: Place, iterations: u64) {
+        if self.drafts.is_some() {
+            return;
+        }
         let request = self.requests.at(place);
         let decodes = request.phase() == Phase::Decoding;
         if decodes || request.phase() == Phase::Started {

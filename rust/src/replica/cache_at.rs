@@ -92,7 +92,8 @@ impl Replica {
     /// forgotten, and what they computed is known.
     fn catch_up(&mut self, begun: u64, over: u64) {
         let (state, growth) = (&mut self.state, self.stretch.growth);
-        if !self.is_idle {
+        // With drafts every batch is told when it is planned and when it is settled.
+        if !self.is_idle && state.drafts.is_none() {
             if begun > 1 {
                 let before = state.more_blocks(begun - 1) - growth;
                 state.blocks.reserve(before + state.batch.reserved_each);

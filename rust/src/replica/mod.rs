@@ -18,6 +18,7 @@ mod stretch;
 mod settle;
 mod ahead;
 mod late;
+mod drafts;
 mod read;
 mod cache_at;
 
@@ -29,13 +30,16 @@ use crate::plan::{Plan, broken};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
 use crate::scheduler::Scheduler;
+use crate::speculation::SpeculationParts;
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use ahead::Foresighted;
+use drafts::{AcceptedDrafts, Drafting};
 use standing::Decodes;
 use state::{Batch, FIRST_ROW, Measured};
 use stretch::Stretch;
 
 pub(crate) use ahead::InFlight;
+pub(crate) use drafts::Drafts;
 pub(crate) use features::{Features, Full, Plain};
 pub(crate) use groups::Groups;
 pub(crate) use state::{Chunk, State};
@@ -66,6 +70,8 @@ pub struct Replica {
     departures: Vec<Departure>,
     /// With what prompts begin, by place: of requests that go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
+    /// What the workload says of drafts.
+    accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<(Instant, Held)>,
@@ -97,6 +103,9 @@ pub struct Departure {
     pub(crate) held: Held,
     /// With what its prompt begins.
     pub(crate) content: Vec<Segment>,
+    /// How it stands with its drafts, and what the workload says of them.
+    drafting: Drafting,
+    accepted: Vec<u16>,
 }
 
 /// Blocks of a request that went elsewhere.
@@ -126,13 +135,16 @@ impl Replica {
         measured: std::ops::Range<u32>,
         stepping: bool,
     ) -> Replica {
-        let blocks = KvBlocks::new(&engine.kv);
+        let speculation = engine.scheduler.speculates();
+        let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let moduli = engine.timing.moduli().to_vec();
         let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
         let limits = engine.scheduler.limits();
+        let drafts = speculation.map(|parts| Drafts::new(parts, engine.max_model_len, engine.first_token, &blocks));
         let is_plain = !blocks.has_cache()
             && ahead.is_none()
+            && drafts.is_none()
             && role == Role::Whole
             && classes == 1
             && moduli.is_empty()
@@ -142,6 +154,8 @@ impl Replica {
             Some(ahead) => Box::new(Foresighted::new(engine.scheduler, ahead)),
             None => engine.scheduler,
         };
+        let takes_short_way = engine.host.is_nothing() && drafts.is_none();
+        let line = engine.timing.short_line().filter(|_| takes_short_way);
         Replica {
             index,
             state: State {
@@ -173,11 +187,12 @@ impl Replica {
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured: Measured::new(measured),
+                drafts: drafts.map(Box::new),
                 ahead: ahead.map(|ahead| Box::new(InFlight::new(ahead))),
             },
             findings,
             scheduler,
-            line: engine.timing.short_line().filter(|_| engine.host.is_nothing()).cloned(),
+            line: line.cloned(),
             timing: engine.timing,
             host: Some(engine.host).filter(|host| !host.is_nothing()),
             max_model_len: engine.max_model_len,
@@ -189,6 +204,7 @@ impl Replica {
             departing: Vec::new(),
             departures: Vec::new(),
             prefixes: Vec::new(),
+            accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),
             due: Vec::new(),
@@ -356,7 +372,10 @@ impl Replica {
     fn price(&mut self) -> Result<Pace> {
         self.state.batch.list_priced();
         let shape = self.state.shape(&self.state.batch.priced);
-        let pace = self.timing.pace(&shape)?;
+        let mut pace = self.timing.pace(&shape)?;
+        if let Some(drafts) = &self.state.drafts {
+            pace.first = pace.first.plus(drafts.drafting(pace.first, &shape)?)?;
+        }
         match &self.host {
             Some(host) => host.beside(pace, &shape),
             None => Ok(pace),

@@ -138,7 +138,8 @@ impl Replica {
 
     /// Where its batches went beyond what its timing model was measured for.
     pub fn beyond(&self) -> Beyond {
-        self.timing.beyond()
+        let of_drafter = self.state.drafts.as_ref().map_or(Beyond::default(), |drafts| drafts.beyond());
+        self.timing.beyond().and(of_drafter)
     }
 
     /// What its prefix cache did so far, if it has one.
@@ -173,7 +174,9 @@ impl Replica {
             return self.refuses_too_long(arrival);
         }
         let longest = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        if !self.state.blocks.could_hold(longest) && !self.state.blocks.could_hold(self.longest_context(arrival)) {
+        if (self.state.drafts.is_some() || !self.state.blocks.could_hold(longest))
+            && !self.state.blocks.could_hold(self.longest_context(arrival))
+        {
             return Some("its largest context is larger than the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)
@@ -202,12 +205,14 @@ impl Replica {
 
     /// The longest context that a request has here.
     pub(super) fn longest_context(&self, arrival: &Arrival) -> u64 {
-        match self.role {
+        let longest = match self.role {
             Role::Prefill => u64::from(arrival.prompt_tokens),
             Role::Whole | Role::Slots => {
                 longest_context(arrival, self.state.requests.first_token).min(u64::from(self.max_model_len))
             }
-        }
+        };
+        // With drafts the longest request fills the cache, its last token too.
+        longest + u64::from(self.state.drafts.is_some())
     }
 
     /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
@@ -290,9 +295,11 @@ impl Replica {
         };
         let emits = |chunk: &&Chunk| chunk.tokens == chunk.owed && state.chunk_emits(chunk);
         let chunks = state.batch.chunks.iter().filter(emits).map(|chunk| chunk.place);
-        let places = state.live().filter(gets_one).chain(chunks);
         let of = |place| (state.requests.at(place).id, state.requests.emitted(place) as u32);
-        let requests: Vec<(u32, u32)> = places.map(of).collect();
+        let requests: Vec<(u32, u32)> = match &state.drafts {
+            None => state.live().filter(gets_one).chain(chunks).map(of).collect(),
+            Some(_) => state.batch.chunks.iter().flat_map(|chunk| state.tokens_of_row(chunk.place)).collect(),
+        };
         let Stretch { start, pace, count, .. } = self.stretch;
         (!requests.is_empty()).then_some(Emissions { replica: self.index, start, pace, count, requests })
     }
@@ -304,11 +311,14 @@ impl Replica {
         }
         let state = &self.state;
         let chunks = state.batch.chunks.iter();
-        let mut rows: Vec<(u64, u32, u64, bool)> = chunks
+        let mut rows: Vec<(u64, u32, u64, bool, u32)> = chunks
             .map(|chunk| {
                 let request = state.requests.at(chunk.place);
                 let emits = chunk.tokens == chunk.owed && state.chunk_emits(chunk);
-                (request.row, request.id, chunk.tokens, emits)
+                match state.tokens_out_of(chunk.place) {
+                    Some(out) => (request.row, request.id, chunk.tokens, out > 0, out),
+                    None => (request.row, request.id, chunk.tokens, emits, u32::from(emits)),
+                }
             })
             .collect();
         let takes_part = |place: &Place| {
@@ -316,12 +326,12 @@ impl Replica {
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
         let decoding = state.live().filter(takes_part).map(|place| state.requests.at(place));
-        rows.extend(decoding.map(|request| (request.row, request.id, 1, true)));
+        rows.extend(decoding.map(|request| (request.row, request.id, 1, true, 1)));
         let dropped = state.ahead.iter().flat_map(|ahead| &ahead.dropped);
-        rows.extend(dropped.map(|dropped| (dropped.row, dropped.id, 1, true)));
+        rows.extend(dropped.map(|dropped| (dropped.row, dropped.id, dropped.tokens, true, 0)));
         rows.sort_unstable_by_key(|row| row.0);
-        for (_, id, tokens, emits) in rows {
-            results.batch_row(id, tokens, emits);
+        for (_, id, tokens, emits, emitted) in rows {
+            results.batch_row(id, tokens, emits, emitted);
         }
     }
 }

@@ -69,7 +69,11 @@ impl Replica {
             self.state.fruitless_preemptions = 0;
         }
         if self.state.batch.chunk_tokens > 0 {
-            self.settle_chunks::<F>(results)?;
+            if F::ANY && self.state.drafts.is_some() {
+                self.settle_drafted(results)?;
+            } else {
+                self.settle_chunks::<F>(results)?;
+            }
         }
         if !self.due.is_empty() {
             self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
@@ -99,6 +103,7 @@ impl Replica {
 
     #[inline(never)]
     fn list_iteration(&mut self, results: &mut Recorder) {
+        self.verify_drafts();
         if results.keeps_iterations() {
             results.iteration(self.row(&self.stretch));
             self.list_batch(results);
@@ -269,11 +274,22 @@ impl Replica {
                 Some(content) => std::mem::take(content),
                 None => state.blocks.content(place),
             };
+            let drafting = state.drafting_of(place);
+            let accepted = self.accepted.take(place);
             let (request, history) = state.take_out(place);
             state.brought_tokens -= u64::from(request.output_tokens - request.emitted);
             state.sent_blocks += blocks;
             state.running -= 1;
-            self.departures.push(Departure { request, history, from: self.index, at: now, held, content });
+            self.departures.push(Departure {
+                request,
+                history,
+                from: self.index,
+                at: now,
+                held,
+                content,
+                drafting,
+                accepted,
+            });
         }
         state.end_batch::<Full>();
     }
@@ -304,6 +320,7 @@ impl Replica {
             if self.state.requests.at(place).phase() == Phase::Decoding {
                 self.state.leave_decodes(place);
             }
+            self.state.record_drafts(place, results);
             results.leave(self.state.requests.history(place), self.index, Status::Unfinished, end);
         }
         Ok(())

@@ -2,11 +2,11 @@
 //!
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
-use super::InFlight;
 use super::blocks::LookedUp;
 use super::features::{Features, Full};
 use super::groups::Groups;
 use super::standing::Decodes;
+use super::{Drafts, InFlight};
 use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
@@ -215,6 +215,8 @@ pub(crate) struct State {
     /// Most preemptions of one request so far.
     pub(crate) most_preempted: u32,
     pub(crate) measured: Measured,
+    /// Where requests decode by drafts.
+    pub(crate) drafts: Option<Box<Drafts>>,
     /// Where batches are planned ahead.
     pub(crate) ahead: Option<Box<InFlight>>,
 }
@@ -381,10 +383,7 @@ impl State {
     #[inline(never)]
     fn add_single_decodes(&self, shape: &mut Shape) {
         for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
-            shape.add_decodes(1, chunk.context);
-            for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
-                *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
-            }
+            shape.add_decode(chunk.context, chunk.tokens, &self.moduli);
         }
         if let Some(ahead) = &self.ahead {
             ahead.add_dropped_to(shape, &self.moduli);
@@ -447,8 +446,11 @@ impl State {
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.
     pub(crate) fn leave_decodes(&mut self, place: Place) {
-        let group = self.requests.at(place).group as usize;
-        self.groups[group].due.remove(place);
+        let due = &mut self.groups[self.requests.at(place).group as usize].due;
+        // One that has its last token, and keeps its row in a batch that is planned ahead, has been handed out.
+        if due.holds(place) {
+            due.remove(place);
+        }
         self.left_decodes::<Full>(place);
     }
 

@@ -96,6 +96,12 @@ impl Wheel {
         self.far_next = self.far_next.min(tick);
     }
 
+    /// Is `place` a member that has not been handed out?
+    #[inline]
+    pub(crate) fn holds(&self, place: Place) -> bool {
+        self.nodes[place.index()].tick != u64::MAX
+    }
+
     /// Takes `place` out.
     pub(crate) fn remove(&mut self, place: Place) {
         let node = std::mem::replace(&mut self.nodes[place.index()], VACANT);
@@ -192,7 +198,7 @@ impl Wheel {
         self.vacate(at);
         while index != NONE {
             due(Place(index));
-            index = self.nodes[index as usize].next;
+            index = std::mem::replace(&mut self.nodes[index as usize], VACANT).next;
         }
         self.next = self.find();
     }

@@ -232,6 +232,10 @@ request_columns! {
     cached_tokens: i32 = every_run, Block::cached_tokens;
     /// Tokens that it emitted and that were thrown away; empty where no policy does that.
     discarded_tokens: i64 = RequestRows::keeps_discards, Block::discarded_tokens;
+    /// Drafts that it verified; empty, as the next column, where no policy decodes by drafts.
+    drafted_tokens: i32 = RequestRows::keeps_drafts, Block::drafted_tokens;
+    /// Those of them that became tokens of its output.
+    accepted_tokens: i32 = RequestRows::keeps_drafts, Block::accepted_tokens;
     /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
     /// others: for a stage of a job, the job's arrival. Empty where no request waits for others.
     elapsed_s: f64 = RequestRows::keeps_arrivals, Block::elapsed_s;
@@ -410,6 +414,16 @@ impl<'a> Block<'a> {
 
     fn discarded_tokens(&self, cells: &mut [i64]) -> usize {
         self.rows.discarded_tokens.fill(self.first, cells);
+        0
+    }
+
+    fn drafted_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.drafted_tokens.fill(self.first, cells);
+        0
+    }
+
+    fn accepted_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.accepted_tokens.fill(self.first, cells);
         0
     }
 

@@ -79,6 +79,8 @@ pub struct BatchRow {
     pub tokens: u64,
     /// Is an output token emitted in each?
     pub emits: bool,
+    /// How many the client gets from each.
+    pub emitted: u32,
 }
 
 /// A replica at an instant.
@@ -323,6 +325,11 @@ impl Recorder {
         self.results.requests.keep_discards();
     }
 
+    /// Keeps how many drafts were verified and accepted.
+    pub(crate) fn keep_drafts(&mut self) {
+        self.results.requests.keep_drafts();
+    }
+
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.results.requests.keep_hand_offs();
@@ -380,6 +387,16 @@ impl Recorder {
         self.results.tbt[class as usize].add(gap, 1)
     }
 
+    /// So many tokens came at the instant of the one before them.
+    pub(crate) fn no_gaps(&mut self, class: u32, count: u64) -> Result<()> {
+        if count > 0 { self.results.tbt[class as usize].add(Span::ZERO, count) } else { Ok(()) }
+    }
+
+    /// Drafts that a request which is about to leave verified, and those of them that became tokens of its output.
+    pub(crate) fn drafts(&mut self, arrival: &Arrival, drafted: u32, accepted: u32) {
+        self.results.requests.note_drafts(arrival.row as usize - self.first_row, drafted, accepted);
+    }
+
     #[inline]
     pub(crate) fn count_stretch(&mut self, iterations: u64) {
         self.results.totals.stretches += 1;
@@ -422,12 +439,13 @@ impl Recorder {
         self.results.iterations.push(row);
     }
 
-    pub(crate) fn batch_row(&mut self, request: u32, tokens: u64, emits: bool) {
+    pub(crate) fn batch_row(&mut self, request: u32, tokens: u64, emits: bool, emitted: u32) {
         self.results.batches.push(BatchRow {
             iteration: self.results.iterations.len() as u64 - 1,
             request,
             tokens,
             emits,
+            emitted,
         });
     }
 

@@ -37,6 +37,9 @@ pub struct RequestRows {
     /// Tokens of its output that were to come behind the longest length.
     pub(super) cut_tokens: Rare<i32>,
     keeps_discards: bool,
+    pub(super) drafted_tokens: Rare<i32>,
+    pub(super) accepted_tokens: Rare<i32>,
+    keeps_drafts: bool,
     pub(super) hand_offs: Rare<HandOffRow>,
     keeps_hand_offs: bool,
     /// Arrivals, where they are not the workload's.
@@ -163,6 +166,23 @@ impl RequestRows {
         self.keeps_discards = true;
     }
 
+    /// Does it say of each request how many drafts were verified and accepted?
+    pub fn keeps_drafts(&self) -> bool {
+        self.keeps_drafts
+    }
+
+    /// Keeps how many drafts were verified and accepted.
+    pub(crate) fn keep_drafts(&mut self) {
+        self.keeps_drafts = true;
+    }
+
+    /// Notes them of a request that leaves.
+    pub(super) fn note_drafts(&mut self, row: usize, drafted: u32, accepted: u32) {
+        let rows = self.len();
+        self.drafted_tokens.set(row, drafted as i32, rows);
+        self.accepted_tokens.set(row, accepted as i32, rows);
+    }
+
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.keeps_hand_offs = true;
@@ -253,6 +273,7 @@ impl RequestRows {
         // Of a part the first rows may have come by the horizon, and the others not.
         let to = Scatter { rows: &rows[..part.len()], first };
         self.keeps_discards |= part.keeps_discards;
+        self.keeps_drafts |= part.keeps_drafts;
         to.column(&mut self.rows, &part.rows);
         let rows = self.len();
         self.statuses.scatter(&part.statuses, &to, rows);
@@ -261,6 +282,8 @@ impl RequestRows {
         self.cached_tokens.scatter(&part.cached_tokens, &to, rows);
         self.discarded_tokens.scatter(&part.discarded_tokens, &to, rows);
         self.cut_tokens.scatter(&part.cut_tokens, &to, rows);
+        self.drafted_tokens.scatter(&part.drafted_tokens, &to, rows);
+        self.accepted_tokens.scatter(&part.accepted_tokens, &to, rows);
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
@@ -289,6 +312,8 @@ impl RequestRows {
         self.cached_tokens.resize(rows);
         self.discarded_tokens.resize(rows);
         self.cut_tokens.resize(rows);
+        self.drafted_tokens.resize(rows);
+        self.accepted_tokens.resize(rows);
         self.hand_offs.resize(rows);
     }
 
@@ -303,6 +328,9 @@ impl RequestRows {
             discarded_tokens: self.discarded_tokens.take_first(rows),
             cut_tokens: self.cut_tokens.take_first(rows),
             keeps_discards: self.keeps_discards,
+            drafted_tokens: self.drafted_tokens.take_first(rows),
+            accepted_tokens: self.accepted_tokens.take_first(rows),
+            keeps_drafts: self.keeps_drafts,
             hand_offs: self.hand_offs.take_first(rows),
             keeps_hand_offs: self.keeps_hand_offs,
             arrivals: self.arrivals.as_mut().map(|arrivals| take_first(arrivals, rows)),

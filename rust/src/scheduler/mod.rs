@@ -15,6 +15,7 @@ use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Ahead, Limits, Plan};
 use crate::request::{Place, Requests};
+use crate::speculation::SpeculationParts;
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
@@ -53,9 +54,10 @@ mod prelude {
     pub(super) use crate::engine::Class;
     pub(super) use crate::error::Error;
     pub(super) use crate::kinds::prelude::*;
-    pub(super) use crate::kv::KvBlocks;
+    pub(super) use crate::kv::{KvBlocks, KvCache, PrefixKind};
     pub(super) use crate::plan::{Ahead, Hold, Limit, Limits, Plan, Preemption};
     pub(super) use crate::request::{Phase, Place, Requests};
+    pub(super) use crate::speculation::{Speculation, SpeculationParts};
     pub(super) use crate::workload::Arrival;
 }
 
@@ -96,6 +98,11 @@ pub trait Scheduler: Send {
 
     /// Does it plan each batch while the one before it runs?
     fn plans_ahead(&self) -> Option<Ahead> {
+        None
+    }
+
+    /// Do its requests decode by drafts that are verified?
+    fn speculates(&self) -> Option<SpeculationParts> {
         None
     }
 

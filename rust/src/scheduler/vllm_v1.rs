@@ -1,5 +1,7 @@
 //! vLLM v1: every request just owes tokens (engine: vLLM 0.33, `vllm/v1/core/sched/scheduler.py`).
 
+mod drafts;
+
 use super::prelude::*;
 
 /// vLLM v1's two scheduling policies.
@@ -24,6 +26,8 @@ pub struct VllmV1 {
     pub async_scheduling: bool,
     /// `None`: vLLM's own.
     pub pause_s: Option<f64>,
+    #[serde(default)]
+    pub speculation: Option<Speculation>,
 }
 
 /// What vLLM's loop sleeps when it could submit nothing, in seconds.
@@ -39,11 +43,16 @@ impl SchedulerParameters for VllmV1 {
     }
 
     fn fills_a_budget(&self) -> bool {
-        !self.async_scheduling
+        !self.async_scheduling && self.speculation.is_none()
     }
 }
 
 impl VllmV1 {
+    fn speculation(&self) -> Result<Option<SpeculationParts>> {
+        let build = |speculation: &Speculation| speculation.build().map_err(|error| error.within("speculation"));
+        self.speculation.as_ref().map(build).transpose()
+    }
+
     fn scheduler<const AHEAD: bool>(&self) -> Result<Box<dyn Scheduler>> {
         let queue = match self.policy {
             VllmV1Policy::Fcfs => Queue::fcfs(),
@@ -55,6 +64,7 @@ impl VllmV1 {
             policy: self.policy,
             reserve_full_prompt: self.reserve_full_prompt,
             pause: Span(attoseconds(self.pause_s.unwrap_or(VLLM_PAUSE_S), "pause_s")?),
+            speculation: self.speculation()?,
             lists: Lists::new(queue),
         }))
     }
@@ -70,19 +80,20 @@ impl Sample for VllmV1 {
             reserve_full_prompt: dice.flip(),
             async_scheduling: dice.flip(),
             pause_s: Some(0.0),
+            speculation: (dice.below(4) == 3).then(|| Speculation::sample(dice)),
         }
     }
 }
 
 /// The running in order of admission, while the budget lasts; then, if no request was preempted, the queue. Does it plan
 /// each batch while the one before it runs?
-#[derive(Debug)]
 struct VllmV1Scheduler<const AHEAD: bool> {
     limits: Limits,
     long_prefill_threshold: u64,
     policy: VllmV1Policy,
     reserve_full_prompt: bool,
     pause: Span,
+    speculation: Option<SpeculationParts>,
     /// The running in order of admission.
     lists: Lists,
 }
@@ -263,6 +274,28 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         AHEAD.then_some(Ahead { pause: self.pause, drops: false })
     }
 
+    fn speculates(&self) -> Option<SpeculationParts> {
+        self.speculation.clone()
+    }
+
+    fn check(&self, cache: &KvCache) -> Result<()> {
+        if self.speculation.is_some() && cache.prefix_cache == Some(PrefixKind::Radix) {
+            return Err(Error::config("kv.prefix_cache", "radix: drafts of VllmV1 are known by blocks; take \"blocks\""));
+        }
+        Ok(())
+    }
+
+    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+        let row = |parts: &SpeculationParts| 1 + parts.drafts;
+        match &self.speculation {
+            Some(parts) if row(parts) > self.limits.token_budget => vec![
+                "drafts cut: token_budget holds no row with all its drafts, and a request that owes one token may never \
+                 be admitted; raise token_budget, or offer fewer drafts",
+            ],
+            _ => Vec::new(),
+        }
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         self.lists.notice(notice, requests);
         if AHEAD && let Notice::Left(gone) = notice {
@@ -282,6 +315,9 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         let is_alone = self.lists.running.len() + self.lists.queue.len() <= 1;
         let has_threshold = self.long_prefill_threshold > 0;
         let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
+        if self.speculation.is_some() {
+            return self.plan_with_drafts(longest, plan);
+        }
         let victims = match self.place_at_once(longest, plan)? {
             Some(victims) => victims,
             None => self.walk(longest, plan)?,

@@ -32,8 +32,12 @@ impl Run {
                     let row = arrivals.pop(workload);
                     let arrival = arrivals.request(row, until, workload);
                     fleet.content.read(&workload.content, row);
-                    let is_here = replica.arrive_here(&arrival, &fleet.content, results)?.is_some();
-                    lane.is_touched |= is_here && replica.is_idle();
+                    if let Some(place) = replica.arrive_here(&arrival, &fleet.content, results)? {
+                        if !workload.accepted.is_empty() {
+                            replica.tell_accepted(place, workload.accepted.of(row));
+                        }
+                        lane.is_touched |= replica.is_idle();
+                    }
                 }
                 if arrivals.at == Instant::NEVER {
                     self.waiting_at_last_arrival = replica.waiting();

@@ -153,7 +153,10 @@ impl Run {
             let index = self.route(workload.pool(row), &arrival, false)?;
             let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
             lane.come_to(self.now, replica.requests());
-            if replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
+            if let Some(place) = replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)? {
+                if !workload.accepted.is_empty() {
+                    replica.tell_accepted(place, workload.accepted.of(row));
+                }
                 lane.is_touched |= replica.is_idle();
                 let next = if lane.is_touched { self.now } else { replica.next_instant() };
                 self.lanes.set_end(index, next);

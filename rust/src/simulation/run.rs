@@ -98,7 +98,7 @@ impl Run {
     pub(super) fn new(first: u32, class_count: usize, cluster: Cluster, options: &Options, sampler: Sampler) -> Run {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
         let apis = cluster.pools.iter().flat_map(|pool| pool.engines.iter().map(|engine| engine.api)).collect();
-        let restarts = cluster.restarts();
+        let (restarts, speculates) = (cluster.restarts(), cluster.speculates());
         for pool in cluster.pools {
             let role = match (&cluster.control, &pool.hands_to) {
                 (Some(_), _) => Role::Slots,
@@ -139,6 +139,9 @@ impl Run {
         }
         if restarts {
             results.keep_discards();
+        }
+        if speculates {
+            results.keep_drafts();
         }
         if cluster.control.is_some() {
             results.finished = Some(Vec::new());

@@ -166,6 +166,9 @@ impl Road {
         if cluster.restarts() {
             leaving.requests.keep_discards();
         }
+        if cluster.speculates() {
+            leaving.requests.keep_drafts();
+        }
         let (lanes, router) = match &mut cluster.pools[..] {
             [Pool { engines, router: router @ Some(_), hands_to: None }]
                 if router.as_ref().is_some_and(|router| !router.looks()) =>

@@ -427,8 +427,9 @@ impl Run {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
             match placed {
                 Placed::Prefill(arrival, _) => {
-                    self.fleet.content.read(&workload.content, (arrival.row - workload.first) as usize);
-                    self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?;
+                    let row = (arrival.row - workload.first) as usize;
+                    self.fleet.content.read(&workload.content, row);
+                    self.come_to(replica, &arrival, row, workload)?;
                 }
                 Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
             }
@@ -467,9 +468,7 @@ impl Run {
             let replica = self.route(pool, &arrival, false)?;
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);
-            } else if let Some(place) =
-                self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?
-            {
+            } else if let Some(place) = self.come_to(replica, &arrival, row, workload)? {
                 self.calendar.in_system += 1;
                 if let Some(span) = workload.cancelled_after(row) {
                     self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
@@ -486,6 +485,17 @@ impl Run {
             self.waiting_at_last_arrival = self.waiting();
         }
         Ok(())
+    }
+
+    /// A request comes to a replica, with all that the workload says of it.
+    #[inline]
+    fn come_to(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
+        let to = &mut self.fleet.replicas[replica];
+        let place = to.arrive(arrival, &self.fleet.content, &mut self.results)?;
+        if let Some(place) = place.filter(|_| !workload.accepted.is_empty()) {
+            to.tell_accepted(place, workload.accepted.of(row));
+        }
+        Ok(place)
     }
 
     /// Why no replica to which a request is handed off can ever serve it, if that is so.

@@ -66,7 +66,7 @@ impl HostTime {
         let host = self.base.plus(self.per_sequence.times(rows)?)?;
         let host = Pace::constant(host);
         let pace = if self.overlapped { pace.larger(&host) } else { pace.plus(&host)? };
-        let tokens = shape.decodes + shape.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
+        let tokens = shape.decodes + shape.drafts + shape.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
         if tokens > self.largest_graph { pace.plus(&Pace::constant(self.beyond_graph)) } else { Ok(pace) }
     }
 }

@@ -70,6 +70,8 @@ pub struct Shape<'a> {
     pub decodes: u64,
     /// Σ context over the decodes. Contexts and their number are below 2^32.
     pub decode_context: u64,
+    /// Tokens of decodes beyond one each: drafts that they verify. Attention reads a context once for all of them.
+    pub drafts: u64,
     /// Σ ⌈(context + 1) / m⌉ over the decodes, for each modulus m that the model declares.
     pub ceilings: [u128; MODULI],
     /// Identical iterations, this one included, over which no ceiling takes a step.
@@ -93,6 +95,7 @@ impl<'a> Shape<'a> {
             chunk_cross: sums.cross,
             decodes: 0,
             decode_context: 0,
+            drafts: 0,
             ceilings: [0; MODULI],
             steady: u64::MAX,
         }
@@ -116,10 +119,19 @@ impl<'a> Shape<'a> {
         self.decode_context += context;
     }
 
+    /// Adds a decode of so many tokens, drafts but for one, for a model that declares these moduli.
+    pub(crate) fn add_decode(&mut self, context: u64, tokens: u64, moduli: &[u64]) {
+        self.add_decodes(1, context);
+        self.drafts += tokens - 1;
+        for (ceiling, modulus) in self.ceilings.iter_mut().zip(moduli) {
+            *ceiling += u128::from((context + tokens).div_ceil(*modulus));
+        }
+    }
+
     /// Tokens that the iteration loads.
     #[inline]
     pub fn tokens(&self) -> u64 {
-        self.chunk_tokens + self.decodes
+        self.chunk_tokens + self.decodes + self.drafts
     }
 }
 

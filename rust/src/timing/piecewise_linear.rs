@@ -122,7 +122,7 @@ impl PiecewiseLinear<u64> {
 /// base + a·max(0, tokens − knee) + γ·decodes + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
 impl Timing for PiecewiseLine {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
-        let short = self.short.as_ref();
+        let short = self.short.as_ref().filter(|_| shape.drafts == 0);
         match short.and_then(|short| short.pace(&shape.sums(), shape.decodes, shape.decode_context)) {
             Some(pace) => Ok(pace),
             None => self.wide.line(shape),

@@ -138,7 +138,7 @@ impl Timing for RooflineTiming {
             (self.base, 1),
             (linear, 1),
             (self.exchange_per_token, tokens),
-            (self.decode_per_token, u128::from(shape.decode_context) + decodes),
+            (self.decode_per_token, u128::from(shape.decode_context) + decodes + u128::from(shape.drafts)),
         ])?;
         let pace = Pace::line(rest, sum(&[(self.decode_per_token, decodes)])?)?;
         if shape.chunks.is_empty() {

@@ -55,6 +55,7 @@ pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
         content_start: part.content_start,
         content_id: part.content_id,
         content_tokens: part.content_tokens,
+        ..Columns::default()
     }
 }
 

@@ -26,7 +26,12 @@ from inferq.theory.bounds.fleet_bounds import (
     mixed_fleet_bounds,
     network_bounds,
 )
-from inferq.theory.capacities.iteration_cost import never_served
+from inferq.theory.capacities.iteration_cost import (
+    Iteration,
+    has_closed_form,
+    never_served,
+    token_by_token,
+)
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import with_hit_rate
 from inferq.theory.demands.lengths import Work
@@ -249,6 +254,9 @@ def stability(
     stated `hit_rate` the verdict is one at this hit rate: ceilings take it instead of the most, and where the
     time of an iteration depends on its tokens alone guarantees count on it.
 
+    Where requests decode by drafts (`Speculation`) a row emits several tokens: what counts rows or contexts
+    is not known to hold, and says how many tokens a row emits; a ceiling by tokens alone holds.
+
     Args:
         workload: a workload, a class, or several; for a network jobs: a workload with arrivals, or jobs per
             second by workflow.
@@ -289,6 +297,7 @@ def stability(
                 "hit_rate", "the engines of a network have rates of their own; none can be stated"
             )
         bounds, shared = network_bounds(_jobs(workload), cluster)
+        bounds = _with_drafts(list(bounds), cluster)
         return _judged(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
         raise ConfigError("workload", "rates by workflow are for a Network; give a workload or classes")
@@ -303,21 +312,42 @@ def stability(
             bounds = list(engine_bounds(alike))
         else:
             bounds = list(mixed_fleet_bounds(demand, pool))
-        judged = _judged(bounds, demand.rate, stays(demand))
+        judged = _judged(_with_drafts(bounds, cluster), demand.rate, stays(demand))
         return replace(judged, never_served=rejected, hit_rate=demand.hit_rate)
     if isinstance(cluster, Disaggregated):
         _hand_over(demand, cluster)
-        judged = _judged(list(hand_off_bounds(demand, cluster)), demand.rate, stays(demand))
+        bounds = _with_drafts(list(hand_off_bounds(demand, cluster)), cluster)
+        judged = _judged(bounds, demand.rate, stays(demand))
         return replace(judged, hit_rate=demand.hit_rate)
     if isinstance(cluster, GateAndRoute):
         if cluster.service == "tokens":
             _never_served(demand, pools_of(cluster)[0])
         shared = (*stays(demand), *_given_up(cluster))
-        judged = _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
+        bounds = _with_drafts(list(gate_bounds(demand, cluster)), cluster)
+        judged = _judged(bounds, demand.rate, shared)
         return replace(judged, hit_rate=demand.hit_rate)
     raise ConfigError(
         "cluster", f"must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
     )
+
+
+def _with_drafts(bounds: list[Bound], cluster: System) -> list[Bound]:
+    """Bounds of a system, where requests decode by drafts: what counts rows or contexts is then not known.
+
+    A token is computed before it comes out, so what counts tokens alone remains a ceiling.
+    """
+    engines = [engine for pool in pools_of(cluster) for engine in pool.engines]
+    drafts = token_by_token(*engines)
+    if not drafts:
+        return bounds
+    by_tokens = all(has_closed_form(engine) and Iteration.of(engine).by_tokens for engine in engines)
+
+    def judged(one: Bound) -> Bound:
+        if one.kind == "ceiling" and one.resource == "tokens" and by_tokens:
+            return one
+        return replace(one, hypotheses=(*one.hypotheses, *drafts))
+
+    return [judged(one) for one in bounds]
 
 
 def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[Engine]:

@@ -218,6 +218,24 @@ def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     return Hypothesis(name="seats to spare", met=met, why=why)
 
 
+def token_by_token(*engines: Engine) -> tuple[Hypothesis, ...]:
+    """That a row emits one token, as all theorems here have it, where requests decode by drafts."""
+    found = []
+    for drafts in dict.fromkeys(engine.scheduler.speculates() for engine in engines):
+        if drafts is None:
+            continue
+        mean, row = drafts.expected_tokens(), 1 + drafts.tokens
+        if mean is None:
+            said = f"a row of {number(row)} tokens emits up to as many; how many, the workload says"
+        else:
+            said = (
+                f"a row of {number(row)} tokens emits {number(mean)} on average: {number(row / mean)} tokens "
+                f"are loaded for each, in 1/{number(mean)} of the iterations"
+            )
+        found.append(Hypothesis(name="one token a row", met=None, why=f"{drafts!r}: {said}"))
+    return tuple(found)
+
+
 def memory_slack(engine: Engine | None, lengths: Lengths) -> Hypothesis:
     """Can the KV cache never run short: all seats taken by the largest requests?"""
     met, why = (None, "no KV cache is given") if engine is None else _slack(engine, lengths)

@@ -18,6 +18,7 @@ from inferq.theory.capacities.iteration_cost import (
     memory_slack,
     open_arrivals,
     parts_of,
+    token_by_token,
 )
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, no_hits, with_hit_rate
@@ -190,11 +191,13 @@ def seats_capacity(
     if engine is not None:
         if b is not None:
             policy.append(fills_budget(engine.scheduler, b))
+        policy += token_by_token(engine)
         policy += [memory_slack(engine, lengths), all_fit(engine, lengths, first_token)]
     stays = all(one.met is not False for one in around)
     stable = None
     if demand.rate is not None and stays:
-        if demand.rate > capacity and (engine is None or policy[-1].met is True):
+        drafts = () if engine is None else token_by_token(engine)
+        if demand.rate > capacity and not drafts and (engine is None or policy[-1].met is True):
             stable = False
         elif sure is not None and demand.rate < sure and policy and all(one.met is True for one in policy):
             stable = True

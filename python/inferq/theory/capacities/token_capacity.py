@@ -16,6 +16,7 @@ from inferq.theory.capacities.iteration_cost import (
     memory_slack,
     open_arrivals,
     parts_of,
+    token_by_token,
 )
 from inferq.theory.demands.demand import ClassDemand, Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, with_hit_rate
@@ -293,6 +294,7 @@ def token_capacity(
     policy = [fills_budget(scheduler, b), enough_seats(scheduler, b), memory_slack(engine, lengths)]
     if engine is not None:
         policy.append(all_fit(engine, lengths, first_token))
+        policy += token_by_token(engine)
     around = open_arrivals(demand)
     if k > 1:
         why = "random routing and the fewest requests are proved; round robin by the same argument"
@@ -303,7 +305,9 @@ def token_capacity(
     may_be_stable = stays and all(
         one.met is not False if engine is None else bool(one.met) for one in (keeps, *policy)
     )
-    fits = engine is None or policy[-1].met is True
+    # With drafts a context is read for several tokens at once; each is computed all the same.
+    is_ceiling = cost.by_tokens or not (engine and token_by_token(engine))
+    fits = engine is None or (all_fit(engine, lengths, first_token).met is True and is_ceiling)
     stable = None
     if demand.rate is not None and demand.rate > capacity and stays and fits and within is not False:
         stable = False

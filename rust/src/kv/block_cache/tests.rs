@@ -147,7 +147,7 @@ fn tokens(chain: &[Segment]) -> Vec<Token> {
 }
 
 fn agree(block: u64, acts: &[(usize, Act)]) {
-    let mut cache = BlockCache::new(block);
+    let mut cache = BlockCache::new(block, 0);
     let mut slow = Slow { block: block as usize, ..Slow::default() };
     let mut kept: Vec<(Part, Vec<usize>)> = Vec::new();
     let mut chains: [Vec<Segment>; 4] = Default::default();

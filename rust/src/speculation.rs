@@ -1,0 +1,263 @@
+//! Speculative decoding: a cheap drafter proposes tokens, which the model verifies in one iteration.
+//!
+//! A policy asks for it with [`Scheduler::speculates`](crate::scheduler::Scheduler::speculates), as it asks to plan ahead. From
+//! then on every request whose row emits is offered `tokens` drafts for its next one. How many of them are accepted is a
+//! property of the request, as its length is: a list that the workload brings, or a draw that depends on the seed, the
+//! request and how many of its rows emitted before, and on nothing else.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{SECOND, Span, decimal};
+use crate::dice::{Dice, Sample};
+use crate::error::{Error, Result};
+use crate::random::{Source, Stream};
+use crate::timing::{Beyond, Shape, Timing, TimingModel};
+
+/// Speculative decoding as a user describes it.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Speculation {
+    /// Drafts on offer after a row that emitted.
+    pub tokens: u64,
+    /// How they are made.
+    pub method: DraftMethod,
+    /// How many are accepted; `None`: as the workload's `accepted` says.
+    pub acceptance: Option<Acceptance>,
+    /// Draws of accepted drafts depend on it.
+    pub seed: u64,
+    /// How long the drafter takes in each iteration; `None`: no time of its own.
+    pub drafter: Option<Drafter>,
+}
+
+/// How drafts are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DraftMethod {
+    /// By a model that reads the target's states one token ahead: it takes slots of the cache behind every row, and a cached
+    /// block serves only those that agree on the token behind it too.
+    Eagle,
+    /// By looking for the last tokens in what came before.
+    Ngram,
+}
+
+/// How many drafts are accepted.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Acceptance {
+    /// Each is with this probability, if all before it are.
+    Each(f64),
+    /// With which probability the first is, the first two are, and so on.
+    ByPosition(Vec<f64>),
+}
+
+/// How long drafting takes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Drafter {
+    /// So many times as long as the iteration of the model.
+    Share(f64),
+    /// As long as this model says of the batch.
+    Model(Box<TimingModel>),
+}
+
+/// Most drafts of a row.
+const MOST_DRAFTS: u64 = 1 << 10;
+
+impl Speculation {
+    /// Speculation ready to run.
+    pub fn build(&self) -> Result<SpeculationParts> {
+        if !(1..=MOST_DRAFTS).contains(&self.tokens) {
+            return Err(Error::config("tokens", format!("{}: 1 to {MOST_DRAFTS} drafts are on offer", self.tokens)));
+        }
+        let law = match &self.acceptance {
+            None => None,
+            Some(acceptance) => Some(acceptance.law(self.tokens, self.seed)?),
+        };
+        let (share, model) = match &self.drafter {
+            None => (0, None),
+            Some(Drafter::Share(share)) => (share_from(*share, "drafter")?, None),
+            Some(Drafter::Model(model)) => {
+                (0, Some(Arc::from(model.build().map_err(|error| error.within("drafter"))?)))
+            }
+        };
+        if model.as_ref().is_some_and(|model: &Arc<dyn Timing>| !model.moduli().is_empty()) {
+            return Err(Error::config("drafter", "a model whose tiles are counted one by one cannot price a drafter"));
+        }
+        Ok(SpeculationParts { drafts: self.tokens, method: self.method, law, share, model })
+    }
+}
+
+impl Sample for Speculation {
+    fn sample(dice: &mut Dice) -> Speculation {
+        let acceptance = match dice.below(3) {
+            0 => Acceptance::Each(dice.one_of(&[0.0, 0.6, 1.0])),
+            1 => Acceptance::Each(dice.below(1000) as f64 / 1000.0),
+            _ => Acceptance::ByPosition(vec![0.8, 0.5, 0.5, 0.1, 0.0]),
+        };
+        let drafter = match dice.below(3) {
+            0 => None,
+            1 => Some(Drafter::Share(0.125)),
+            _ => Some(Drafter::Model(Box::new(crate::timing::Constant { seconds: dice.seconds(0, 50) }.into()))),
+        };
+        Speculation {
+            tokens: match &acceptance {
+                Acceptance::Each(_) => 1 + dice.below(5),
+                Acceptance::ByPosition(rates) => rates.len() as u64,
+            },
+            method: dice.one_of(&[DraftMethod::Eagle, DraftMethod::Ngram]),
+            acceptance: Some(acceptance),
+            seed: dice.below(3),
+            drafter,
+        }
+    }
+}
+
+impl Acceptance {
+    fn law(&self, drafts: u64, seed: u64) -> Result<AcceptanceLaw> {
+        let above = match self {
+            Acceptance::Each(rate) => {
+                let each = threshold(*rate, "acceptance")?;
+                // The first is accepted as often as it says, the next as often as that among those, and so on.
+                let next = |&all: &u128| Some((all * each) >> BITS);
+                std::iter::successors(Some(each), next).take(drafts as usize).collect()
+            }
+            Acceptance::ByPosition(rates) => {
+                if rates.len() as u64 != drafts {
+                    let what = format!("{} rates for {drafts} tokens: one for each draft", rates.len());
+                    return Err(Error::config("acceptance", what));
+                }
+                let rate = |(place, &rate): (usize, &f64)| threshold(rate, &format!("acceptance[{place}]"));
+                let above: Vec<u128> = rates.iter().enumerate().map(rate).collect::<Result<_>>()?;
+                if let Some(place) = above.windows(2).position(|pair| pair[0] < pair[1]) {
+                    let what = format!(
+                        "{}: more than the {} before it, and no draft is accepted without those before it",
+                        rates[place + 1],
+                        rates[place]
+                    );
+                    return Err(Error::config(format!("acceptance[{}]", place + 1), what));
+                }
+                above
+            }
+        };
+        Ok(AcceptanceLaw { stream: Stream::new(seed, Source::Accepted), above })
+    }
+}
+
+/// Bits of a probability.
+const BITS: u32 = 63;
+
+/// A probability as a share of 2^63, rounded down: `1` itself is certain.
+fn threshold(rate: f64, field: &str) -> Result<u128> {
+    if !(0.0..=1.0).contains(&rate) {
+        return Err(Error::config(field, format!("{rate}: a probability is at least 0 and at most 1")));
+    }
+    Ok((share_from(rate, field)? << BITS) / SECOND)
+}
+
+/// A share in units of 1e-18.
+fn share_from(share: f64, field: &str) -> Result<u128> {
+    let wrong = || Error::config(field, format!("{share}: a share is at least 0 and at most 1e9"));
+    if (0.0..=1e9).contains(&share) { decimal(share, 18).ok_or_else(wrong) } else { Err(wrong()) }
+}
+
+/// How many drafts of a row are accepted, by chance.
+#[derive(Clone, Debug)]
+pub(crate) struct AcceptanceLaw {
+    stream: Stream,
+    /// Below which of 2^63 words at least so many are accepted.
+    above: Vec<u128>,
+}
+
+impl AcceptanceLaw {
+    /// How many drafts are accepted of a request's row that is this one of those that emit.
+    pub(crate) fn accepted(&self, request: u32, emission: u32) -> u32 {
+        let word = self.stream.word(u64::from(request), u64::from(emission)) >> (64 - BITS);
+        self.above.iter().take_while(|&&above| u128::from(word) < above).count() as u32
+    }
+}
+
+/// A [`Speculation`] ready to run.
+#[derive(Clone)]
+pub struct SpeculationParts {
+    /// Drafts on offer after a row that emitted.
+    pub(crate) drafts: u64,
+    pub(crate) method: DraftMethod,
+    /// `None`: as the workload says.
+    pub(crate) law: Option<AcceptanceLaw>,
+    /// The drafter's time as a share of the model's, in units of 1e-18.
+    share: u128,
+    model: Option<Arc<dyn Timing>>,
+}
+
+impl SpeculationParts {
+    /// Tokens for which every row takes slots of the cache behind its own.
+    pub(crate) fn lookahead(&self) -> u64 {
+        if self.method == DraftMethod::Eagle { self.drafts } else { 0 }
+    }
+
+    /// Tokens behind a block on which requests that share it agree too.
+    pub(crate) fn beyond_block(&self) -> u32 {
+        u32::from(self.method == DraftMethod::Eagle)
+    }
+
+    /// How long the drafter takes beside an iteration of this shape and length.
+    pub(crate) fn drafting(&self, length: Span, shape: &Shape) -> Result<Span> {
+        let share = length.times(self.share / SECOND)?.plus(Span(share_of(length.0, self.share % SECOND)))?;
+        match &self.model {
+            Some(model) => share.plus(model.pace(shape)?.first),
+            None => Ok(share),
+        }
+    }
+
+    /// Where batches went beyond what the drafter's model was measured for.
+    pub(crate) fn beyond(&self) -> Beyond {
+        self.model.as_ref().map_or(Beyond::default(), |model| model.beyond())
+    }
+}
+
+/// A share below 1, in units of 1e-18, of a number below 2^128, rounded down.
+fn share_of(number: u128, share: u128) -> u128 {
+    number / SECOND * share + number % SECOND * share / SECOND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn law(acceptance: Acceptance, tokens: u64) -> AcceptanceLaw {
+        let speculation = Speculation {
+            tokens,
+            method: DraftMethod::Eagle,
+            acceptance: Some(acceptance),
+            seed: 7,
+            drafter: Some(Drafter::Share(1.25)),
+        };
+        speculation.build().expect("a speculation").law.expect("a law")
+    }
+
+    #[test]
+    fn as_many_are_accepted_as_the_rates_say() {
+        // 40,000 draws: at least i are accepted in a share of p_i, within 4 standard deviations of at most 1 / 400.
+        for (acceptance, shares) in [
+            (Acceptance::Each(0.5), [0.5, 0.25, 0.125]),
+            (Acceptance::Each(0.0), [0.0; 3]),
+            (Acceptance::Each(1.0), [1.0; 3]),
+            (Acceptance::ByPosition(vec![0.9, 0.3, 0.3]), [0.9, 0.3, 0.3]),
+        ] {
+            let law = law(acceptance, 3);
+            let drawn: Vec<u32> = (0..40_000).map(|draw| law.accepted(draw % 100, draw / 100)).collect();
+            for (least, share) in (1..).zip(shares) {
+                let got = drawn.iter().filter(|&&accepted| accepted >= least).count() as f64 / 40_000.0;
+                assert!((got - share).abs() <= if share % 1.0 == 0.0 { 0.0 } else { 0.01 }, "{least}: {got}, {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_is_exact() {
+        assert_eq!(share_of(7 * SECOND + 4, SECOND / 4), 7 * SECOND / 4 + 1);
+        assert_eq!(share_of(u128::MAX, SECOND - 1) >> 100, u128::MAX >> 100);
+    }
+}
