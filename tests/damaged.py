@@ -143,7 +143,8 @@ def ended(arguments: list[str], folder: Path) -> Ended:
 def _waited(process: subprocess.Popen[bytes]) -> tuple[Any, int | None]:
     import threading
 
-    killed = threading.Timer(MOST_SECONDS, process.kill)
+    # Of a loaded machine a process gets little: its own time is bounded where it begins.
+    killed = threading.Timer(4 * MOST_SECONDS, process.kill)
     killed.start()
     try:
         _, status, used = os.wait4(process.pid, 0)
