@@ -182,7 +182,7 @@ def test_an_engine_is_a_pool_of_one(door: Door) -> None:
     }
     assert door.scenario["pools"] == [pool]
     assert door.threads == 2
-    assert door.written == {"schedulers": [], "routers": []}
+    assert door.written == {"schedulers": [], "routers": [], "scalers": []}
     assert sorted(door.columns) == ["arrival_s", "output_tokens", "prompt_tokens"]
 
 

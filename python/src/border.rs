@@ -1,8 +1,10 @@
 //! Errors of the core as exceptions, and long calls that can be stopped.
 
+use inferq_core::autoscaler::ScalingConfig;
 use inferq_core::distributions::{Arrivals, Duration, Length};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
+use inferq_core::failures::FailuresDescription;
 use inferq_core::gate_and_route::{AllocationTables, GateAndRoute};
 use inferq_core::kv::KvCache;
 use inferq_core::links::LinkDescription;
@@ -44,6 +46,11 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "speculation" => parse::<Speculation>(description).and_then(|one| one.build().map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
+        "scaling policy" => parse::<ScalingConfig>(description).and_then(|policy| policy.build().map(drop)),
+        "failures" => {
+            // How many replicas there are is known where they are used.
+            parse::<FailuresDescription>(description).and_then(|failures| failures.build(0, usize::MAX).map(drop))
+        }
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|one| one.check()),
         "lengths" => parse::<Length>(description).and_then(|one| one.check()),

@@ -10,6 +10,7 @@ mod price;
 mod requests;
 mod router;
 mod run;
+mod scaler;
 mod streamed;
 mod summary;
 mod tables;

@@ -37,7 +37,7 @@ impl PythonRouter {
             class_name,
             session: arrival.session,
         };
-        let state = (0..fleet.len()).map(|replica| ReplicaState::of(fleet, replica));
+        let state = (0..fleet.len()).map(|open| ReplicaState::of(fleet, fleet.nth_open(open)));
         let replicas = state.collect::<Result<_>>().map_err(|error| self.raised.explain(error))?;
         let shown = PyFleet { replicas, raised: self.raised.clone(), core: Mutex::default() };
         let shown = Py::new(py, shown)?;
@@ -63,7 +63,7 @@ impl PythonRouter {
                 .into(),
             ));
         }
-        Ok(index)
+        Ok(index.map(|index| fleet.nth_open(index)))
     }
 }
 
@@ -208,7 +208,7 @@ impl PyFleet {
         let Some(fleet) = core.as_mut() else {
             return Err(SimulationError::new_err("fleet.cached_tokens: only during the call of route"));
         };
-        let cached: Result<Vec<u64>> = (0..fleet.len()).map(|replica| fleet.cached_tokens(replica)).collect();
+        let cached: Result<Vec<u64>> = (0..fleet.len()).map(|open| fleet.cached_tokens(fleet.nth_open(open))).collect();
         Ok(array(py, cached.map_err(|error| self.raised.explain(error))?.into_iter()))
     }
 }

@@ -1,9 +1,11 @@
 //! One simulation: a scenario and columns in, columns out.
 
+use inferq_core::autoscaler::{AutoscalerDescription, ScalingConfig};
 use inferq_core::clock::{Instant, Span, attoseconds};
-use inferq_core::cluster::{Cluster, HandsTo, Pool};
+use inferq_core::cluster::{Capacity, Cluster, HandsTo, Pool};
 use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
+use inferq_core::failures::FailuresDescription;
 use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterConfig};
@@ -22,6 +24,7 @@ use crate::border::{Bell, Raised};
 use crate::policy::{PythonPolicy, UserDefinedEngine};
 use crate::requests::{Given, PyRequestRows};
 use crate::router::PythonRouter;
+use crate::scaler::PythonScaler;
 use crate::tables::tables;
 use crate::view::Objectives;
 
@@ -141,12 +144,14 @@ macro_rules! read_columns {
 
 pub(crate) use read_columns;
 
-/// User-defined objects: schedulers by pool and engine, one for each replica, and routers by pool.
+/// User-defined objects: schedulers by pool and engine, one for each replica; routers and autoscalers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct UserDefinedParts {
     schedulers: Vec<(usize, usize, Vec<Py<PyAny>>)>,
     routers: Vec<(usize, Py<PyAny>)>,
+    /// Policies of autoscalers by pool.
+    scalers: Vec<(usize, Py<PyAny>)>,
 }
 
 /// A pool of the cluster as its description says it. An engine is read when it is known whether its scheduler is Python.
@@ -159,6 +164,17 @@ struct PoolDescription {
     counts: Vec<usize>,
     router: Option<Box<RawValue>>,
     hands_to: Option<HandsToDescription>,
+    capacity: Option<CapacityDescription>,
+}
+
+/// How its replicas come and go.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CapacityDescription {
+    /// So many serve at the beginning.
+    open: usize,
+    autoscaler: Option<AutoscalerDescription<Box<RawValue>>>,
+    failures: Option<FailuresDescription>,
 }
 
 #[derive(serde::Deserialize)]
@@ -199,19 +215,30 @@ impl Border {
         class: &[u32],
         user_defined: UserDefinedParts,
     ) -> Result<Cluster> {
-        let policy = |object| PythonPolicy {
+        let (names, objectives) = (Python::attach(|py| self.names.clone_ref(py)), self.objectives.clone());
+        let raised = self.raised.clone();
+        let policy: Arc<PolicyOf> = Arc::new(move |object| PythonPolicy {
             object,
-            classes: Python::attach(|py| self.names.clone_ref(py)),
-            objectives: self.objectives.clone(),
-            raised: self.raised.clone(),
-        };
+            classes: Python::attach(|py| names.clone_ref(py)),
+            objectives: objectives.clone(),
+            raised: raised.clone(),
+        });
+        let scaler = |object| PythonScaler { object, raised: self.raised.clone() };
         let router = |object| -> Box<dyn Router> {
             let names = Python::attach(|py| self.names.clone_ref(py));
             Box::new(PythonRouter::new(object, names, self.raised.clone()))
         };
         let seed = scenario.seed;
-        let mut builder =
-            Builder { classes, entered: (pool, class), seed, user_defined, policy: &policy, router: &router };
+        let mut builder = Builder {
+            classes,
+            entered: (pool, class),
+            seed,
+            user_defined,
+            policy,
+            router: &router,
+            scaler: &scaler,
+            raised: self.raised.clone(),
+        };
         builder.cluster(&scenario.pools)
     }
 }
@@ -223,8 +250,32 @@ struct Builder<'a> {
     entered: (&'a [u32], &'a [u32]),
     seed: u64,
     user_defined: UserDefinedParts,
-    policy: &'a dyn Fn(Py<PyAny>) -> PythonPolicy,
+    policy: Arc<PolicyOf>,
     router: &'a dyn Fn(Py<PyAny>) -> Box<dyn Router>,
+    scaler: &'a dyn Fn(Py<PyAny>) -> PythonScaler,
+    raised: Raised,
+}
+
+/// Makes a policy of an object of Python.
+type PolicyOf = dyn Fn(Py<PyAny>) -> PythonPolicy + Send + Sync;
+
+/// How one engine more of a kind is made.
+enum Again {
+    Described(Box<Engine>, Vec<Class>),
+    /// Of a copy of its scheduler as it was before the run.
+    UserDefined(Box<UserDefinedEngine>, Py<PyAny>, Arc<PolicyOf>, Raised),
+}
+
+impl Again {
+    fn build(&self) -> Result<EngineParts> {
+        match self {
+            Again::Described(engine, classes) => engine.build(Some(classes)),
+            Again::UserDefined(engine, object, policy, raised) => {
+                let copied = Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (object,))?.unbind()));
+                engine.build(policy(copied.map_err(|error| raised.keep(error))?))
+            }
+        }
+    }
 }
 
 impl Builder<'_> {
@@ -255,6 +306,10 @@ impl Builder<'_> {
     }
 
     fn pool(&mut self, place: usize, description: &PoolDescription, classes: &[Class]) -> Result<Pool> {
+        let again = match &description.capacity {
+            Some(_) => self.again(place, description, classes)?,
+            None => Vec::new(),
+        };
         let mut engines = Vec::new();
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
             let path = description.paths.get(which).map_or("", String::as_str);
@@ -273,7 +328,57 @@ impl Builder<'_> {
             Some(to) => Some(HandsTo { pool: to.pool, link: to.link.build().map_err(|error| error.within("link"))? }),
             None => None,
         };
-        Ok(Pool { engines, router, hands_to })
+        let capacity = match &description.capacity {
+            Some(capacity) => Some(self.capacity(place, capacity, engines.len(), again)?),
+            None => None,
+        };
+        Ok(Pool { engines, router, hands_to, capacity })
+    }
+
+    fn capacity(
+        &mut self,
+        pool: usize,
+        description: &CapacityDescription,
+        places: usize,
+        again: Vec<Arc<Again>>,
+    ) -> Result<Capacity> {
+        let object = self.user_defined.scalers.iter().position(|scaler| scaler.0 == pool);
+        let autoscaler = match (&description.autoscaler, object) {
+            (None, _) => None,
+            (Some(autoscaler), Some(object)) => {
+                let policy = (self.scaler)(self.user_defined.scalers.swap_remove(object).1);
+                Some(autoscaler.build(Box::new(policy)))
+            }
+            (Some(autoscaler), None) => {
+                let policy = parse::<ScalingConfig>(autoscaler.policy.get()).and_then(|policy| policy.build());
+                Some(policy.map_err(|error| error.within("policy")).and_then(|policy| autoscaler.build(policy)))
+            }
+        };
+        let autoscaler = autoscaler.transpose().map_err(|error| error.within("autoscaler"))?;
+        let failures = description.failures.as_ref().map(|failures| failures.build(self.seed, places));
+        let failures = failures.transpose().map_err(|error| error.within("failures"))?;
+        let spare = Box::new(move |place: usize| again[place].build());
+        Ok(Capacity { open: description.open, autoscaler, failures, spare })
+    }
+
+    /// For each replica of a pool, how one is made that stands where it did.
+    fn again(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<Again>>> {
+        let mut all = Vec::new();
+        for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
+            let objects = self.user_defined.schedulers.iter().find(|objects| (objects.0, objects.1) == (pool, which));
+            let again = match objects {
+                None => Again::Described(Box::new(parse(engine.get())?), classes.to_vec()),
+                Some((_, _, objects)) => {
+                    // What was copied for the first replica has not been asked anything yet.
+                    let copied =
+                        Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (&objects[0],))?.unbind()));
+                    let copied = copied.map_err(|error| self.raised.keep(error))?;
+                    Again::UserDefined(Box::new(parse(engine.get())?), copied, self.policy.clone(), self.raised.clone())
+                }
+            };
+            all.extend(std::iter::repeat_n(Arc::new(again), count));
+        }
+        Ok(all)
     }
 
     fn engines(

@@ -3,7 +3,7 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{
-    BatchRow, BlockOperations, Column, Histogram, IterationRow, Load, Results, Sample, Work, rate,
+    BatchRow, BlockOperations, Column, FleetEvent, Histogram, IterationRow, Load, Results, Sample, Work, rate,
 };
 use inferq_core::simulation::Options;
 use numpy::PyArray1;
@@ -21,6 +21,9 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     dict.set_item("batches", options.batches.then(|| batch_columns(py, results)).transpose()?)?;
     dict.set_item("work", work_columns(py, &results.work)?)?;
     dict.set_item("block_operations", block_operations(py, &results.block_operations)?)?;
+    if !results.fleet_events.is_empty() {
+        dict.set_item("fleet_events", fleet_events(py, &results.fleet_events)?)?;
+    }
     dict.set_item("measured", (options.measured.start, options.measured.end))?;
     dict.set_item("drained", PyArray1::from_slice(py, &results.drained))?;
     dict.set_item("findings", &results.findings)?;
@@ -32,6 +35,9 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     numbers.set_item("stretched_iterations", totals.stretched_iterations)?;
     numbers.set_item("in_system_as", totals.in_system)?;
     numbers.set_item("sojourn_as", totals.sojourn)?;
+    if !results.fleet_events.is_empty() {
+        numbers.set_item("replica_time_as", totals.replica_time)?;
+    }
     dict.set_item("totals", numbers)?;
     Ok(dict)
 }
@@ -83,6 +89,17 @@ fn block_operations<'py>(py: Python<'py>, caches: &[BlockOperations]) -> PyResul
     collect(&dict, "hit_blocks", caches, |cache| cache.hit as i64)?;
     collect(&dict, "cached_blocks", caches, |cache| cache.inserted as i64)?;
     collect(&dict, "evicted_blocks", caches, |cache| cache.evicted as i64)?;
+    Ok(dict)
+}
+
+fn fleet_events<'py>(py: Python<'py>, events: &[FleetEvent]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    collect(&dict, "at_s", events, |event| event.at.seconds())?;
+    collect(&dict, "replica", events, |event| event.replica)?;
+    collect(&dict, "event", events, |event| event.change as u8)?;
+    collect(&dict, "open", events, |event| event.open as i32)?;
+    collect(&dict, "starting", events, |event| event.starting as i32)?;
+    collect(&dict, "draining", events, |event| event.draining as i32)?;
     Ok(dict)
 }
 

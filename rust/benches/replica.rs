@@ -268,7 +268,12 @@ fn fleets(criterion: &mut Criterion) {
         let options = Options { threads: NonZeroUsize::new(threads), ..Options::all(&workload) };
         let run = || {
             let engines = (0..replicas).map(|_| w1.engine.build(Some(&class)).expect("a replica")).collect();
-            let pool = Pool { engines, router: Some(router.build(SEED, 0).expect("a router")), hands_to: None };
+            let pool = Pool {
+                engines,
+                router: Some(router.build(SEED, 0).expect("a router")),
+                hands_to: None,
+                capacity: None,
+            };
             simulate_cluster(&workload, Cluster::of_pools(vec![pool]), &options, &mut ()).expect("a run")
         };
         group.bench_function(format!("{replicas} {router:?} on {threads}"), |bencher| {

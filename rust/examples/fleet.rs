@@ -34,7 +34,7 @@ fn main() -> Result<()> {
 
     let engines = (0..4).map(|_| engine.clone().build(Some(&[]))).collect::<Result<Vec<EngineParts>>>()?;
     let router = RouterConfig::from(LeastRequests::default()).build(1, 0)?;
-    let cluster = Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None }]);
+    let cluster = Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None, capacity: None }]);
     let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ())?.with_columns(&workload);
 
     let mut waited: Vec<f64> =

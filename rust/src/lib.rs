@@ -32,6 +32,8 @@ pub mod distributions;
 // Several replicas: which one serves a request, what goes from one to another, and what runs through them.
 pub mod router;
 mod tournament;
+pub mod autoscaler;
+pub mod failures;
 pub mod cluster;
 pub mod links;
 

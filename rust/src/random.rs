@@ -52,6 +52,8 @@ pub enum Source {
     Prefix = 16,
     /// Accepted drafts, by how many rows of the request emitted before: another scheduler leaves them as they were.
     Accepted = 17,
+    /// Deaths of replicas, by replica and how often it opened: another workload leaves them as they were.
+    Failures = 18,
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.

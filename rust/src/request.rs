@@ -39,16 +39,25 @@ pub enum Phase {
     Swapped,
 }
 
-/// A hand-off: the way of a request from the replica that computed its prompt to the one that emits the rest.
+/// The way of a request that came to its replica otherwise than by its arrival.
 #[derive(Clone, Debug)]
+pub(crate) struct Detour {
+    /// When it came there.
+    pub(crate) reached: Instant,
+    /// How often it was sent again, because its replica had died.
+    pub(crate) retries: u32,
+    /// If it came with its context.
+    pub(crate) hand_off: Option<HandOff>,
+}
+
+/// A hand-off: the way of a request from the replica that computed its prompt to the one that emits the rest.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct HandOff {
     /// The replica that computed the prompt.
     pub(crate) from: u32,
     /// The end of the prompt's last iteration.
     pub(crate) prefilled: Instant,
-    /// When its keys and values reached the other replica.
-    pub(crate) reached: Instant,
-    /// The start of its first iteration there; `NEVER` before.
+    /// The start of its first iteration on the other replica; `NEVER` before.
     pub(crate) resumed: Instant,
 }
 
@@ -114,8 +123,8 @@ pub struct History {
     pub(crate) discarded_tokens: u64,
     /// Tokens of it that were found in the prefix cache when it was first admitted.
     pub(crate) cached_tokens: u32,
-    /// If it came from another replica with its context.
-    pub(crate) hand_off: Option<Box<HandOff>>,
+    /// If it came here otherwise than by its arrival.
+    pub(crate) detour: Option<Box<Detour>>,
 }
 
 impl Request {
@@ -142,6 +151,12 @@ impl Request {
     /// The request as it reaches another replica: what it has computed and emitted is kept, it waits anew.
     pub(crate) fn handed_off(self, reached: Instant) -> Request {
         Request { phase: Phase::Waiting, hour: reached.hour(), blocks: 0, placed: false, ready: false, ..self }
+    }
+
+    /// The request as it comes to another replica when its own has died: the tokens that the client has are its own, and
+    /// everything has to be computed again. One that was nowhere before has none.
+    pub(crate) fn sent(arrival: &Arrival, emitted: u32, reached: Instant) -> Request {
+        Request { emitted, hour: reached.hour(), ..Request::new(arrival) }
     }
 
     /// Where it stands.
@@ -238,7 +253,7 @@ impl History {
             preemptions: 0,
             discarded_tokens: 0,
             cached_tokens: 0,
-            hand_off: None,
+            detour: None,
         }
     }
 
@@ -257,22 +272,48 @@ impl History {
             preemptions,
             discarded_tokens,
             cached_tokens,
-            hand_off,
+            detour,
         } = self;
         *arrival = *arrived;
         (*admitted, *first_token) = (Instant::NEVER, Instant::NEVER);
         (*last_token, *longest_gap, *gaps_known) = (Instant::ZERO, Span::ZERO, 0);
         *odd = NOT_ODD;
         (*preemptions, *discarded_tokens, *cached_tokens) = (0, 0, 0);
-        if hand_off.is_some() {
-            drop(hand_off.take());
+        if detour.is_some() {
+            drop(detour.take());
         }
     }
 
     /// The history of a request that reaches another replica at `reached`.
     pub(crate) fn handed_off(self, from: u32, prefilled: Instant, reached: Instant) -> History {
-        let hand_off = HandOff { from, prefilled, reached, resumed: Instant::NEVER };
-        History { hand_off: Some(Box::new(hand_off)), ..self }
+        let hand_off = HandOff { from, prefilled, resumed: Instant::NEVER };
+        let retries = self.retries();
+        History { detour: Some(Box::new(Detour { reached, retries, hand_off: Some(hand_off) })), ..self }
+    }
+
+    /// The history of a request that waited for a replica until `reached`, and was sent again so often.
+    pub(crate) fn sent(self, retries: u32, reached: Instant) -> History {
+        History { detour: Some(Box::new(Detour { reached, retries, hand_off: None })), ..self }
+    }
+
+    /// How often it was sent again, because its replica had died.
+    pub(crate) fn retries(&self) -> u32 {
+        self.detour.as_ref().map_or(0, |detour| detour.retries)
+    }
+
+    /// If it came here with its context.
+    #[inline]
+    pub(crate) fn hand_off(&self) -> Option<&HandOff> {
+        self.detour.as_ref()?.hand_off.as_ref()
+    }
+
+    /// Where the start of its first iteration here is written down.
+    #[inline(always)]
+    fn begun(&mut self) -> &mut Instant {
+        match &mut self.detour {
+            None => &mut self.admitted,
+            Some(detour) => detour.hand_off.as_mut().map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed),
+        }
     }
 
     /// How often it was preempted.
@@ -296,16 +337,13 @@ impl History {
     /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
     #[inline]
     pub fn order(&self) -> (Instant, u32) {
-        let at = self.hand_off.as_ref().map_or(self.arrival.at, |hand_off| hand_off.reached);
+        let at = self.detour.as_ref().map_or(self.arrival.at, |detour| detour.reached);
         (at, self.arrival.id)
     }
 
     /// The iteration that it was admitted to at `planned` begins later.
     pub(crate) fn begin_later(&mut self, planned: Instant, begins: Instant) {
-        let begun = match &mut self.hand_off {
-            None => &mut self.admitted,
-            Some(hand_off) => &mut hand_off.resumed,
-        };
+        let begun = self.begun();
         if *begun == planned {
             *begun = begins;
         }
@@ -314,10 +352,8 @@ impl History {
     /// An iteration that it is admitted to begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
-        match &mut self.hand_off {
-            None => self.admitted = self.admitted.min(now),
-            Some(hand_off) => hand_off.resumed = hand_off.resumed.min(now),
-        }
+        let begun = self.begun();
+        *begun = (*begun).min(now);
     }
 }
 

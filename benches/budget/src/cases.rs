@@ -83,7 +83,7 @@ impl Case {
         let engine: Engine = parse(&text)?;
         let pool = |replicas: usize, router: RouterConfig, hands_to| -> Result<Pool, Box<dyn Error>> {
             let engines = (0..replicas).map(|_| engine.build(Some(&["default".into()]))).collect::<Result<_, _>>()?;
-            Ok(Pool { engines, router: Some(router.build(1, 0)?), hands_to })
+            Ok(Pool { engines, router: Some(router.build(1, 0)?), hands_to, capacity: None })
         };
         let least = || RouterConfig::LeastRequests(LeastRequests {});
         Ok(match self.system {

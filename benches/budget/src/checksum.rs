@@ -2,7 +2,7 @@
 
 use inferq_core::clock::Span;
 use inferq_core::results::{
-    BatchRow, BlockOperations, Column, Histogram, IterationRow, NamedColumn, Results, Sample, Totals,
+    BatchRow, BlockOperations, Column, FleetEvent, Histogram, IterationRow, NamedColumn, Results, Sample, Totals,
 };
 use inferq_core::workload::Workload;
 
@@ -120,19 +120,49 @@ impl Checksum {
 
     /// In how many stretches the iterations were advanced is a cost, and reported as one.
     fn totals(&mut self, totals: &Totals) {
-        let Totals { end, iterations, stretches: _, stretched_iterations: _, in_system, sojourn, by_status } = *totals;
+        let Totals {
+            end,
+            iterations,
+            stretches: _,
+            stretched_iterations: _,
+            in_system,
+            sojourn,
+            by_status,
+            replica_time: _,
+        } = *totals;
         self.whole(end.0);
         self.whole(iterations);
         self.whole(in_system);
         self.whole(sojourn);
-        by_status.into_iter().for_each(|requests| self.whole(requests));
+        let [finished, rejected, abandoned, unfinished, _lost] = by_status;
+        [finished, rejected, abandoned, unfinished].into_iter().for_each(|requests| self.whole(requests));
+    }
+
+    /// What is there only where replicas come and go: other results keep their sums.
+    fn fleet_event(&mut self, event: &FleetEvent, totals: &Totals) {
+        let FleetEvent { at, replica, change, open, starting, draining } = *event;
+        self.whole(at.0);
+        [replica, change as u32, open, starting, draining].into_iter().for_each(|number| self.whole(number));
+        self.whole(totals.by_status[4]);
+        self.whole(totals.replica_time);
     }
 }
 
 /// Everything in it. A field that results get later does not compile before it is in here.
 pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
-    let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
-        results;
+    let Results {
+        requests,
+        tbt,
+        timeline,
+        iterations,
+        batches,
+        work,
+        block_operations,
+        fleet_events,
+        drained,
+        findings,
+        totals,
+    } = results;
     let mut sum = Checksum(0xcbf2_9ce4_8422_2325);
     sum.requests(&requests.named_columns(&[], workload, None));
     sum.all(&tbt, Checksum::histogram);
@@ -147,5 +177,6 @@ pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     sum.all(&drained, |sum, &id| sum.whole(id));
     sum.all(&findings, |sum, finding| sum.bytes(finding.as_bytes()));
     sum.totals(&totals);
+    fleet_events.iter().for_each(|event| sum.fleet_event(event, &totals));
     sum.0
 }

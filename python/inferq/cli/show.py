@@ -90,6 +90,8 @@ def _system(described: System, timing: str | None = None) -> list[str]:
         return _engine(described, timing)
     if isinstance(described, Cluster):
         parts = [f"replicas   {described.replicas}, router {described.router!r}"]
+        parts += [] if described.autoscaler is None else [f"autoscaler {described.autoscaler!r}"]
+        parts += [] if described.failures is None else [f"failures   {described.failures!r}"]
         if isinstance(described.engines, Engine):
             return [*parts, *_engine(described.engines, timing)]
         for place, engine in enumerate(described.engines):

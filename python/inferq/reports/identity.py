@@ -164,7 +164,12 @@ def _engine(engine: Engine) -> str:
 
 def _fleet(system: System) -> str:
     if isinstance(system, Cluster):
-        return f"{counted(system.replicas or 1, 'replica')} behind {type(system.router).__name__}"
+        behind = f"behind {type(system.router).__name__}"
+        dying = "" if system.failures is None else ", some of which die"
+        if (scaler := system.autoscaler) is not None:
+            policy = type(scaler.policy).__name__
+            return f"{scaler.min} to {scaler.max} replicas, {policy}, {behind}{dying}"
+        return f"{counted(system.replicas or 1, 'replica')} {behind}{dying}"
     if isinstance(system, Disaggregated):
         prefill, decode = (sum(pool.counts) for pool in pools_of(system))
         return f"{prefill} replicas for prefill, {decode} for decode"

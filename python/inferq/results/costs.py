@@ -86,7 +86,8 @@ class Bill:
 
         A replica computes at a sample of the timeline at which it runs a request, and waits at the others.
         Where the power of a card that waits is not known it is taken to be that of one that computes, so that
-        energy is an upper bound; so are all replicas where the timeline does not tell them apart.
+        energy is an upper bound; so are all replicas where the timeline does not tell them apart. One that
+        comes or goes is paid for from the asking to its end: an hour costs what their mean number does.
 
         Raises:
             ConfigError: a card without a price, or an engine without a card.
@@ -102,18 +103,35 @@ class Bill:
             )
             for place in (0, 1)
         )
+        leases = _leases(tables)
+        per_hour = hourly(system, prices)
+        if leases is not None:
+            each = np.repeat(
+                [one.gpus * prices.of_gpu(one.card) for one in hired], [one.replicas for one in hired]
+            )
+            end_s = float(tables.totals["end_s"])
+            coming = list({replica for replica, _, _ in leases})
+            per_hour -= float(each[coming].sum())
+            if end_s:
+                per_hour += math.fsum(each[replica] * (to - since) / end_s for replica, since, to in leases)
         samples = tables.frame("timeline")
         time_s, place = np.unique(samples["time_s"].to_numpy(), return_inverse=True)
         if "replica" in samples.columns:
             replica, runs = samples["replica"].to_numpy(), samples["running"].to_numpy() > 0
             watts = np.zeros(time_s.size)
-            np.add.at(watts, place, np.where(runs, busy[replica], idle[replica]))
+            each_s, power = samples["time_s"].to_numpy(), np.where(runs, busy[replica], idle[replica])
+            if leases is not None:
+                is_paid = ~np.isin(replica, [one for one, _, _ in leases])
+                for which, since, to in leases:
+                    is_paid |= (replica == which) & (since <= each_s) & (each_s <= to)
+                power = np.where(is_paid, power, 0.0)
+            np.add.at(watts, place, power)
         else:
             watts = np.full(time_s.size, busy.sum())
         return cls(
             sum(one.replicas * one.gpus for one in hired),
             sum(nodes_of(replicas, gpus) for (_, gpus), replicas in alike.items()),
-            hourly(system, prices),
+            per_hour,
             time_s,
             watts,
         )
@@ -168,6 +186,21 @@ def paid(tables: RunTables, prices: Prices) -> NDArray[np.float64]:
     prompts, outputs = (columns[name].astype(np.float64) for name in ("prompt_tokens", "output_tokens"))
     each: NDArray[np.float64] = pays * (float(prices.prefill) * prompts + float(prices.decode) * outputs)
     return each
+
+
+def _leases(tables: RunTables) -> list[tuple[int, float, float]] | None:
+    """Replicas that come or go, since when and until when they are paid for in seconds; None: none does."""
+    if not tables.has("fleet_events"):
+        return None
+    leases: list[tuple[int, float, float]] = []
+    since: dict[int, float] = {}
+    for at_s, replica, event in tables.frame("fleet_events").select("at_s", "replica", "event").iter_rows():
+        if event in ("asked", "ready"):
+            since.setdefault(replica, at_s)
+        elif event in ("ended", "died") and replica in since:
+            leases.append((replica, since.pop(replica), at_s))
+    end_s = float(tables.totals["end_s"])
+    return leases + [(replica, at_s, end_s) for replica, at_s in since.items()]
 
 
 def _watts_of(card: str, prices: Prices) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
 from inferq._version import __version__
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, NotThereError
 from inferq.inputs import path_of
 from inferq.reports.text import number, seconds
 from inferq.results import findings, perfetto, store
@@ -78,13 +78,14 @@ class Result:
         """One row for each request that arrived by the horizon; what never happened is null.
 
         `id` (its row in the workload), `class`, `replica`, `status` (finished, rejected, abandoned,
-        unfinished), `measured` (false for what warm-up and cool-down cut), `arrival_s`, `admitted_s` (start
-        of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the status),
-        `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) /
-        (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its tokens), `e2e_s`
-        (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`; with
-        `Restart` also `discarded_tokens` (emitted and thrown away), with `Speculation` also `drafted_tokens`
-        (verified) and `accepted_tokens` (of these, tokens of its output).
+        unfinished, lost), `measured` (false for what warm-up and cool-down cut), `arrival_s`, `admitted_s`
+        (start of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the
+        status), `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first
+        token) / (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its
+        tokens), `e2e_s` (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`,
+        `cached_tokens`; with `Restart` also `discarded_tokens` (emitted and thrown away); with `Speculation`
+        also `drafted_tokens` (verified) and `accepted_tokens` (of these, tokens of its output); with
+        `Failures` also `retries` (how often it was sent again because its replica had died).
 
         A request that waits for others (a turn with `think_s`, a later stage of a job) is here once they have
         finished; `arrival_s` is the instant at which it then arrived.
@@ -181,6 +182,49 @@ class Result:
             [(0, 2, 3, 0)]
         """
         return self._tables.frame("block_operations")
+
+    @cached_property
+    def fleet_events(self) -> pl.DataFrame:
+        """What happened to replicas, where a `Cluster` has an autoscaler or failures: one row for each event.
+
+        `at_s`, `replica`, `event`, and behind it `open`, `starting` and `draining`: how many replicas of its
+        cluster take requests, come (under repair or starting), and finish what they have. Events: `"asked"`
+        for, `"ready"` to take requests, `"drains"`, `"ended"`, `"died"`. Replicas that are there at the
+        beginning are ready at 0; one that is still there at the end of the run has no event for it.
+
+        Raises:
+            ConfigError: no replica came or went.
+
+        Example:
+            >>> import inferq as iq
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+            >>> plan = iq.BySchedule([(2, 2), (4, 1)])
+            >>> scaler = iq.Autoscaler(plan, max=2, every_s=1, startup_s=1)
+            >>> workload = {"arrival_s": [0.0, 6.0], "prompt_tokens": [9, 9], "output_tokens": [2, 2]}
+            >>> result = iq.simulate(workload, iq.Cluster(engine, autoscaler=scaler))
+            >>> for event in result.fleet_events.select("at_s", "replica", "event", "open").iter_rows():
+            ...     print(event)
+            (0.0, 0, 'ready', 1)
+            (2.0, 1, 'asked', 1)
+            (3.0, 1, 'ready', 2)
+            (4.0, 1, 'drains', 1)
+            (4.0, 1, 'ended', 1)
+            >>> result.replica_s
+            10.0
+        """
+        return self._tables.frame("fleet_events")
+
+    @property
+    def replica_s(self) -> float:
+        """Seconds of replicas paid for: of each from the asking to its end, its death or the end of the run.
+
+        Raises:
+            ConfigError: no replica came or went: they are as many as the cluster has, for `totals["end_s"]`.
+        """
+        whole = self._tables.totals.get("replica_time_as")
+        if whole is None:
+            raise NotThereError("replica_s", "only runs of a Cluster with an autoscaler or failures have it")
+        return float(whole / 10**18)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

@@ -18,7 +18,10 @@ from inferq.workload.parts import Scanned
 
 Columns = Mapping[str, "NDArray[Any]"]
 
-STATUSES = ("finished", "rejected", "abandoned", "unfinished")
+STATUSES = ("finished", "rejected", "abandoned", "unfinished", "lost")
+
+EVENTS = ("asked", "ready", "drains", "ended", "died")
+"""What can happen to a replica, in the order of the codes of the core."""
 
 REQUESTS = (
     *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
@@ -41,6 +44,7 @@ _ABSENT = {
     "jobs": "only a run over a Network has jobs; see requests",
     "iterations": "not recorded; ask for them with simulate(..., iterations=True)",
     "batches": "not recorded; ask for them with simulate(..., batches=True)",
+    "fleet_events": "only runs of a Cluster with an autoscaler or failures have them",
     "occupancy": "only runs of a GateAndRoute have it",
     "revenue": "only runs of a GateAndRoute have it",
 }
@@ -74,12 +78,13 @@ class RunTables:
     jobs: Columns | None = None
     iterations: Columns | None = None
     batches: Columns | None = None
+    fleet_events: Columns | None = None
     occupancy: Columns | None = None
     revenue: Columns | None = None
 
     def __post_init__(self) -> None:
         """Name statuses; totals in attoseconds are whole."""
-        self.names = {**self.names, "status": STATUSES}
+        self.names = {**self.names, "status": STATUSES, "event": EVENTS}
         self.totals = {
             name: int(value) if name.endswith("_as") else value for name, value in self.totals.items()
         }
@@ -140,7 +145,7 @@ class StoredTables(RunTables):
         self._place, self._scanned, self._counts = place, manifest["workload"], totals["statuses"]
         self._frames = {file for file in manifest["files"] if file.endswith(".parquet")}
         self._files = [place / part["file"] for part in manifest["parts"]]
-        self.names = {"class": totals["classes"], "status": STATUSES}
+        self.names = {"class": totals["classes"], "status": STATUSES, "event": EVENTS}
         self.workload = self._sessions()
         self.requests = StoredColumns(self._files, manifest)
         self.findings = findings
@@ -160,7 +165,7 @@ class StoredTables(RunTables):
     @property
     def statuses(self) -> list[int]:
         """Requests by status, counted when they were written."""
-        return list(self._counts)
+        return [*self._counts, *[0] * (len(STATUSES) - len(self._counts))]
 
     def has(self, name: str) -> bool:
         """Whether the run wrote a file of that name."""

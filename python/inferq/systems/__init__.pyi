@@ -1,7 +1,15 @@
+from .autoscaler import Autoscaler as Autoscaler
+from .autoscaler import ByForecast as ByForecast
+from .autoscaler import ByQueue as ByQueue
+from .autoscaler import BySchedule as BySchedule
+from .autoscaler import ByUtilisation as ByUtilisation
+from .autoscaler import FleetFigures as FleetFigures
+from .autoscaler import ScalingPolicy as ScalingPolicy
 from .cluster import Cluster as Cluster
 from .disaggregated import Disaggregated as Disaggregated
 from .disaggregated import Link as Link
 from .engine import Engine as Engine
+from .failures import Failures as Failures
 from .gate_and_route import Allocation as Allocation
 from .gate_and_route import GateAndRoute as GateAndRoute
 from .kv_cache import KvCache as KvCache

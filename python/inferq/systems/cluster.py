@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from inferq.description import Description, plain, read_fields
 from inferq.errors import ConfigError
+from inferq.systems.autoscaler import Autoscaler
 from inferq.systems.engine import Engine
+from inferq.systems.failures import Failures
 from inferq.systems.routers import ROUTERS, RoundRobin, Router
 
 MOST_REPLICAS = 65_536
@@ -31,9 +33,14 @@ class Cluster(Description):
             its length.
         router: which replica a request goes to, see `inferq.systems.routers`; or an object of a class of your
             own, see `inferq.Router`.
+        autoscaler: what says how many replicas there are as time goes by; `replicas` are there at the
+            beginning, by default its `min`. None: they are always as many.
+        failures: when replicas die; None: never.
 
     Raises:
-        ConfigError: no engine, no replica, a part of the wrong kind; it names the field.
+        ConfigError: no engine, no replica, a part of the wrong kind; `replicas` beyond the limits of the
+            autoscaler, a list of engines beside one, a death of a replica that does not exist; it names the
+            field.
 
     Example:
         Two replicas serve two requests at once, one replica with one seat serves one after the other:
@@ -55,12 +62,16 @@ class Cluster(Description):
     engines: Engine | Sequence[Engine]
     replicas: int | None = field(default=None, kw_only=True)
     router: Router = field(default=RoundRobin(), kw_only=True)
+    autoscaler: Autoscaler | None = field(default=None, kw_only=True)
+    failures: Failures | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the parts, and fill in the number of replicas."""
         engines, replicas = self.engines, plain("replicas", self.replicas, (int, type(None)))
+        autoscaler = plain("autoscaler", self.autoscaler, (Autoscaler, type(None)))
         if isinstance(engines, Engine):
-            replicas = 1 if replicas is None else replicas
+            if replicas is None:
+                replicas = autoscaler.min if isinstance(autoscaler, Autoscaler) else 1
             if not 1 <= replicas <= MOST_REPLICAS:  # type: ignore[operator]  # a whole number
                 raise ConfigError("replicas", f"must be from 1 to {MOST_REPLICAS}, is {replicas}")
         else:
@@ -79,6 +90,33 @@ class Cluster(Description):
         object.__setattr__(self, "replicas", replicas)
         plain("router", self.router, (Router,))
         self.router.to_json()
+        plain("failures", self.failures, (Failures, type(None)))
+        self._check_coming_and_going()
+
+    @property
+    def places(self) -> int:
+        """The most replicas that there may be at once."""
+        assert self.replicas is not None
+        return self.replicas if self.autoscaler is None else self.autoscaler.max
+
+    def _check_coming_and_going(self) -> None:
+        """Hold the autoscaler and the failures against the replicas."""
+        scaler, replicas = self.autoscaler, self.replicas
+        assert replicas is not None
+        if scaler is not None and not isinstance(self.engines, Engine):
+            raise ConfigError(
+                "autoscaler", "starts replicas of one engine; a list says of each replica which engine it is"
+            )
+        if scaler is not None and not scaler.min <= replicas <= scaler.max:
+            raise ConfigError(
+                "replicas", f"must be from {scaler.min} to {scaler.max} as the autoscaler's, is {replicas}"
+            )
+        for place, (_, replica) in enumerate(() if self.failures is None else self.failures.at):
+            if replica >= self.places:
+                raise ConfigError(
+                    f"failures.at[{place}]",
+                    f"replica {replica} does not exist: there are {self.places}, counted from 0",
+                )
 
     def to_json(self) -> dict[str, Any]:
         """The cluster as JSON-ready values, with its `kind`; the inverse of `from_json`.
@@ -93,6 +131,8 @@ class Cluster(Description):
             else [one.to_json() for one in engines],
             "replicas": self.replicas,
             "router": self.router.to_json(),
+            **({} if self.autoscaler is None else {"autoscaler": self.autoscaler.to_json()}),
+            **({} if self.failures is None else {"failures": self.failures.to_json()}),
         }
 
     @classmethod
@@ -101,7 +141,8 @@ class Cluster(Description):
 
         Args:
             description: `engines`, a table as `Engine.from_json` takes it, or a list of such tables;
-                optionally `replicas` and `router`, a table with its `kind` or its name alone.
+                optionally `replicas`, `router`, a table with its `kind` or its name alone, `autoscaler` and
+                `failures`.
 
         Raises:
             ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router

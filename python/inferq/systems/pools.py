@@ -16,9 +16,11 @@ from inferq.description import held
 from inferq.errors import ConfigError
 from inferq.scheduler.by_key import ByKey, queue_keys
 from inferq.scheduler.slot_greedy import SlotGreedy
+from inferq.systems.autoscaler import Autoscaler, ScalingPolicy
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
 from inferq.systems.engine import Engine
+from inferq.systems.failures import Failures
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.routers import Router
@@ -37,6 +39,15 @@ class Pool:
     router: Router | None = None
     hands_to: tuple[int, Link] | None = None
     """The place of the pool that decodes what this one has prefilled, and the way there."""
+    open: int = 0
+    """How many replicas are there at the beginning, where they come and go."""
+    autoscaler: Autoscaler | None = None
+    failures: Failures | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether all of its replicas serve all the time."""
+        return self.autoscaler is None and self.failures is None
 
     def to_json(self) -> dict[str, Any]:
         """The pool in the form that the core reads."""
@@ -47,6 +58,14 @@ class Pool:
             "paths": list(self.paths),
             "router": None if self.router is None else self.router.to_json(),
             "hands_to": to,
+            **({} if self.stays else {"capacity": self._capacity()}),
+        }
+
+    def _capacity(self) -> dict[str, Any]:
+        return {
+            "open": self.open,
+            "autoscaler": self.autoscaler and self.autoscaler.to_json(),
+            "failures": self.failures and self.failures.to_json(),
         }
 
 
@@ -104,7 +123,15 @@ def entries(network: Network) -> list[int]:
 def _of_cluster(cluster: Cluster) -> Pool:
     if isinstance(cluster.engines, Engine):
         assert cluster.replicas is not None
-        return Pool((cluster.engines,), (cluster.replicas,), ("engines",), cluster.router)
+        return Pool(
+            (cluster.engines,),
+            (cluster.places,),
+            ("engines",),
+            cluster.router,
+            open=cluster.replicas,
+            autoscaler=cluster.autoscaler,
+            failures=cluster.failures,
+        )
     kinds: list[Engine] = []
     counts: list[int] = []
     paths: list[str] = []
@@ -115,7 +142,14 @@ def _of_cluster(cluster: Cluster) -> Pool:
             kinds.append(engine)
             counts.append(1)
             paths.append(f"engines[{place}]")
-    return Pool(tuple(kinds), tuple(counts), tuple(paths), cluster.router)
+    return Pool(
+        tuple(kinds),
+        tuple(counts),
+        tuple(paths),
+        cluster.router,
+        open=len(cluster.engines),
+        failures=cluster.failures,
+    )
 
 
 def _moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
@@ -131,12 +165,13 @@ def _moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
 
 
 def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
-    """The user-defined schedulers and routers of pools, where the core finds them.
+    """The user-defined schedulers, routers and autoscaling policies of pools, where the core finds them.
 
     Replicas must not share what a scheduler remembers, so that each has a copy, but for an engine `alone`.
     """
     schedulers: list[tuple[int, int, list[Any]]] = []
     routers: list[tuple[int, Router]] = []
+    scalers: list[tuple[int, ScalingPolicy]] = []
     for place, pool in enumerate(pools):
         for which, (engine, count) in enumerate(zip(pool.engines, pool.counts, strict=True)):
             if engine.scheduler.is_user_defined():
@@ -145,7 +180,9 @@ def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
                 schedulers.append((place, which, objects))
         if pool.router is not None and pool.router.is_user_defined():
             routers.append((place, pool.router))
-    return {"schedulers": schedulers, "routers": routers}
+        if pool.autoscaler is not None and pool.autoscaler.policy.is_user_defined():
+            scalers.append((place, pool.autoscaler.policy))
+    return {"schedulers": schedulers, "routers": routers, "scalers": scalers}
 
 
 def keys(

@@ -1,11 +1,11 @@
 //! Requests come: from clients, or from another replica with their context. One that waits too long goes.
 
 use super::drafts::Drafting;
-use super::{Departure, Full, Replica, Role};
+use super::{Departure, Full, Replica, Stranded};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::kv::Segment;
-use crate::request::{Phase, Place};
+use crate::request::{History, Phase, Place, Request};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 use crate::workload::Arrival;
@@ -52,14 +52,71 @@ impl Replica {
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, Drafting::default());
         }
-        if self.role == Role::Prefill && !self.state.blocks.has_cache() {
-            if self.prefixes.len() <= place.index() {
-                self.prefixes.resize_with(place.index() + 1, Vec::new);
-            }
-            self.prefixes[place.index()] = content.to_vec();
+        if self.keeps_prefixes {
+            self.keep_prefix(place, content);
         }
         self.queue(place, arrival.prompt_tokens, arrival.at)?;
         Ok(place)
+    }
+
+    #[inline(never)]
+    fn keep_prefix(&mut self, place: Place, content: &[Segment]) {
+        if self.prefixes.len() <= place.index() {
+            self.prefixes.resize_with(place.index() + 1, Vec::new);
+        }
+        self.prefixes[place.index()] = content.to_vec();
+    }
+
+    /// A request comes that has waited for a replica, or whose own has died: its prompt is longer by the tokens that its
+    /// client has. One that can never fit is rejected.
+    pub(crate) fn arrive_late(
+        &mut self,
+        stranded: Stranded,
+        now: Instant,
+        results: &mut Recorder,
+    ) -> Result<Option<Place>> {
+        let Stranded { emitted, ref history, .. } = stranded;
+        let mut arrival = history.arrival;
+        let (prompt_tokens, output_tokens) = (arrival.prompt_tokens + emitted, arrival.output_tokens - emitted);
+        if let Some(reason) = self.refuses(&Arrival { prompt_tokens, output_tokens, ..arrival }) {
+            results.refuse(&arrival, reason);
+            stranded.leave(self.index, Status::Rejected, now, results);
+            return Ok(None);
+        }
+        if self.is_too_long(&arrival) {
+            let shorter = self.cut_to_length(&arrival);
+            results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
+            arrival = shorter;
+        }
+        let Stranded { history, content, drafting, accepted, .. } = stranded;
+        let retries = history.retries();
+        let request = Request::sent(&arrival, emitted, now);
+        self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens - emitted);
+        let place = self.state.requests.put(request, History { arrival, ..history.sent(retries, now) });
+        self.state.blocks.open(place, &content, &arrival);
+        self.accepted.put(place, accepted);
+        if let Some(drafts) = &mut self.state.drafts {
+            drafts.open(place, drafting);
+        }
+        if self.keeps_prefixes {
+            self.keep_prefix(place, &content);
+        }
+        self.queue(place, arrival.prompt_tokens, now)?;
+        Ok(Some(place))
+    }
+
+    /// It may die: what its requests begin with is kept, so that they can be sent elsewhere.
+    pub(crate) fn may_die(&mut self) {
+        self.keeps_prefixes = !self.state.blocks.has_cache();
+    }
+
+    /// It stands in the place of another one and goes on with its counts.
+    pub(crate) fn replace(&mut self, other: &Replica) {
+        let (state, before) = (&mut self.state, &other.state);
+        state.prefilled_tokens = before.prefilled_tokens;
+        state.emitted_tokens = before.emitted_tokens;
+        state.brought_tokens = before.prefilled_tokens + before.emitted_tokens;
+        state.cached_tokens = before.cached_tokens;
     }
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.
@@ -143,5 +200,19 @@ impl Replica {
         let running = if self.is_idle { 0 } else { self.stretch.count };
         self.state.end_soon(place, running);
         Ok(false)
+    }
+}
+
+impl Stranded {
+    /// A request that had no replica yet; of its drafts the workload says this.
+    pub(crate) fn new(arrival: Arrival, content: &[Segment], accepted: &[u16]) -> Stranded {
+        let (history, drafting) = (History::new(arrival), Drafting::default());
+        Stranded { emitted: 0, history, content: content.to_vec(), drafting, accepted: accepted.to_vec() }
+    }
+
+    /// It leaves, or is still here when the run ends.
+    pub(crate) fn leave(&self, replica: u32, status: Status, now: Instant, results: &mut Recorder) {
+        results.drafts(&self.history.arrival, self.drafting.drafted, self.drafting.accepted);
+        results.leave(&self.history, replica, status, now);
     }
 }

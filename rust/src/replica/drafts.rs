@@ -306,7 +306,7 @@ impl Replica {
                 drafting.in_flight = 1 + of_row;
                 drafts.unsettled.push((chunk.place, 1 + of_row - out));
             }
-            if goes_on && self.role != Role::Whole && history.hand_off.is_none() {
+            if goes_on && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
             }
         }

@@ -68,8 +68,9 @@ pub struct Replica {
     /// Requests that are about to depart.
     departing: Vec<Place>,
     departures: Vec<Departure>,
-    /// With what prompts begin, by place: of requests that go on elsewhere, where no cache knows it.
+    /// With what prompts begin, by place: of requests that may go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
+    keeps_prefixes: bool,
     /// What the workload says of drafts.
     accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
@@ -108,6 +109,19 @@ pub struct Departure {
     accepted: Vec<u16>,
 }
 
+/// A request that has no replica: none is open, or its own has died.
+#[derive(Clone, Debug)]
+pub(crate) struct Stranded {
+    /// Output tokens that its client has.
+    pub(crate) emitted: u32,
+    pub(crate) history: History,
+    /// With what its prompt begins.
+    pub(crate) content: Vec<Segment>,
+    /// How it stands with its drafts, and what the workload says of them.
+    drafting: Drafting,
+    accepted: Vec<u16>,
+}
+
 /// Blocks of a request that went elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
@@ -137,6 +151,7 @@ impl Replica {
     ) -> Replica {
         let speculation = engine.scheduler.speculates();
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
+        let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
         let moduli = engine.timing.moduli().to_vec();
         let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
@@ -204,6 +219,7 @@ impl Replica {
             departing: Vec::new(),
             departures: Vec::new(),
             prefixes: Vec::new(),
+            keeps_prefixes,
             accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),

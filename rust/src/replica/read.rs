@@ -162,6 +162,11 @@ impl Replica {
         self.state.iterations == 0
     }
 
+    /// Requests that its scheduler may admit at once.
+    pub(crate) fn seats(&self) -> u64 {
+        self.state.limits.max_seqs
+    }
+
     /// The tokens that its scheduler may load in an iteration.
     pub fn token_budget(&self) -> u64 {
         self.state.limits.token_budget

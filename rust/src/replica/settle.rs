@@ -4,7 +4,7 @@ use super::features::{Features, Full, Plain};
 use super::late::LateToken;
 use super::state::{Chunk, State};
 use super::stretch::Stretch;
-use super::{Departure, Held, Replica, Role, end_after};
+use super::{Departure, Held, Replica, Role, Stranded, end_after};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::request::{FirstToken, NOT_ODD, Phase, Place};
@@ -200,7 +200,7 @@ impl Replica {
                     continue;
                 }
             }
-            if F::ANY && self.role != Role::Whole && history.hand_off.is_none() {
+            if F::ANY && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
@@ -297,23 +297,7 @@ impl Replica {
     /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
     /// still here stays unfinished. What the cache knows of them counts too, whether or not it was asked for.
     pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
-        let mut under_way = u64::from(!self.is_idle);
-        if !self.is_idle {
-            self.is_idle = true;
-            let Stretch { start, pace, count, .. } = self.stretch;
-            let whole = pace.count_within(end.since(start), count)?;
-            if whole > 0 {
-                under_way = u64::from(whole < count);
-                (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
-                // No batch is planned any more; what was in flight is still known as late as it was.
-                let ahead = self.state.ahead.take();
-                self.settle_stretch::<Full>(results)?;
-                self.state.ahead = ahead;
-                if whole < count && self.state.blocks.has_cache() {
-                    self.state.begin_again();
-                }
-            }
-        }
+        let under_way = self.break_off(end, results)?;
         let live: Vec<Place> = self.state.live().collect();
         for place in live {
             self.state.publish_decodes(place, under_way);
@@ -324,6 +308,54 @@ impl Replica {
             results.leave(self.state.requests.history(place), self.index, Status::Unfinished, end);
         }
         Ok(())
+    }
+
+    /// Settles the iterations of the running stretch that are over at `end`; says how many are under way. None runs then.
+    fn break_off(&mut self, end: Instant, results: &mut Recorder) -> Result<u64> {
+        if self.is_idle {
+            return Ok(0);
+        }
+        self.is_idle = true;
+        let Stretch { start, pace, count, .. } = self.stretch;
+        let whole = pace.count_within(end.since(start), count)?;
+        if whole > 0 {
+            (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
+            // No batch is planned any more; what was in flight is still known as late as it was.
+            let ahead = self.state.ahead.take();
+            self.settle_stretch::<Full>(results)?;
+            self.state.ahead = ahead;
+            if whole < count && self.state.blocks.has_cache() {
+                self.state.begin_again();
+            }
+        }
+        Ok(u64::from(whole < count))
+    }
+
+    /// The replica dies: what was emitted by then counts, and everything else is gone. Gives what is left of the requests
+    /// that were here, in no order; another replica takes its place.
+    pub(crate) fn kill(&mut self, now: Instant, results: &mut Recorder) -> Result<Vec<Stranded>> {
+        let under_way = self.break_off(now, results)?;
+        let live: Vec<Place> = self.state.live().collect();
+        let mut stranded = Vec::with_capacity(live.len());
+        for place in live {
+            self.state.publish_decodes(place, under_way);
+            if self.state.requests.at(place).phase() == Phase::Decoding {
+                self.state.leave_decodes(place);
+            }
+            let content = match self.prefixes.get_mut(place.index()) {
+                Some(content) => std::mem::take(content),
+                None => self.state.blocks.content(place),
+            };
+            let drafting = self.state.drafting_of(place);
+            let accepted = self.accepted.take(place);
+            let (request, mut history) = self.state.requests.take(place);
+            if history.admitted == now {
+                // Batches are formed when all else has happened: the one that follows at once has not begun.
+                (history.admitted, history.cached_tokens) = (Instant::NEVER, 0);
+            }
+            stranded.push(Stranded { emitted: request.emitted, history, content, drafting, accepted });
+        }
+        Ok(stranded)
     }
 }
 

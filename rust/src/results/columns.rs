@@ -236,6 +236,8 @@ request_columns! {
     drafted_tokens: i32 = RequestRows::keeps_drafts, Block::drafted_tokens;
     /// Those of them that became tokens of its output.
     accepted_tokens: i32 = RequestRows::keeps_drafts, Block::accepted_tokens;
+    /// How often it was sent again because its replica had died; empty where none can.
+    retries: u32 = RequestRows::keeps_retries, Block::retries;
     /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
     /// others: for a stage of a job, the job's arrival. Empty where no request waits for others.
     elapsed_s: f64 = RequestRows::keeps_arrivals, Block::elapsed_s;
@@ -424,6 +426,11 @@ impl<'a> Block<'a> {
 
     fn accepted_tokens(&self, cells: &mut [i32]) -> usize {
         self.rows.accepted_tokens.fill(self.first, cells);
+        0
+    }
+
+    fn retries(&self, cells: &mut [u32]) -> usize {
+        self.rows.retries.fill(self.first, cells);
         0
     }
 

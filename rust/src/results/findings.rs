@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::plan::Limits;
-use crate::results::{Cut, Rejections, Status, Work};
+use crate::results::{Cut, Rejections, STATUSES, Status, Work};
 use crate::timing::Beyond;
 
 /// What findings are drawn from.
 pub(crate) struct Facts<'a> {
-    pub(crate) by_status: [u64; 4],
+    pub(crate) by_status: [u64; STATUSES],
     pub(crate) rejections: &'a [Rejections],
     pub(crate) cut: Cut,
     pub(crate) most_preempted: u32,
@@ -16,6 +16,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) of_schedulers: &'a BTreeSet<&'static str>,
     pub(crate) waiting_at_last_arrival: u64,
     pub(crate) stalled: bool,
+    pub(crate) stranded: u64,
+    pub(crate) missed_deaths: usize,
     pub(crate) drained: usize,
     pub(crate) work: &'a Work,
     pub(crate) token_budget: u64,
@@ -38,6 +40,12 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
     if facts.stalled {
         findings.push(format!(
             "stalled: the scheduler left {unfinished} requests in the queue although nothing else was left to happen"
+        ));
+    }
+    if facts.stranded > 0 {
+        findings.push(format!(
+            "stranded: {} of {total} requests wait for a replica: all are dead, and none is started again",
+            facts.stranded
         ));
     }
     for Rejections { reason, first, count } in facts.rejections {
@@ -110,6 +118,16 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
     if facts.taken_back > 0 {
         let taken_back = facts.taken_back;
         findings.push(format!("abandoned: the clients of {taken_back} of {total} requests took them back"));
+    }
+    let lost = facts.by_status[Status::Lost as usize];
+    if lost > 0 {
+        findings.push(format!("lost: {lost} of {total} requests died with their replicas and were not sent again"));
+    }
+    if facts.missed_deaths > 0 {
+        findings.push(format!(
+            "no one to die: {} of the deaths that were told named a replica that was not there then",
+            facts.missed_deaths
+        ));
     }
     findings
 }

@@ -43,8 +43,10 @@ pub enum Status {
     Abandoned = 2,
     /// The run ended first.
     Unfinished = 3,
+    /// Its replica died, and it was not sent again.
+    Lost = 4,
     /// It waited for others, and never arrived.
-    Awaited = 4,
+    Awaited = 5,
 }
 
 /// A stretch of identical iterations.
@@ -122,6 +124,39 @@ pub struct BlockOperations {
     pub evicted: u64,
 }
 
+/// What happened to a replica, where replicas come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FleetEvent {
+    /// When.
+    pub at: Instant,
+    /// Which.
+    pub replica: u32,
+    /// What.
+    pub change: Change,
+    /// Replicas of its pool that take requests, after it.
+    pub open: u32,
+    /// Replicas of its pool that come, those under repair among them.
+    pub starting: u32,
+    /// Replicas of its pool that finish what they have.
+    pub draining: u32,
+}
+
+/// What can happen to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Change {
+    /// It was asked for.
+    Asked = 0,
+    /// It takes requests.
+    Ready = 1,
+    /// It takes none any more.
+    Drains = 2,
+    /// It is gone.
+    Ended = 3,
+    /// It died.
+    Died = 4,
+}
+
 /// Whole-number totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -138,8 +173,13 @@ pub struct Totals {
     /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
     pub sojourn: u128,
     /// Requests by [`Status`].
-    pub by_status: [u64; 4],
+    pub by_status: [u64; STATUSES],
+    /// ∫ number of replicas that are paid for dt, in attoseconds: from the asking to the end.
+    pub replica_time: u128,
 }
+
+/// The ways in which a request that arrived can end.
+pub const STATUSES: usize = 5;
 
 /// Everything that a run leaves behind, with the rows of its requests or the columns that were made of them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -158,6 +198,8 @@ pub struct Results<Requests = RequestRows> {
     pub work: Work,
     /// What the prefix caches did, in order of their replicas; a replica without one has no row.
     pub block_operations: Vec<BlockOperations>,
+    /// What happened to replicas, in order; empty where none comes or goes.
+    pub fleet_events: Vec<FleetEvent>,
     /// Requests that were still here when nothing was left to come, and were served because no other would join
     /// them (rule 5), by id.
     pub drained: Vec<u32>,
@@ -170,10 +212,33 @@ pub struct Results<Requests = RequestRows> {
 impl Results {
     /// The same with columns of the requests, which are those of this workload.
     pub fn with_columns(self, workload: &Workload) -> Results<RequestColumns> {
-        let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
-            self;
+        let Results {
+            requests,
+            tbt,
+            timeline,
+            iterations,
+            batches,
+            work,
+            block_operations,
+            fleet_events,
+            drained,
+            findings,
+            totals,
+        } = self;
         let requests = requests.columns(workload, None);
-        Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals }
+        Results {
+            requests,
+            tbt,
+            timeline,
+            iterations,
+            batches,
+            work,
+            block_operations,
+            fleet_events,
+            drained,
+            findings,
+            totals,
+        }
     }
 }
 
@@ -330,6 +395,11 @@ impl Recorder {
         self.results.requests.keep_drafts();
     }
 
+    /// Keeps how often requests were sent again.
+    pub(crate) fn keep_retries(&mut self) {
+        self.results.requests.keep_retries();
+    }
+
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.results.requests.keep_hand_offs();
@@ -458,6 +528,12 @@ impl Recorder {
         self.left += 1;
     }
 
+    /// Why a request that has been in the system since its arrival is about to leave rejected.
+    #[cold]
+    pub(crate) fn refuse(&mut self, arrival: &Arrival, reason: &'static str) {
+        Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
+    }
+
     /// The output of a request that has arrived ends so many tokens before the workload says.
     #[cold]
     pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
@@ -494,7 +570,7 @@ impl Recorder {
         self.results.requests.leave(row, request, replica, status, first_token, left);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
-        if status == Status::Abandoned {
+        if !matches!(status, Status::Finished | Status::Unfinished) {
             self.tell_left(request.arrival.id, status);
         }
     }
@@ -510,12 +586,18 @@ impl Recorder {
         self.cancelled.insert(id);
     }
 
+    /// Was a request that is about to leave taken back?
+    pub(crate) fn ends_taken_back(&mut self, id: u32) -> bool {
+        let is_cancelled = self.cancelled.remove(&id);
+        self.taken_back += u64::from(is_cancelled);
+        is_cancelled
+    }
+
     /// A request has its last token. Was it taken back, so that it has left without an answer?
     #[cold]
     fn ends_cancelled(&mut self, request: &History, replica: u32, left: Instant) -> bool {
-        let is_cancelled = self.cancelled.remove(&request.arrival.id);
+        let is_cancelled = self.ends_taken_back(request.arrival.id);
         if is_cancelled {
-            self.taken_back += 1;
             self.leave(request, replica, Status::Abandoned, left);
         } else if let Some(finished) = &mut self.finished {
             finished.push(request.arrival.id);

@@ -40,6 +40,9 @@ pub struct RequestRows {
     pub(super) drafted_tokens: Rare<i32>,
     pub(super) accepted_tokens: Rare<i32>,
     keeps_drafts: bool,
+    /// How often requests were sent again.
+    pub(super) retries: Rare<u32>,
+    keeps_retries: bool,
     pub(super) hand_offs: Rare<HandOffRow>,
     keeps_hand_offs: bool,
     /// Arrivals, where they are not the workload's.
@@ -183,6 +186,15 @@ impl RequestRows {
         self.accepted_tokens.set(row, accepted as i32, rows);
     }
 
+    pub(super) fn keeps_retries(&self) -> bool {
+        self.keeps_retries
+    }
+
+    /// Keeps how often requests were sent again.
+    pub(crate) fn keep_retries(&mut self) {
+        self.keeps_retries = true;
+    }
+
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.keeps_hand_offs = true;
@@ -225,7 +237,7 @@ impl RequestRows {
         self.replicas.set(row, replica, self.rows.len());
         let is_usual = status == Status::Finished
             && history.preemptions | history.cached_tokens == 0
-            && history.hand_off.is_none()
+            && history.detour.is_none()
             && self.arrivals.is_none();
         if !is_usual {
             self.note(row, status, history.arrival.at);
@@ -262,7 +274,8 @@ impl RequestRows {
         self.preemptions.set(row, history.preemptions, rows);
         self.cached_tokens.set(row, history.cached_tokens as i32, rows);
         self.discarded_tokens.set(row, history.discarded_tokens as i64, rows);
-        if let Some(hand_off) = &history.hand_off {
+        self.retries.set(row, history.retries(), rows);
+        if let Some(hand_off) = history.hand_off() {
             let of_row = HandOffRow { from: hand_off.from, prefilled: hand_off.prefilled, resumed: hand_off.resumed };
             self.hand_offs.set(row, of_row, rows);
         }
@@ -284,6 +297,7 @@ impl RequestRows {
         self.cut_tokens.scatter(&part.cut_tokens, &to, rows);
         self.drafted_tokens.scatter(&part.drafted_tokens, &to, rows);
         self.accepted_tokens.scatter(&part.accepted_tokens, &to, rows);
+        self.retries.scatter(&part.retries, &to, rows);
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
@@ -314,6 +328,7 @@ impl RequestRows {
         self.cut_tokens.resize(rows);
         self.drafted_tokens.resize(rows);
         self.accepted_tokens.resize(rows);
+        self.retries.resize(rows);
         self.hand_offs.resize(rows);
     }
 
@@ -331,6 +346,8 @@ impl RequestRows {
             drafted_tokens: self.drafted_tokens.take_first(rows),
             accepted_tokens: self.accepted_tokens.take_first(rows),
             keeps_drafts: self.keeps_drafts,
+            retries: self.retries.take_first(rows),
+            keeps_retries: self.keeps_retries,
             hand_offs: self.hand_offs.take_first(rows),
             keeps_hand_offs: self.keeps_hand_offs,
             arrivals: self.arrivals.as_mut().map(|arrivals| take_first(arrivals, rows)),

@@ -29,7 +29,7 @@ impl Sample for BySession {
 
 /// Sessions go to the replicas by turns, in the order of their first requests; a request without a session is one of its
 /// own. With `spill`, a session whose replica has more than so many times the mean number of requests moves to the one that
-/// has the fewest, and lives there.
+/// has the fewest, and lives there. One whose replica is open no more begins anew, as a session that was never seen.
 #[derive(Debug)]
 struct BySessionRouter {
     spill: Option<f64>,
@@ -39,8 +39,8 @@ struct BySessionRouter {
 
 impl BySessionRouter {
     fn turn(&mut self, fleet: &Fleet) -> usize {
-        let replica = self.next;
-        self.next = (replica + 1) % fleet.len();
+        let replica = fleet.next_open(self.next);
+        self.next = replica + 1;
         replica
     }
 
@@ -49,7 +49,7 @@ impl BySessionRouter {
         self.spill.is_some_and(|spill| {
             let requests = fleet.requests();
             let all: u64 = requests.iter().copied().map(u64::from).sum();
-            (u64::from(requests[home]) * requests.len() as u64) as f64 > spill * all as f64
+            (u64::from(requests[home]) * fleet.len() as u64) as f64 > spill * all as f64
         })
     }
 }
@@ -57,7 +57,7 @@ impl BySessionRouter {
 impl Router for BySessionRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let Some(session) = arrival.session else { return Ok(self.turn(fleet)) };
-        let home = match self.homes.get(&session) {
+        let home = match self.homes.get(&session).filter(|&&home| fleet.is_open(home)) {
             Some(&home) if !self.is_full(home, fleet) => return Ok(home),
             Some(_) => fleet.with_fewest_requests(),
             None => self.turn(fleet),

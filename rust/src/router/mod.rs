@@ -66,10 +66,21 @@ pub struct Fleet {
 /// Replicas that one router chooses from.
 pub(crate) struct Pool {
     pub(crate) replicas: Range<usize>,
+    /// Those that take requests, where they come and go; `None`: all, always.
+    open: Option<Open>,
     /// The requests at each before its place here: the least names the lowest replica that has the fewest.
     fewest: Tournament<u64>,
     /// Those replicas by the measure that the router asks for.
     ranking: Option<Ranking>,
+}
+
+/// The replicas of a pool that take requests now.
+#[derive(Debug)]
+struct Open {
+    /// Their places, in order.
+    places: Vec<usize>,
+    /// Of each place, is it one of them?
+    are: Vec<bool>,
 }
 
 /// The number of requests at a replica, before its place.
@@ -81,7 +92,7 @@ fn before_place(requests: u32, place: usize) -> u64 {
 impl Fleet {
     /// Replicas of which nothing can be seen but their number.
     pub(crate) fn of_strangers(count: usize) -> Fleet {
-        let pools = vec![Pool { replicas: 0..count, fewest: Tournament::default(), ranking: None }];
+        let pools = vec![Pool { replicas: 0..count, open: None, fewest: Tournament::default(), ranking: None }];
         Fleet { pools, requests: vec![0; count], ..Fleet::default() }
     }
 
@@ -96,7 +107,46 @@ impl Fleet {
         self.is_ranked |= ranking.is_some();
         let mut fewest = Tournament::new(count, u64::MAX, u64::MAX);
         (0..count).for_each(|place| fewest.set(place, before_place(0, place)));
-        self.pools.push(Pool { replicas: first..first + count, fewest, ranking });
+        self.pools.push(Pool { replicas: first..first + count, open: None, fewest, ranking });
+    }
+
+    /// From now on the replicas of a pool come and go; none takes requests as yet.
+    pub(crate) fn close_all(&mut self, pool: usize) {
+        let Pool { replicas, open, .. } = &mut self.pools[pool];
+        *open = Some(Open { places: Vec::new(), are: vec![false; replicas.len()] });
+        replicas.clone().for_each(|replica| self.hide(replica));
+    }
+
+    /// A replica among those of all pools takes requests from now on, or takes none any more.
+    pub(crate) fn set_open(&mut self, replica: usize, is_open: bool) {
+        let pool = &mut self.pools[self.pool_of[replica] as usize];
+        let place = replica - pool.replicas.start;
+        let Some(open) = &mut pool.open else { return };
+        open.are[place] = is_open;
+        match (open.places.binary_search(&place), is_open) {
+            (Err(at), true) => open.places.insert(at, place),
+            (Ok(at), false) => drop(open.places.remove(at)),
+            _ => {}
+        }
+        if is_open {
+            self.set_requests(replica, self.replicas[replica].requests() as u32);
+        } else {
+            self.hide(replica);
+        }
+        self.touch(replica);
+    }
+
+    /// A router does not see what is at a replica that takes no requests.
+    fn hide(&mut self, replica: usize) {
+        self.requests[replica] = 0;
+        let pool = &mut self.pools[self.pool_of[replica] as usize];
+        pool.fewest.set(replica - pool.replicas.start, u64::MAX);
+    }
+
+    /// Replicas of a pool that take requests.
+    pub(crate) fn open_replicas(&self, pool: usize) -> usize {
+        let Pool { replicas, open, .. } = &self.pools[pool];
+        open.as_ref().map_or(replicas.len(), |open| open.places.len())
     }
 
     /// The pool of a replica among those of all pools.
@@ -135,9 +185,12 @@ impl Fleet {
 
     #[inline(never)]
     fn set_requests(&mut self, replica: usize, requests: u32) {
-        self.requests[replica] = requests;
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;
+        if pool.open.as_ref().is_some_and(|open| !open.are[place]) {
+            return;
+        }
+        self.requests[replica] = requests;
         pool.fewest.set(place, before_place(requests, place));
     }
 
@@ -146,10 +199,10 @@ impl Fleet {
         self.replicas.iter().map(Replica::next_instant).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Number of replicas.
+    /// Number of replicas that take requests: where none comes or goes, all.
     #[inline]
     pub fn len(&self) -> usize {
-        self.pools[self.pool].replicas.len()
+        self.open_replicas(self.pool)
     }
 
     /// Is there none?
@@ -157,12 +210,40 @@ impl Fleet {
         self.len() == 0
     }
 
+    /// Number of replicas, open or not: each has a place below it, at which it is named.
+    #[inline]
+    pub fn places(&self) -> usize {
+        self.pools[self.pool].replicas.len()
+    }
+
+    /// Is there a replica at this place that takes requests?
+    #[inline]
+    pub fn is_open(&self, place: usize) -> bool {
+        let Pool { replicas, open, .. } = &self.pools[self.pool];
+        open.as_ref().map_or(place < replicas.len(), |open| open.are.get(place) == Some(&true))
+    }
+
+    /// The place of an open replica by its number among them.
+    #[inline]
+    pub fn nth_open(&self, number: usize) -> usize {
+        self.pools[self.pool].open.as_ref().map_or(number, |open| open.places[number])
+    }
+
+    /// The place of the first open replica from one on, and around.
+    #[inline]
+    pub fn next_open(&self, from: usize) -> usize {
+        match &self.pools[self.pool].open {
+            None => from % self.places(),
+            Some(open) => open.places[open.places.partition_point(|&place| place < from) % open.places.len()],
+        }
+    }
+
     /// The instant at which the router is asked.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Requests at each replica, waiting and running.
+    /// Requests at each replica, waiting and running, by its place; none where it is not open.
     #[inline]
     pub fn requests(&self) -> &[u32] {
         &self.requests[self.pools[self.pool].replicas.clone()]
@@ -274,12 +355,13 @@ impl Fleet {
     /// What the next one has, and which it is.
     fn next_ranked(&mut self, rest: &mut Rest) -> Result<Option<(u64, u32)>> {
         let (ranking, scene) = self.ranking()?;
-        ranking.next(rest, scene)
+        Ok(ranking.next(rest, scene)?.filter(|&(score, _)| score < ranking::CLOSED))
     }
 
     fn ranking(&mut self) -> Result<(&mut Ranking, Scene<'_>)> {
-        let Pool { replicas, ranking, .. } = &mut self.pools[self.pool];
-        let scene = Scene { replicas: &self.replicas[replicas.clone()], now: self.now };
+        let Pool { replicas, open, ranking, .. } = &mut self.pools[self.pool];
+        let open = open.as_ref().map(|open| &open.are[..]);
+        let scene = Scene { replicas: &self.replicas[replicas.clone()], open, now: self.now };
         match ranking {
             Some(ranking) => Ok((ranking, scene)),
             None => Err(Error::config("router", "asks for the least of a measure that it does not name")),
@@ -288,8 +370,10 @@ impl Fleet {
 
     /// The lowest replica for which a number that has to be worked out is least.
     fn least<T: PartialOrd>(&mut self, mut number: impl FnMut(&mut Self, usize) -> Result<T>) -> Result<usize> {
-        let mut least = (number(self, 0)?, 0);
-        for replica in 1..self.len() {
+        let first = self.nth_open(0);
+        let mut least = (number(self, first)?, first);
+        for open in 1..self.len() {
+            let replica = self.nth_open(open);
             let of_this = number(self, replica)?;
             if of_this < least.0 {
                 least = (of_this, replica);

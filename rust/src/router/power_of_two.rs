@@ -25,13 +25,13 @@ struct PowerOfTwoRouter {
 impl Router for PowerOfTwoRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if fleet.len() == 1 {
-            return Ok(0);
+            return Ok(fleet.nth_open(0));
         }
         let id = u64::from(arrival.id);
         let one = below(self.stream.word(id, self.draw), fleet.len());
         let other = below(self.stream.word(id, self.draw + 1), fleet.len() - 1);
         let other = other + usize::from(other >= one);
-        let (low, high) = (one.min(other), one.max(other));
+        let (low, high) = (fleet.nth_open(one.min(other)), fleet.nth_open(one.max(other)));
         Ok(if fleet.requests()[high] < fleet.requests()[low] { high } else { low })
     }
 }

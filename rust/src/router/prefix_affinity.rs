@@ -71,6 +71,9 @@ impl PrefixAffinityRouter {
         let mut rest = fleet.ranked()?;
         for &replica in few {
             let replica = replica as usize;
+            if !fleet.is_open(replica) {
+                continue;
+            }
             let uncached = prompt - self.cached(replica, fleet)?;
             best = lower(best, (self.cost(uncached, fleet.blocks(replica)? * fleet.block_tokens(replica)), replica));
         }

@@ -34,7 +34,8 @@ impl Sample for PrefixHash {
 }
 
 /// Consistent hashing. Every replica has [`PLACES`] places on a ring, a prefix has one, and goes to the replica that comes
-/// first from there on. So another replica takes its share from all others and moves nothing between them.
+/// first from there on, of those that are open. So another replica takes its share from all others and moves nothing
+/// between them.
 ///
 /// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) those are passed over that have `load_factor` times the mean
 /// number of requests, the newcomer counted, rounded up.
@@ -71,18 +72,19 @@ impl Router for PrefixHashRouter {
         if self.ring.is_empty() {
             let stream = Stream::new(0, Source::Ring);
             let places = |replica: usize| (0..PLACES).map(move |place| (stream.word(replica as u64, place), replica));
-            self.ring = (0..fleet.len()).flat_map(places).collect();
+            self.ring = (0..fleet.places()).flat_map(places).collect();
             self.ring.sort_unstable();
         }
         let place = self.place(fleet.content(), arrival);
         let first = self.ring.partition_point(|&(of_replica, _)| of_replica < place);
-        let mut around = self.ring[first..].iter().chain(&self.ring[..first]).map(|&(_, replica)| replica);
+        let around = self.ring[first..].iter().chain(&self.ring[..first]).map(|&(_, replica)| replica);
+        let mut around = around.filter(|&replica| fleet.is_open(replica));
         let Some(factor) = self.load_factor else { return Ok(around.next().unwrap_or(0)) };
         let requests = fleet.requests();
         let all: u64 = requests.iter().copied().map(u64::from).sum();
         // Of whole loads those reach a bound that reach it rounded up.
         let bound = factor * (all + 1) as f64;
-        let has_room = |&replica: &usize| ((u64::from(requests[replica]) * requests.len() as u64) as f64) < bound;
+        let has_room = |&replica: &usize| ((u64::from(requests[replica]) * fleet.len() as u64) as f64) < bound;
         Ok(around.find(has_room).unwrap_or(0))
     }
 

@@ -26,7 +26,7 @@ pub(super) const DRAWS: u64 = 2;
 
 impl Router for RandomRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        Ok(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len()))
+        Ok(fleet.nth_open(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len())))
     }
 
     fn looks(&self) -> bool {

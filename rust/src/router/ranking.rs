@@ -66,11 +66,22 @@ type Score = (u64, u32);
 /// What is left of a ranking whose first places have been read: the best below each of some nodes.
 pub(crate) type Rest = BinaryHeap<Reverse<(Score, usize)>>;
 
+/// What a replica has that takes no requests.
+pub(super) const CLOSED: u64 = u64::MAX;
+
 /// The replicas of a pool at an instant.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) replicas: &'a [Replica],
+    /// Of each, does it take requests? `None`: all do.
+    pub(crate) open: Option<&'a [bool]>,
     pub(crate) now: Instant,
+}
+
+impl Scene<'_> {
+    fn is_closed(&self, place: u32) -> bool {
+        self.open.is_some_and(|open| !open[place as usize])
+    }
 }
 
 impl Ranking {
@@ -127,6 +138,9 @@ impl Ranking {
     /// The best below a node whose matches are known.
     fn score(&self, node: usize, scene: Scene) -> Result<Score> {
         let place = self.matches.get(node).map_or_else(|| (node - self.leaves) as u32, |played| played.winner);
+        if scene.is_closed(place) {
+            return Ok((CLOSED, place));
+        }
         Ok((self.measure.of(&scene.replicas[place as usize], scene.now)?, place))
     }
 
@@ -141,9 +155,13 @@ impl Ranking {
             let second = self.play(right, scene)?;
             // On the left are the lower replicas.
             let (winner, loser) = if second.0 < first.0 { (second, first) } else { (first, second) };
-            let by = loser.0 - winner.0 + u64::from(winner.1 < loser.1);
             let of = |score: Score| &scene.replicas[score.1 as usize];
-            let sure_until = self.measure.is_sure_until(of(winner), of(loser), by, scene.now)?;
+            let sure_until = if loser.0 == CLOSED {
+                Instant::NEVER
+            } else {
+                let by = loser.0 - winner.0 + u64::from(winner.1 < loser.1);
+                self.measure.is_sure_until(of(winner), of(loser), by, scene.now)?
+            };
             (winner, sure_until.min(self.until(right)))
         } else {
             (first, Instant::NEVER)

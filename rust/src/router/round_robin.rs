@@ -21,8 +21,8 @@ struct RoundRobinRouter {
 
 impl Router for RoundRobinRouter {
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        let replica = self.next;
-        self.next = (replica + 1) % fleet.len();
+        let replica = fleet.next_open(self.next);
+        self.next = replica + 1;
         Ok(replica)
     }
 

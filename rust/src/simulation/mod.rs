@@ -9,6 +9,7 @@ mod arrivals;
 mod alone;
 mod apart;
 mod together;
+mod capacity;
 mod sampler;
 mod outcome;
 mod independent;
@@ -128,7 +129,7 @@ pub fn simulate_cluster(
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let sampler = Sampler::new(options.last_arrival(workload), options, replicas)?;
-    if let [Pool { engines, router: Some(router), hands_to: None }] = &mut cluster.pools[..]
+    if let [Pool { engines, router: Some(router), hands_to: None, capacity: None }] = &mut cluster.pools[..]
         && !router.looks()
         && !options.decides_arrivals(workload)
     {

@@ -19,6 +19,10 @@ pub(super) struct Outcome {
     /// Would more have happened after the end?
     pub(super) goes_on: bool,
     pub(super) stalled: bool,
+    /// Requests that waited for a replica when none was to come.
+    pub(super) stranded: u64,
+    /// Deaths told of replicas that were not there.
+    pub(super) missed_deaths: usize,
     pub(super) most_preempted: u32,
     pub(super) beyond: Beyond,
     /// What the schedulers have to say.
@@ -35,6 +39,8 @@ pub(super) struct Outcome {
     pub(super) held_back: usize,
     /// Requests that clients took back.
     pub(super) taken_back: u64,
+    /// ∫ number of replicas paid for dt; `None`: all are all the time.
+    pub(super) replica_time: Option<u128>,
     /// Each replica at the end.
     pub(super) last: Vec<Sample>,
 }
@@ -100,6 +106,8 @@ impl Outcome {
     /// The results, with what a reader should know first. `arrived` requests came, unless that depends on the run.
     pub(super) fn results(mut self, options: &Options, arrived: Option<u64>) -> Result<Results> {
         let results = &mut self.results;
+        let end = results.totals.end.0;
+        results.totals.replica_time = self.replica_time.map_or_else(|| product(end, self.replicas as u128), Ok)?;
         if self.replicas > 1 && (options.iterations || options.batches) {
             sort_iterations(&mut results.iterations, &mut results.batches);
         }
@@ -114,6 +122,8 @@ impl Outcome {
             of_schedulers: &self.findings,
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
+            stranded: self.stranded,
+            missed_deaths: self.missed_deaths,
             drained: results.drained.len(),
             work: &results.work,
             token_budget: self.token_budget,

@@ -4,22 +4,25 @@
 //! nothing passes between replicas but requests that arrive, each goes on by itself from one arrival to the next
 //! ([`apart`](super::apart)). Otherwise all stand on one calendar ([`together`](super::together)).
 
+use std::collections::BTreeMap;
+
 use super::apart::Lanes;
 use super::arrivals::Arrivals;
+use super::capacity::{Capacities, Deeds};
 use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::together::Calendar;
 use super::{Options, Watch};
 use crate::clock::{Instant, Span, product};
 use crate::cluster::Cluster;
+use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::gate_and_route::Dispatch;
 use crate::links::Transfers;
 use crate::plan::Limits;
 use crate::replica::{Replica, Role};
-use crate::results::Recorder;
+use crate::results::{NO_REPLICA, Recorder, Status};
 use crate::router::{Fleet, Measure, Router};
-use crate::timing::Beyond;
 use crate::workload::{Arrival, Workload};
 
 /// What stands at a pool of the fleet.
@@ -39,6 +42,8 @@ pub(super) struct Run {
     pub(super) order: Order,
     pub(super) lanes: Lanes,
     pub(super) calendar: Calendar,
+    /// Where replicas come and go.
+    pub(super) capacities: Option<Box<Capacities>>,
     pub(super) results: Recorder,
     pub(super) sampler: Sampler,
     pub(super) arrivals: Arrivals,
@@ -50,7 +55,41 @@ pub(super) struct Run {
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
     stalled: bool,
+    /// Requests that wait for a replica, and none will come.
+    stranded: u64,
     held_back: usize,
+}
+
+/// How the replicas of a pool are made.
+#[derive(Clone)]
+pub(super) struct Make {
+    role: Role,
+    classes: usize,
+    measured: std::ops::Range<u32>,
+    stepping: bool,
+    pub(super) is_listed: bool,
+    reports_every: Option<Span>,
+    ranks_by_blocks: bool,
+    may_die: bool,
+}
+
+impl Make {
+    pub(super) fn replica(&self, index: u32, engine: EngineParts) -> Replica {
+        let mut replica = Replica::new(index, engine, self.role, self.classes, self.measured.clone(), self.stepping);
+        if self.is_listed {
+            replica.is_listed();
+        }
+        if let Some(every) = self.reports_every {
+            replica.report_every(every);
+        }
+        if self.ranks_by_blocks {
+            replica.count_waiting_blocks();
+        }
+        if self.may_die {
+            replica.may_die();
+        }
+        replica
+    }
 }
 
 /// How a run goes through its events.
@@ -99,6 +138,7 @@ impl Run {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
         let apis = cluster.pools.iter().flat_map(|pool| pool.engines.iter().map(|engine| engine.api)).collect();
         let (restarts, speculates) = (cluster.restarts(), cluster.speculates());
+        let (mut capacities, mut keeps_retries) = (None, false);
         for pool in cluster.pools {
             let role = match (&cluster.control, &pool.hands_to) {
                 (Some(_), _) => Role::Slots,
@@ -109,26 +149,26 @@ impl Run {
                 links.push(Transfers::new(hands_to.link, hands_to.pool));
                 links.len() - 1
             });
-            let reports_every = pool.router.as_ref().and_then(|router| router.reports_every());
             let measure = pool.router.as_ref().and_then(|router| router.ranks());
-            let ranks_by_blocks = matches!(measure, Some(Measure::Blocks | Measure::BlockTokens));
+            let make = Make {
+                role,
+                classes: class_count,
+                measured: options.measured.clone(),
+                stepping: options.stepping,
+                is_listed: options.iterations || options.batches,
+                reports_every: pool.router.as_ref().and_then(|router| router.reports_every()),
+                ranks_by_blocks: matches!(measure, Some(Measure::Blocks | Measure::BlockTokens)),
+                may_die: pool.capacity.as_ref().is_some_and(|capacity| capacity.failures.is_some()),
+            };
             let before = fleet.replicas.len();
             let numbered = pool.engines.into_iter().zip(first + before as u32..);
-            let replicas = numbered.map(|(engine, index)| {
-                let measured = options.measured.clone();
-                let mut replica = Replica::new(index, engine, role, class_count, measured, options.stepping);
-                if options.iterations || options.batches {
-                    replica.is_listed();
-                }
-                if let Some(every) = reports_every {
-                    replica.report_every(every);
-                }
-                if ranks_by_blocks {
-                    replica.count_waiting_blocks();
-                }
-                replica
-            });
+            let replicas = numbered.map(|(engine, index)| make.replica(index, engine));
             fleet.add_pool(replicas.collect(), pool.router.as_deref());
+            if let Some(capacity) = pool.capacity {
+                keeps_retries |= make.may_die;
+                let all: &mut Box<Capacities> = capacities.get_or_insert_default();
+                all.add(stations.len(), before, capacity, make, &mut fleet);
+            }
             stations.push(Station { first: before, router: pool.router, link });
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
@@ -146,7 +186,11 @@ impl Run {
         if cluster.control.is_some() {
             results.finished = Some(Vec::new());
         }
-        let order = match (links.is_empty() && cluster.control.is_none(), &stations[..]) {
+        if keeps_retries {
+            results.keep_retries();
+        }
+        let is_apart = links.is_empty() && cluster.control.is_none() && capacities.is_none();
+        let order = match (is_apart, &stations[..]) {
             (true, [Station { router: None, .. }]) if fleet.replicas.len() == 1 => Order::Alone,
             (true, _) => Order::Apart,
             (false, _) => Order::Together,
@@ -157,6 +201,7 @@ impl Run {
             order,
             lanes: Lanes::new(fleet.replicas.len()),
             calendar: Calendar::new(fleet.replicas.len(), links, dispatch, options.max_in_flight),
+            capacities,
             fleet,
             stations,
             results,
@@ -168,6 +213,7 @@ impl Run {
             in_system_area: 0,
             waiting_at_last_arrival: 0,
             stalled: false,
+            stranded: 0,
             held_back: 0,
         }
     }
@@ -220,6 +266,9 @@ impl Run {
     pub(super) fn begin_to_tell(&mut self) {
         self.results.begin_to_tell();
         self.fleet.replicas.iter_mut().for_each(Replica::is_listed);
+        if let Some(all) = &mut self.capacities {
+            all.begin_to_tell();
+        }
     }
 
     /// The whole run over a workload of which all rows are known.
@@ -269,7 +318,8 @@ impl Run {
 
     /// Requests in all queues.
     pub(super) fn waiting(&self) -> u64 {
-        self.fleet.replicas.iter().map(Replica::waiting).sum::<u64>() + self.calendar.waiting()
+        let in_line = self.capacities.as_ref().map_or(0, |all| all.waiting());
+        self.fleet.replicas.iter().map(Replica::waiting).sum::<u64>() + self.calendar.waiting() + in_line
     }
 
     /// The replica of a pool to which a request goes whose content the fleet has been told.
@@ -282,7 +332,7 @@ impl Run {
         self.fleet.prompt_tokens = arrival.prompt_tokens;
         self.fleet.is_handed_off = is_handed_off;
         let chosen = router.route(arrival, &mut self.fleet)?;
-        if chosen >= self.fleet.len() {
+        if !self.fleet.is_open(chosen) {
             return Err(self.wrong_route(arrival, chosen));
         }
         Ok(station.first + chosen)
@@ -316,6 +366,7 @@ impl Run {
         }
         if self.fleet.replicas.iter().all(Replica::is_empty) {
             self.stalled = self.calendar.waiting() > 0;
+            self.stranded = self.capacities.as_ref().map_or(0, |all| all.waiting());
             return Ok(false);
         }
         let is_first = self.results.results.drained.is_empty();
@@ -358,31 +409,49 @@ impl Run {
         }
         debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
         self.calendar.stop(end, &mut self.results);
+        for stranded in self.capacities.iter_mut().flat_map(|all| all.empty_line()) {
+            stranded.leave(NO_REPLICA, Status::Unfinished, end, &mut self.results);
+        }
         self.results.check_instants()?;
         let budget = replicas[0].token_budget();
         let is_common = replicas.iter().all(|replica| replica.token_budget() == budget);
-        self.results.results.block_operations = replicas.iter().filter_map(Replica::block_operations).collect();
+        let mut replica_time = None;
+        let deeds = match &mut self.capacities {
+            None => Deeds::of(BTreeMap::new(), replicas.iter()),
+            Some(all) => {
+                replica_time = Some(all.paid_until(end, replicas.len())?);
+                self.results.results.fleet_events = all.take_events();
+                let is_used = all.is_used(replicas.len());
+                self.results.results.timeline.retain(|sample| is_used[sample.replica as usize]);
+                let used = replicas.iter().zip(is_used).filter_map(|(replica, is_used)| is_used.then_some(replica));
+                Deeds::of(all.take_past(), used)
+            }
+        };
+        self.results.results.block_operations = deeds.operations;
         let mut outcome = Outcome {
             rejections: std::mem::take(&mut self.results.rejections),
             cut: self.results.cut,
             goes_on,
             stalled: self.stalled,
-            most_preempted: replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),
-            beyond: replicas.iter().map(Replica::beyond).fold(Beyond::default(), Beyond::and),
-            findings: replicas.iter().flat_map(Replica::findings).copied().collect(),
+            stranded: self.stranded,
+            missed_deaths: self.capacities.as_ref().map_or(0, |all| all.missed),
+            most_preempted: deeds.most_preempted,
+            beyond: deeds.beyond,
+            findings: deeds.findings,
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             token_budget: if is_common { budget } else { Limits::NONE },
-            replicas: replicas.len(),
+            replicas: deeds.replicas,
             never_came: self.calendar.never_came(),
             held_back: self.held_back,
             taken_back: self.results.taken_back,
-            unused: replicas.iter().filter(|replica| replica.is_unused()).count(),
+            unused: deeds.unused,
+            replica_time,
             last,
             results: std::mem::take(&mut self.results.results),
         };
         let totals = &mut outcome.results.totals;
         totals.end = end;
-        totals.iterations = replicas.iter().map(Replica::iterations).sum();
+        totals.iterations = deeds.iterations;
         totals.in_system = self.in_system_area;
         totals.sojourn = self.results.sojourn();
         Ok(outcome)

@@ -169,8 +169,11 @@ impl Road {
         if cluster.speculates() {
             leaving.requests.keep_drafts();
         }
+        if cluster.may_retry() {
+            leaving.requests.keep_retries();
+        }
         let (lanes, router) = match &mut cluster.pools[..] {
-            [Pool { engines, router: router @ Some(_), hands_to: None }]
+            [Pool { engines, router: router @ Some(_), hands_to: None, capacity: None }]
                 if router.as_ref().is_some_and(|router| !router.looks()) =>
             {
                 let engines = std::mem::take(engines).into_iter().zip(0..);

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 
+use super::capacity::Deadlines;
 use super::run::{Order, Polls, Run};
 use crate::clock::Instant;
 use crate::error::{Error, Result};
@@ -30,7 +31,7 @@ pub(super) struct Calendar {
     awaited: Vec<u32>,
     /// Rows that wait for no other any more, by the instant of their arrival.
     released: BinaryHeap<Reverse<(Instant, u32)>>,
-    patience: BinaryHeap<Reverse<PatienceEnd>>,
+    pub(super) patience: BinaryHeap<Reverse<PatienceEnd>>,
     /// Requests that clients take back.
     cancels: BinaryHeap<Reverse<Cancel>>,
     pub(super) in_system: u64,
@@ -40,7 +41,7 @@ pub(super) struct Calendar {
     most_in_flight: u64,
 }
 
-/// When a request loses patience, its id, its replica and its place there.
+/// When a request loses patience, its id, its replica, `NO_REPLICA` where it waits for one, and its place there.
 type PatienceEnd = (Instant, u32, u32, u32);
 
 /// When the client of a request takes it back, its id and its row.
@@ -88,6 +89,18 @@ impl Calendar {
     /// Requests that still wait for others.
     pub(super) fn never_came(&self) -> usize {
         self.awaited.iter().filter(|&&awaited| awaited > 0).count()
+    }
+
+    /// No request loses its patience at a replica any more that is gone; says when those would have that could.
+    pub(super) fn forget_patience(&mut self, gone: u32) -> Deadlines {
+        let mut deadlines = Deadlines::new();
+        self.patience.retain(|&Reverse((at, id, replica, _))| {
+            if replica == gone {
+                deadlines.insert(id, at);
+            }
+            replica != gone
+        });
+        deadlines
     }
 
     /// Ends the run for the requests that no replica has.
@@ -173,8 +186,16 @@ impl Run {
         }
     }
 
+    /// When something happens next.
     #[inline]
     pub(super) fn next_together(&mut self) -> Instant {
+        let next = self.next_of_requests();
+        self.capacities.as_ref().map_or(next, |all| all.join(next))
+    }
+
+    /// When something happens that requests have to do with.
+    #[inline(always)]
+    fn next_of_requests(&mut self) -> Instant {
         let next_arrival = self.next_arrival();
         let calendar = &mut self.calendar;
         let mut others = calendar.ends.least().min(next_arrival);
@@ -190,7 +211,11 @@ impl Run {
         let calendar = &mut self.calendar;
         // The patience of a request that has been admitted is no event any more.
         while let Some(&Reverse((at, id, replica, place))) = calendar.patience.peek() {
-            if at >= others || self.fleet.replicas[replica as usize].awaits_admission(Place(place), id) {
+            let awaits = match self.fleet.replicas.get(replica as usize) {
+                Some(replica) => replica.awaits_admission(Place(place), id),
+                None => self.capacities.as_ref().is_some_and(|all| all.holds(id)),
+            };
+            if at >= others || awaits {
                 return others.min(at);
             }
             calendar.patience.pop();
@@ -261,11 +286,17 @@ impl Run {
         for link in 0..self.calendar.links.len() {
             self.hand_over(link)?;
         }
+        if self.capacities.is_some() {
+            self.change_replicas()?;
+        }
         if !self.calendar.patience.is_empty() {
             self.lose_patience()?;
         }
         if self.calendar.dispatch.is_some() {
             self.give_up();
+        }
+        if self.capacities.is_some() {
+            self.route_line()?;
         }
         while self.next_arrival() == instant {
             let row = self.take_next_row(workload);
@@ -288,7 +319,7 @@ impl Run {
             self.form(self.calendar.touched[index] as usize, false)?;
         }
         self.calendar.touched.clear();
-        Ok(())
+        if self.capacities.is_some() { self.end_drains() } else { Ok(()) }
     }
 
     /// Settles the iterations of a replica that end now.
@@ -369,7 +400,7 @@ impl Run {
 
     /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
     #[inline]
-    fn touch(&mut self, replica: usize) {
+    pub(super) fn touch(&mut self, replica: usize) {
         self.fleet.count_requests(replica);
         let calendar = &mut self.calendar;
         if calendar.touched_at[replica] != calendar.instants {
@@ -384,7 +415,10 @@ impl Run {
                 break;
             }
             self.calendar.patience.pop();
-            let waits_at = &mut self.fleet.replicas[replica as usize];
+            let Some(waits_at) = self.fleet.replicas.get_mut(replica as usize) else {
+                self.leave_line(id);
+                continue;
+            };
             if waits_at.abandon(Place(place), id, self.now, &mut self.results)? {
                 self.calendar.in_system -= 1;
                 self.touch(replica as usize);
@@ -407,6 +441,8 @@ impl Run {
                 self.touch(replica);
             } else if self.calendar.links.iter_mut().any(|link| link.cancel(id)) {
                 self.results.cancel(id);
+            } else {
+                self.take_back_from_line(id);
             }
         }
         Ok(())
@@ -465,15 +501,16 @@ impl Run {
         } else {
             let pool = workload.pool(row);
             self.fleet.content.read(&workload.content, row);
+            if self.capacities.is_some() && self.waits_for_replica(row, &arrival, workload)? {
+                self.note_last_arrival();
+                return Ok(());
+            }
             let replica = self.route(pool, &arrival, false)?;
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);
             } else if let Some(place) = self.come_to(replica, &arrival, row, workload)? {
                 self.calendar.in_system += 1;
-                if let Some(span) = workload.cancelled_after(row) {
-                    self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
-                    self.results.expect_cancels();
-                }
+                self.expect_cancel(row, &arrival, workload)?;
                 if let Some(patience) = workload.patience(row) {
                     let end = (self.now.after(patience)?, arrival.id, replica as u32, place.0);
                     self.calendar.patience.push(Reverse(end));
@@ -481,10 +518,25 @@ impl Run {
                 self.touch(replica);
             }
         }
+        self.note_last_arrival();
+        Ok(())
+    }
+
+    /// Notes when the client of a request takes it back, if it does.
+    #[inline]
+    pub(super) fn expect_cancel(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<()> {
+        if let Some(span) = workload.cancelled_after(row) {
+            self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
+            self.results.expect_cancels();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn note_last_arrival(&mut self) {
         if self.arrivals.at == Instant::NEVER {
             self.waiting_at_last_arrival = self.waiting();
         }
-        Ok(())
     }
 
     /// A request comes to a replica, with all that the workload says of it.

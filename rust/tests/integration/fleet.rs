@@ -43,7 +43,7 @@ fn run_with(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, optio
 }
 
 fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
-    Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None }])
+    Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None, capacity: None }])
 }
 
 /// The rows of a workload that went to a replica, and their numbers.
@@ -83,7 +83,7 @@ fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, repli
 }
 
 /// Two runs have the same results, iterations and batches included.
-fn every_bit_is_the_same(left: Results, right: Results) -> Outcome {
+pub(crate) fn every_bit_is_the_same(left: Results, right: Results) -> Outcome {
     same(&left, &right)?;
     prop_assert_eq!(&left.requests.replica, &right.requests.replica);
     prop_assert_eq!(left.totals, right.totals);

@@ -94,7 +94,7 @@ fn drops_tokens(scenario: &Scenario) -> bool {
 
 /// Tokens that a request emitted, and those of them that it keeps: none twice. A token that was in flight at a preemption may
 /// have been dropped.
-fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u64) {
+pub(crate) fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u64) {
     let left_s = results.requests.left_s[request];
     let (late, rows): (Vec<&BatchRow>, Vec<&BatchRow>) = results
         .batches

@@ -187,7 +187,7 @@ proptest! {
     ) {
         let cluster = || {
             let engines = (0..replicas).map(|_| scenario.parts()).collect();
-            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None }])
+            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None, capacity: None }])
         };
         same(&scenario, &feeding, cluster)?;
     }
@@ -203,6 +203,7 @@ proptest! {
         };
         let pool = |count: usize, place: u64, hands_to| Pool {
             engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(router.clone(), 3, place)), hands_to,
+            capacity: None,
         };
         let cluster = || {
             let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };

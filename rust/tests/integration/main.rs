@@ -5,6 +5,7 @@ mod scenario;
 mod laws;
 mod gate_and_route;
 mod fleet;
+mod capacity;
 mod network;
 mod policies;
 mod policies_batching;

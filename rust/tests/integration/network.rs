@@ -81,6 +81,7 @@ impl Paths {
                 .link
                 .filter(|_| place == 0)
                 .map(|link| HandsTo { pool: 1, link: link.build().expect("a link") }),
+            capacity: None,
         };
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let flow = if self.waits() { self.flow() } else { Flow::default() };
@@ -256,8 +257,12 @@ fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str
         ..Workload::default()
     };
     let link = LinkDescription { latency_s: 0.5, bytes_per_s: 20.0, bytes_per_token: 2.0, concurrent };
-    let pool =
-        |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
+    let pool = |kv, hands_to| Pool {
+        engines: vec![engine(kv).build(Some(&[])).expect("a replica")],
+        router: None,
+        hands_to,
+        capacity: None,
+    };
     let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
     let cluster = Cluster::of_pools(vec![pool(kv[0], Some(hands_to)), pool(kv[1], None)]);
     let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run");
@@ -312,8 +317,12 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
         ..Workload::default()
     };
     let link = LinkDescription { latency_s: 0.0, bytes_per_s: 1.0, bytes_per_token: 0.0, concurrent: None };
-    let part =
-        |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
+    let part = |kv, hands_to| Pool {
+        engines: vec![engine(kv).build(Some(&[])).expect("a replica")],
+        router: None,
+        hands_to,
+        capacity: None,
+    };
     let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
     let cluster = Cluster::of_pools(vec![part("null", Some(hands_to)), part("16", None)]);
     let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("too small");
@@ -364,8 +373,12 @@ fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32
         },
         ..Workload::default()
     };
-    let pool =
-        || Pool { engines: vec![engine("16").build(Some(&[])).expect("a replica")], router: None, hands_to: None };
+    let pool = || Pool {
+        engines: vec![engine("16").build(Some(&[])).expect("a replica")],
+        router: None,
+        hands_to: None,
+        capacity: None,
+    };
     let cluster = Cluster::of_pools(vec![pool(), pool(), pool()]);
     let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run");
     results.with_columns(&workload)
@@ -395,11 +408,11 @@ fn nothing_follows_a_rejection() {
     let results = jobs(rows, &[1; 3], &[1, 99, 1]);
     let statuses = [Status::Finished, Status::Rejected, Status::Awaited].map(|status| status as u8);
     assert_eq!(results.requests.status, statuses);
-    assert_eq!(results.totals.by_status, [1, 1, 0, 0]);
+    assert_eq!(results.totals.by_status, [1, 1, 0, 0, 0]);
 }
 
 #[test]
 fn rows_that_wait_in_a_circle_never_come() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (0, &[2], 0.0), (0, &[1], 0.0)];
-    assert_eq!(jobs(rows, &[1; 3], &[1; 3]).totals.by_status, [1, 0, 0, 0]);
+    assert_eq!(jobs(rows, &[1; 3], &[1; 3]).totals.by_status, [1, 0, 0, 0, 0]);
 }

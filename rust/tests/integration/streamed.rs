@@ -110,7 +110,7 @@ fn streamed(scenario: &Scenario, sizes: &[usize], cluster: Cluster, options: &Op
 }
 
 /// The whole and the parts give the same rows and the same of everything else.
-fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, options: &Options) -> Outcome {
+pub(crate) fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, options: &Options) -> Outcome {
     let workload = scenario.columns.view();
     let whole = simulate_cluster(&workload, cluster(), options, &mut ()).expect("a run");
     let (table, results) = streamed(scenario, sizes, cluster(), options);
@@ -121,13 +121,13 @@ fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, opt
     Ok(())
 }
 
-fn options(scenario: &Scenario, automatic: bool, threads: usize) -> Options {
+pub(crate) fn options(scenario: &Scenario, automatic: bool, threads: usize) -> Options {
     let options = scenario.options(false);
     let timeline = if automatic { Timeline::Automatic } else { options.timeline };
     Options { timeline, iterations: false, batches: false, threads: NonZeroUsize::new(threads), ..options }
 }
 
-fn sizes() -> impl Strategy<Value = Vec<usize>> {
+pub(crate) fn sizes() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         Just(vec![1]),
         Just(vec![2]),
@@ -160,7 +160,7 @@ proptest! {
     ) {
         let cluster = || {
             let engines = (0..replicas).map(|_| scenario.parts()).collect();
-            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None }])
+            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None, capacity: None }])
         };
         same(&scenario, &sizes, cluster, &options(&scenario, automatic, threads))?;
     }
@@ -177,6 +177,7 @@ proptest! {
         };
         let pool = |count: usize, place: u64, hands_to| Pool {
             engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(router.clone(), 3, place)), hands_to,
+            capacity: None,
         };
         let cluster = || {
             let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };

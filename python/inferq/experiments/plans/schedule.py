@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from inferq.experiments.replication import at_once
 from inferq.reports.text import amount, counted, number, percent
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
+from inferq.systems.autoscaler import Autoscaler, BySchedule
+from inferq.systems.cluster import Cluster
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -117,6 +119,53 @@ class Schedule:
         schema: dict[str, Any] = {"start_s": pl.Float64, "end_s": pl.Float64, "requests": pl.Int64}
         schema |= {"rate_per_s": pl.Float64, "replicas": pl.Int64, "gpus": pl.Int64}
         return pl.DataFrame(rows, schema={**schema, "cost": pl.Float64, "share": pl.Float64}, orient="row")
+
+    def cluster(self, every_s: float = 15) -> Cluster:
+        """The fleet that follows the schedule, to be simulated: does the SLO hold while replicas come and go?
+
+        A replica that a window needs is asked for early enough that it is open when the window begins:
+        `startup_s` and a look before. One that is needed no more drains from the next window on.
+
+        Args:
+            every_s: seconds between two looks of its autoscaler, above 0.
+
+        Raises:
+            ConfigError: a window that no number of replicas serves, or prefill and decode on replicas apart,
+                which cannot come and go.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=9000)
+            >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+            >>> rates = iq.TimeVarying(times_s=[0, 60, 120], rates=[2, 30, 2])
+            >>> lengths = {"prompt": iq.Fixed(200), "output": iq.Fixed(100)}
+            >>> day = iq.Workload.synthetic(requests=2100, arrivals=rates, **lengths)
+            >>> plan = iq.plan(day, {"ttft_p99": 0.5}, engines=[engine])
+            >>> hours = plan.schedule(every_s=60, startup_s=10)
+            >>> iq.simulate(day, hours.cluster(every_s=1)).summary()["ttft_p99"].item() < 0.5
+            True
+        """
+        if self.peak is None:
+            raise ConfigError("schedule", "has a window that no number of replicas serves")
+        fixed = self.candidate.system(self.peak)
+        if not isinstance(fixed, Cluster):
+            raise ConfigError("schedule", "replicas for prefill and for decode apart cannot come and go")
+        lead_s = self.startup_s + positive("every_s", every_s)
+        starts = {max(0.0, one.start_s - lead) for one in self.windows for lead in (0.0, lead_s)}
+        steps: list[tuple[float, int]] = []
+        for at_s in sorted(starts):
+            needed = max(
+                ((one.units or 0) + self.spare) * self.candidate.replicas_of_unit
+                for one in self.windows
+                if one.start_s - lead_s <= at_s < one.end_s
+            )
+            if not steps or steps[-1][1] != needed:
+                steps.append((at_s, needed))
+        counts = [count for _, count in steps]
+        scaler = Autoscaler(
+            BySchedule(steps), min=min(counts), max=max(counts), startup_s=self.startup_s, every_s=every_s
+        )
+        return replace(fixed, replicas=counts[0], autoscaler=scaler)
 
     def explain(self) -> str:
         """The peak, what the schedule takes, and what it saves, a line each."""

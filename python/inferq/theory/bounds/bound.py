@@ -67,6 +67,11 @@ class Bound:
         return "stable" if self.load < 1 else "nothing"
 
 
+_COME_AND_GO = Hypothesis(
+    name="replicas that stay", met=None, why="they come and go, and no theorem speaks of that"
+)
+
+
 @dataclass(frozen=True)
 class Replicas:
     """Replicas of one engine behind a router, and what is asked of them."""
@@ -75,6 +80,8 @@ class Replicas:
     engine: Engine
     count: int = 1
     router: Router | None = None
+    stay: bool = True
+    """Whether all of them serve all the time."""
 
     @property
     def lengths(self) -> Lengths:
@@ -108,6 +115,7 @@ class Replicas:
             self._spreads(capacity_per_s, work),
             _steady(self.demand, capacity_per_s, work),
             *stays(self.demand)[:1],
+            *(() if self.stay else (_COME_AND_GO,)),
         )
         return Bound(
             name=name,

@@ -36,7 +36,7 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
         capacity = min(
             (one.capacity_per_s for one in alone if one.kind == "ceiling" and one.applies), default=math.inf
         )
-        alike = engine_bounds(Replicas(demand, engine, count, router))
+        alike = engine_bounds(Replicas(demand, engine, count, router, pool.stays))
         guarantees.append(
             max(
                 (one for one in alike if one.kind == "guarantee"),
@@ -47,7 +47,7 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
         capacities.append((capacity, number_of))
         most = number(capacity) if math.isfinite(capacity) else "any number of"
         words.append(f"{number_of} × {path} carry {most} per second each")
-    even = router is not None and router.spreads in ("in turns", "by chance")
+    even = pool.stays and router is not None and router.spreads in ("in turns", "by chance")
     why = f"{type(router).__name__} sends each the same share" if even else "it looks at more than that"
     blind = Hypothesis(name="every replica gets the same share", met=even or None, why=why)
     drawn = router is not None and router.spreads == "by chance"

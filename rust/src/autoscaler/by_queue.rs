@@ -1,0 +1,33 @@
+//! So many requests for each replica.
+
+use super::prelude::*;
+
+/// As many replicas as the requests in the system need.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByQueue {
+    /// Requests of a replica, waiting and running.
+    pub requests: f64,
+}
+
+impl ScalingParameters for ByQueue {
+    fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
+        if !(self.requests.is_finite() && self.requests > 0.0) {
+            return Err(Error::config("requests", format!("{}: must be a finite number above 0", self.requests)));
+        }
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Sample for ByQueue {
+    fn sample(dice: &mut Dice) -> ByQueue {
+        ByQueue { requests: dice.one_of(&[1.0, 0.5, 2.5, 7.0]) }
+    }
+}
+
+/// ⌈(waiting + running) / requests⌉: the concurrency target of Knative's autoscaler.
+impl ScalingPolicy for ByQueue {
+    fn wanted(&mut self, figures: &Figures) -> Result<usize> {
+        Ok(replicas_for((figures.waiting + figures.running) as f64, self.requests))
+    }
+}

@@ -1,0 +1,65 @@
+//! So many at each time of the day.
+
+use super::prelude::*;
+
+/// A fixed number of replicas from one time on to the next.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BySchedule {
+    /// From how many seconds on, and how many replicas; in order of time.
+    pub steps: Vec<(f64, usize)>,
+    /// Seconds after which it begins anew; `None`: never, and the last step stays.
+    #[serde(default)]
+    pub period_s: Option<f64>,
+}
+
+impl ScalingParameters for BySchedule {
+    fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
+        if self.steps.is_empty() {
+            return Err(Error::config("steps", "none: a schedule says how many replicas there are"));
+        }
+        let period = self.period_s.map(|seconds| seconds_above_0(seconds, "period_s")).transpose()?;
+        let mut steps: Vec<(u128, usize)> = Vec::new();
+        for (place, &(seconds, replicas)) in self.steps.iter().enumerate() {
+            let field = format!("steps[{place}]");
+            let at = attoseconds(seconds, &field)?;
+            if steps.last().is_some_and(|last| last.0 >= at) {
+                return Err(Error::config(field, format!("{seconds} s: must be later than the step before")));
+            }
+            if let Some(period) = period.filter(|period| at >= period.0) {
+                let what = format!("{seconds} s: the schedule begins anew after {} s", period.seconds());
+                return Err(Error::config(field, what));
+            }
+            if replicas == 0 {
+                return Err(Error::config(field, "0 replicas: there is at least 1"));
+            }
+            steps.push((at, replicas));
+        }
+        Ok(Box::new(Schedule { steps, period }))
+    }
+}
+
+impl Sample for BySchedule {
+    fn sample(dice: &mut Dice) -> BySchedule {
+        let mut counts = || dice.below(4) as usize + 1;
+        let steps = vec![(0.02, counts()), (0.1, counts()), (0.35, counts())];
+        BySchedule { steps, period_s: dice.one_of(&[None, Some(0.4)]) }
+    }
+}
+
+/// What the last step says that has begun. Before the first one that is the last one of the period before; without a
+/// period, as many as there are.
+struct Schedule {
+    steps: Vec<(u128, usize)>,
+    period: Option<Span>,
+}
+
+impl ScalingPolicy for Schedule {
+    fn wanted(&mut self, figures: &Figures) -> Result<usize> {
+        let at = self.period.map_or(figures.now.0, |period| figures.now.0 % period.0);
+        let begun = self.steps.partition_point(|step| step.0 <= at);
+        let last = self.period.and_then(|_| self.steps.last());
+        let step = begun.checked_sub(1).map(|place| &self.steps[place]).or(last);
+        Ok(step.map_or(figures.open + figures.starting, |step| step.1))
+    }
+}

@@ -1,0 +1,80 @@
+//! So much of each replica in use.
+
+use super::prelude::*;
+use crate::kv::UNLIMITED;
+use crate::plan::Limits;
+
+/// Of what a share is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Of {
+    /// Seats: requests admitted at once.
+    Seats,
+    /// Blocks of the KV cache.
+    Kv,
+}
+
+/// As many replicas as bring the share in use to a target.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByUtilisation {
+    /// The share that should be in use.
+    pub target: f64,
+    /// Of what.
+    pub of: Of,
+    /// The share may be off by so much of the target before anything is changed.
+    pub tolerance: f64,
+}
+
+impl ScalingParameters for ByUtilisation {
+    fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
+        if !(self.target > 0.0 && self.target <= 1.0) {
+            return Err(Error::config("target", format!("{}: a share above 0, at most 1", self.target)));
+        }
+        if !(self.tolerance >= 0.0 && self.tolerance < 1.0) {
+            return Err(Error::config("tolerance", format!("{}: at least 0 and below 1", self.tolerance)));
+        }
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Sample for ByUtilisation {
+    fn sample(dice: &mut Dice) -> ByUtilisation {
+        let (target, tolerance) = (dice.one_of(&[0.5, 0.9, 0.1]), dice.one_of(&[0.1, 0.0, 0.5]));
+        ByUtilisation { target, of: dice.one_of(&[Of::Seats, Of::Kv]), tolerance }
+    }
+}
+
+/// ⌈open · share / target⌉ where the share is off by more than the tolerance, else as many as there are: the rule of
+/// Kubernetes' horizontal autoscaler, over the replicas that are open.
+impl ScalingPolicy for ByUtilisation {
+    fn wanted(&mut self, figures: &Figures) -> Result<usize> {
+        let (used, all) = match self.of {
+            Of::Seats => (figures.running, figures.seats),
+            Of::Kv => (figures.used_blocks, figures.blocks),
+        };
+        if all == 0 {
+            return Ok(figures.open + figures.starting);
+        }
+        let ratio = used as f64 / all as f64 / self.target;
+        if (ratio - 1.0).abs() <= self.tolerance {
+            return Ok(figures.open + figures.starting);
+        }
+        Ok(replicas_for(figures.open as f64 * ratio, 1.0))
+    }
+
+    fn check(&self, engine: &EngineParts) -> Result<()> {
+        let is_endless = match self.of {
+            Of::Seats => engine.scheduler.limits().max_seqs >= Limits::NONE,
+            Of::Kv => engine.kv.tokens.is_none_or(|tokens| tokens >= UNLIMITED),
+        };
+        if is_endless {
+            let what = match self.of {
+                Of::Seats => "\"seats\": the scheduler sets no limit to them, so that no share is in use",
+                Of::Kv => "\"kv\": the cache has no limit, so that no share is in use",
+            };
+            return Err(Error::config("of", what));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,629 @@
+//! Replicas that come and go.
+//!
+//! A pool has a place for each replica that it may have. At a place one replica after the other can stand: one that is
+//! asked for starts and opens, takes requests, drains or dies; the next one there is another machine, whose cache is empty
+//! and whose scheduler remembers nothing. Requests that have no replica stand in a line before the pools, and are routed in
+//! the order of their ids as soon as one is open.
+//!
+//! At one instant, pool by pool: replicas die, the lowest first; those whose time has come open; the autoscaler looks. When
+//! all else has happened, those that have nothing left to do end their drain. What happens to replicas alone keeps no run
+//! going, unless a request waits for it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::run::{Make, Run, sum_of_areas};
+use crate::autoscaler::{Autoscaler, Figures};
+use crate::clock::{Instant, product};
+use crate::cluster::{Capacity, Spare};
+use crate::error::Result;
+use crate::failures::Failures;
+use crate::replica::{Replica, Stranded};
+use crate::request::Place;
+use crate::results::{BlockOperations, Change, FleetEvent, NO_REPLICA, Status};
+use crate::router::Fleet;
+use crate::timing::Beyond;
+use crate::workload::{Arrival, Workload};
+
+/// The pools whose replicas come and go, and the requests that wait for one.
+#[derive(Default)]
+pub(super) struct Capacities {
+    pools: Vec<Shifting>,
+    line: BTreeMap<u32, InLine>,
+    /// When something happens to a replica next.
+    next: Instant,
+    events: Vec<FleetEvent>,
+    /// ∫ number of replicas paid for dt, in attoseconds, of those that have ended.
+    paid: u128,
+    /// What replicas did that are no more, by the number of their place.
+    past: BTreeMap<u32, Past>,
+    /// Deaths told of replicas that were not there.
+    pub(super) missed: usize,
+}
+
+/// A request that has no replica.
+struct InLine {
+    pool: usize,
+    stranded: Stranded,
+    /// When it gives up.
+    deadline: Option<Instant>,
+}
+
+/// A pool whose replicas come and go.
+struct Shifting {
+    pool: usize,
+    /// The first of its places among those of all pools.
+    first: usize,
+    make: Make,
+    spare: Spare,
+    places: Vec<Standing>,
+    autoscaler: Option<Autoscaler>,
+    next_look: Instant,
+    /// The last look that changed anything.
+    changed: Option<Instant>,
+    failures: Option<Failures>,
+    /// The first of the deaths told that has not come.
+    next_death: usize,
+    arrived: u64,
+}
+
+/// What stands at a place.
+#[derive(Clone, Copy)]
+struct Standing {
+    phase: Phase,
+    /// Since when it is paid for, while it is.
+    since: Instant,
+    /// When it dies by a draw.
+    dies: Instant,
+    /// How many replicas have opened here.
+    lives: u64,
+    /// Did one ever stand here?
+    is_used: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// There is none.
+    Closed,
+    /// Asked for; it opens then.
+    Starting(Instant),
+    /// It takes requests.
+    Open,
+    /// It finishes those that it has.
+    Draining,
+    /// It has died and is started again then.
+    Broken(Instant),
+}
+
+/// What the replicas at a place did that are no more.
+#[derive(Default)]
+pub(super) struct Past {
+    iterations: u64,
+    most_preempted: u32,
+    beyond: Beyond,
+    findings: BTreeSet<&'static str>,
+    operations: Option<BlockOperations>,
+}
+
+/// What replicas did, those that are no more and those that are there.
+#[derive(Default)]
+pub(super) struct Deeds {
+    pub(super) iterations: u64,
+    pub(super) most_preempted: u32,
+    pub(super) beyond: Beyond,
+    pub(super) findings: BTreeSet<&'static str>,
+    pub(super) operations: Vec<BlockOperations>,
+    /// Places at which a replica ever stood, and of them those that served no request.
+    pub(super) replicas: usize,
+    pub(super) unused: usize,
+}
+
+impl Standing {
+    fn closed() -> Standing {
+        let (phase, since, dies) = (Phase::Closed, Instant::ZERO, Instant::NEVER);
+        Standing { phase, since, dies, lives: 0, is_used: false }
+    }
+
+    /// When something happens to it next by itself.
+    fn next(&self) -> Instant {
+        match self.phase {
+            Phase::Closed => Instant::NEVER,
+            Phase::Starting(at) | Phase::Broken(at) => at,
+            Phase::Open | Phase::Draining => self.dies,
+        }
+    }
+}
+
+impl Shifting {
+    fn count(&self, is: impl Fn(Phase) -> bool) -> usize {
+        self.places.iter().filter(|place| is(place.phase)).count()
+    }
+
+    fn starting(&self) -> usize {
+        self.count(|phase| matches!(phase, Phase::Starting(_) | Phase::Broken(_)))
+    }
+
+    /// When something happens here next by itself.
+    fn next(&self) -> Instant {
+        let told = self.failures.as_ref().and_then(|failures| failures.at.get(self.next_death));
+        let told = told.map_or(Instant::NEVER, |death| death.0);
+        self.places.iter().map(Standing::next).fold(self.next_look.min(told), Instant::min)
+    }
+
+    /// Can a replica ever open here again?
+    fn can_open(&self) -> bool {
+        self.autoscaler.is_some() || self.starting() > 0
+    }
+}
+
+impl Capacities {
+    /// A pool more; its replicas are there, and the first ones are open.
+    pub(super) fn add(&mut self, pool: usize, first: usize, capacity: Capacity, make: Make, fleet: &mut Fleet) {
+        let Capacity { open, autoscaler, failures, spare } = capacity;
+        let count = fleet.pools[pool].replicas.len();
+        fleet.close_all(pool);
+        let next_look = autoscaler.as_ref().map_or(Instant::NEVER, |autoscaler| Instant(autoscaler.every.0));
+        let (places, changed, next_death, arrived) = (vec![Standing::closed(); count], None, 0, 0);
+        let shifting = Shifting {
+            pool,
+            first,
+            make,
+            spare,
+            places,
+            autoscaler,
+            next_look,
+            changed,
+            failures,
+            next_death,
+            arrived,
+        };
+        self.pools.push(shifting);
+        let at = self.pools.len() - 1;
+        for place in 0..open {
+            self.open(at, place, Instant::ZERO, fleet);
+        }
+        self.note_next();
+    }
+
+    /// A replica takes requests from now on.
+    fn open(&mut self, at: usize, place: usize, now: Instant, fleet: &mut Fleet) {
+        let shifting = &mut self.pools[at];
+        let replica = shifting.first + place;
+        let standing = &mut shifting.places[place];
+        let dies = |failures: &Failures| failures.dies(replica as u32, standing.lives, now);
+        standing.dies = shifting.failures.as_ref().map_or(Instant::NEVER, dies);
+        if standing.phase == Phase::Closed {
+            standing.since = now;
+        }
+        standing.phase = Phase::Open;
+        standing.lives += 1;
+        standing.is_used = true;
+        fleet.set_open(replica, true);
+        self.note(at, place, Change::Ready, now);
+    }
+
+    /// A replica is no more paid for.
+    fn end(&mut self, at: usize, place: usize, now: Instant) -> Result<()> {
+        let since = self.pools[at].places[place].since;
+        self.paid = sum_of_areas(self.paid, now.since(since).0)?;
+        Ok(())
+    }
+
+    fn note(&mut self, at: usize, place: usize, change: Change, now: Instant) {
+        let shifting = &self.pools[at];
+        self.events.push(FleetEvent {
+            at: now,
+            replica: (shifting.first + place) as u32,
+            change,
+            open: shifting.count(|phase| phase == Phase::Open) as u32,
+            starting: shifting.starting() as u32,
+            draining: shifting.count(|phase| phase == Phase::Draining) as u32,
+        });
+    }
+
+    fn note_next(&mut self) {
+        self.next = self.pools.iter().map(Shifting::next).min().unwrap_or(Instant::NEVER);
+    }
+
+    /// When something happens to replicas, if `others` is when anything else happens: without that, and without a request
+    /// that waits for a replica, nothing does.
+    #[inline]
+    pub(super) fn join(&self, others: Instant) -> Instant {
+        if self.next <= others && (others < Instant::NEVER || self.is_awaited()) { self.next } else { others }
+    }
+
+    /// Does a request wait for a replica that may come?
+    fn is_awaited(&self) -> bool {
+        let comes = |one: &InLine| self.pools.iter().any(|shifting| shifting.pool == one.pool && shifting.can_open());
+        self.line.values().any(comes)
+    }
+
+    /// Requests that have no replica.
+    pub(super) fn waiting(&self) -> u64 {
+        self.line.len() as u64
+    }
+
+    /// Does a request wait here?
+    pub(super) fn holds(&self, id: u32) -> bool {
+        self.line.contains_key(&id)
+    }
+
+    /// Of each replica, did one ever stand at its place?
+    pub(super) fn is_used(&self, replicas: usize) -> Vec<bool> {
+        let mut is_used = vec![true; replicas];
+        for shifting in &self.pools {
+            for (place, standing) in shifting.places.iter().enumerate() {
+                is_used[shifting.first + place] = standing.is_used;
+            }
+        }
+        is_used
+    }
+
+    /// ∫ number of replicas paid for dt until the end of the run; of the `replicas` of all pools those of others always are.
+    pub(super) fn paid_until(&self, end: Instant, replicas: usize) -> Result<u128> {
+        let mut paid = self.paid;
+        let mut others = replicas;
+        for shifting in &self.pools {
+            others -= shifting.places.len();
+            for standing in &shifting.places {
+                if matches!(standing.phase, Phase::Starting(_) | Phase::Open | Phase::Draining) {
+                    paid = sum_of_areas(paid, end.since(standing.since).0)?;
+                }
+            }
+        }
+        sum_of_areas(paid, product(end.0, others as u128)?)
+    }
+
+    /// What happened to replicas.
+    pub(super) fn take_events(&mut self) -> Vec<FleetEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// What the replicas did that are no more.
+    pub(super) fn take_past(&mut self) -> BTreeMap<u32, Past> {
+        std::mem::take(&mut self.past)
+    }
+
+    /// The requests that still wait for a replica when the run ends.
+    pub(super) fn empty_line(&mut self) -> impl Iterator<Item = Stranded> {
+        std::mem::take(&mut self.line).into_values().map(|one| one.stranded)
+    }
+
+    /// From now on the replicas that come tell what happens.
+    pub(super) fn begin_to_tell(&mut self) {
+        self.pools.iter_mut().for_each(|shifting| shifting.make.is_listed = true);
+    }
+}
+
+impl Deeds {
+    /// What the replicas did that are no more, and those that are there.
+    pub(super) fn of<'a>(mut past: BTreeMap<u32, Past>, replicas: impl Iterator<Item = &'a Replica>) -> Deeds {
+        for replica in replicas {
+            past.entry(replica.number()).or_default().add(replica);
+        }
+        let (replicas, unused) = (past.len(), past.values().filter(|past| past.iterations == 0).count());
+        let mut deeds = Deeds { replicas, unused, ..Deeds::default() };
+        for past in past.into_values() {
+            deeds.iterations += past.iterations;
+            deeds.most_preempted = deeds.most_preempted.max(past.most_preempted);
+            deeds.beyond = deeds.beyond.and(past.beyond);
+            deeds.findings.extend(past.findings);
+            deeds.operations.extend(past.operations);
+        }
+        deeds
+    }
+}
+
+impl Past {
+    fn add(&mut self, replica: &Replica) {
+        self.iterations += replica.iterations();
+        self.most_preempted = self.most_preempted.max(replica.most_preempted());
+        self.beyond = self.beyond.and(replica.beyond());
+        self.findings.extend(replica.findings());
+        if let Some(operations) = replica.block_operations() {
+            let all =
+                self.operations.get_or_insert(BlockOperations { replica: operations.replica, ..Default::default() });
+            all.hit += operations.hit;
+            all.inserted += operations.inserted;
+            all.evicted += operations.evicted;
+        }
+    }
+}
+
+impl Run {
+    /// What happens to replicas at this instant.
+    pub(super) fn change_replicas(&mut self) -> Result<()> {
+        let Some(mut all) = self.capacities.take() else { return Ok(()) };
+        if all.next <= self.now {
+            for at in 0..all.pools.len() {
+                self.let_die(&mut all, at)?;
+                self.let_open(&mut all, at)?;
+                self.look(&mut all, at)?;
+            }
+            all.note_next();
+        }
+        self.capacities = Some(all);
+        Ok(())
+    }
+
+    fn let_die(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
+        let shifting = &mut all.pools[at];
+        let now = self.now;
+        let mut dying: BTreeSet<usize> = (0..shifting.places.len())
+            .filter(|&place| {
+                let standing = shifting.places[place];
+                matches!(standing.phase, Phase::Open | Phase::Draining) && standing.dies <= now
+            })
+            .collect();
+        while let Some(&(when, place)) = shifting.failures.as_ref().and_then(|all| all.at.get(shifting.next_death)) {
+            if when > now {
+                break;
+            }
+            shifting.next_death += 1;
+            if matches!(shifting.places[place].phase, Phase::Closed | Phase::Broken(_)) {
+                all.missed += 1;
+            } else {
+                dying.insert(place);
+            }
+        }
+        dying.into_iter().try_for_each(|place| self.kill(all, at, place))
+    }
+
+    /// A replica dies, wherever it stands: its requests are sent again, or lost.
+    fn kill(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
+        let (shifting, now) = (&mut all.pools[at], self.now);
+        let (replica, pool) = (shifting.first + place, shifting.pool);
+        let retries = shifting.failures.as_ref().map_or(0, |failures| failures.retries);
+        let repair = shifting.failures.as_ref().and_then(|failures| failures.repair);
+        let stranded = self.fleet.replicas[replica].kill(now, &mut self.results)?;
+        let deadlines = self.calendar.forget_patience(replica as u32);
+        for mut stranded in stranded {
+            let (id, sent) = (stranded.history.arrival.id, stranded.history.retries());
+            let is_taken_back = self.results.ends_taken_back(id);
+            if is_taken_back || sent == retries {
+                let status = if is_taken_back { Status::Abandoned } else { Status::Lost };
+                stranded.leave(replica as u32, status, now, &mut self.results);
+                self.calendar.in_system -= 1;
+                continue;
+            }
+            let deadline = deadlines.get(&id).copied().filter(|_| stranded.history.is_new());
+            if let Some(deadline) = deadline {
+                self.calendar.patience.push(Reverse((deadline, id, NO_REPLICA, 0)));
+            }
+            stranded.history = stranded.history.sent(sent + 1, now);
+            all.line.insert(id, InLine { pool, stranded, deadline });
+        }
+        self.renew(all, at, place)?;
+        all.end(at, place, now)?;
+        let back = repair.map(|repair| now.after(repair)).transpose()?;
+        all.pools[at].places[place].phase = back.map_or(Phase::Closed, Phase::Broken);
+        all.note(at, place, Change::Died, now);
+        Ok(())
+    }
+
+    /// Nothing stands at a place any more: what comes there next is a replica that was never used.
+    fn renew(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
+        let shifting = &mut all.pools[at];
+        let replica = shifting.first + place;
+        let engine = (shifting.spare)(place)?;
+        let before = &mut self.fleet.replicas[replica];
+        all.past.entry(before.number()).or_default().add(before);
+        let mut renewed = shifting.make.replica(before.number(), engine);
+        renewed.replace(before);
+        *before = renewed;
+        self.fleet.set_open(replica, false);
+        self.calendar.set_end(replica, Instant::NEVER);
+        Ok(())
+    }
+
+    fn let_open(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
+        for place in 0..all.pools[at].places.len() {
+            let shifting = &mut all.pools[at];
+            if shifting.places[place].phase == Phase::Broken(self.now) {
+                self.start(all, at, place)?;
+            } else if shifting.places[place].phase == Phase::Starting(self.now) {
+                all.open(at, place, self.now, &mut self.fleet);
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica is asked for.
+    fn start(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
+        let shifting = &mut all.pools[at];
+        let startup = shifting.autoscaler.as_ref().map(|autoscaler| autoscaler.startup);
+        let ready = startup.map_or(Ok(self.now), |startup| self.now.after(startup))?;
+        let standing = &mut shifting.places[place];
+        (standing.phase, standing.since, standing.is_used) = (Phase::Starting(ready), self.now, true);
+        all.note(at, place, Change::Asked, self.now);
+        if ready == self.now {
+            all.open(at, place, self.now, &mut self.fleet);
+        }
+        Ok(())
+    }
+
+    /// The autoscaler looks, if it is time.
+    fn look(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
+        let shifting = &all.pools[at];
+        if shifting.next_look > self.now {
+            return Ok(());
+        }
+        let figures = self.figures(all, at)?;
+        let shifting = &mut all.pools[at];
+        let Some(autoscaler) = &mut shifting.autoscaler else { return Ok(()) };
+        shifting.next_look = self.now.after(autoscaler.every)?;
+        let wanted = autoscaler.policy.wanted(&figures)?.clamp(autoscaler.min, autoscaler.max);
+        let cooled = shifting.changed.map(|changed| changed.after(autoscaler.cooldown)).transpose()?;
+        let is_cool = cooled.is_none_or(|cooled| cooled <= self.now);
+        let there = figures.open + figures.starting;
+        let places = 0..shifting.places.len();
+        let is = |place: usize, kind: fn(Phase) -> bool| kind(shifting.places[place].phase);
+        if wanted > there {
+            let free: Vec<usize> = places.filter(|&place| is(place, |phase| phase == Phase::Closed)).collect();
+            for &place in free.iter().take(wanted - there) {
+                self.start(all, at, place)?;
+                all.pools[at].changed = Some(self.now);
+            }
+        } else if wanted < there && is_cool {
+            let comes = |&place: &usize| is(place, |phase| matches!(phase, Phase::Starting(_) | Phase::Broken(_)));
+            let coming = places.clone().rev().filter(comes);
+            let open = places.rev().filter(|&place| is(place, |phase| phase == Phase::Open));
+            let leaving: Vec<usize> = coming.chain(open).take(there - wanted).collect();
+            for place in leaving {
+                self.withdraw(all, at, place)?;
+                all.pools[at].changed = Some(self.now);
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica is wanted no more: one that serves drains, one that only comes does not come.
+    fn withdraw(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
+        let standing = &mut all.pools[at].places[place];
+        match standing.phase {
+            Phase::Open => {
+                standing.phase = Phase::Draining;
+                self.fleet.set_open(all.pools[at].first + place, false);
+                all.note(at, place, Change::Drains, self.now);
+            }
+            Phase::Starting(_) => {
+                standing.phase = Phase::Closed;
+                all.end(at, place, self.now)?;
+                all.note(at, place, Change::Ended, self.now);
+            }
+            Phase::Broken(_) => {
+                standing.phase = Phase::Closed;
+                all.note(at, place, Change::Ended, self.now);
+            }
+            Phase::Closed | Phase::Draining => {}
+        }
+        Ok(())
+    }
+
+    fn figures(&self, all: &Capacities, at: usize) -> Result<Figures> {
+        let shifting = &all.pools[at];
+        let mut figures = Figures {
+            now: self.now,
+            open: 0,
+            starting: shifting.starting(),
+            draining: shifting.count(|phase| phase == Phase::Draining),
+            waiting: all.line.values().filter(|one| one.pool == shifting.pool).count() as u64,
+            running: 0,
+            seats: 0,
+            used_blocks: 0,
+            blocks: 0,
+            arrived: shifting.arrived,
+        };
+        for (place, standing) in shifting.places.iter().enumerate() {
+            if standing.phase != Phase::Open {
+                continue;
+            }
+            let replica = &self.fleet.replicas[shifting.first + place];
+            let (free, used) = replica.free_and_used_blocks(self.now)?;
+            figures.open += 1;
+            figures.waiting += replica.waiting();
+            figures.running += replica.requests() - replica.waiting();
+            figures.seats = figures.seats.saturating_add(replica.seats());
+            figures.used_blocks += used;
+            figures.blocks = figures.blocks.saturating_add(free.saturating_add(used));
+        }
+        Ok(figures)
+    }
+
+    /// Replicas that drain form no batch with others to come any more, and end when they have nothing left to do.
+    pub(super) fn end_drains(&mut self) -> Result<()> {
+        let Some(mut all) = self.capacities.take() else { return Ok(()) };
+        for at in 0..all.pools.len() {
+            for place in 0..all.pools[at].places.len() {
+                let shifting = &all.pools[at];
+                let index = shifting.first + place;
+                if shifting.places[place].phase != Phase::Draining || !self.fleet.replicas[index].is_idle() {
+                    continue;
+                }
+                let replica = &self.fleet.replicas[index];
+                if !replica.is_empty() {
+                    if replica.next_instant() == Instant::NEVER {
+                        self.form(index, true)?;
+                    }
+                    continue;
+                }
+                self.calendar.forget_patience(index as u32);
+                self.renew(&mut all, at, place)?;
+                all.end(at, place, self.now)?;
+                all.pools[at].places[place].phase = Phase::Closed;
+                all.note(at, place, Change::Ended, self.now);
+                all.note_next();
+            }
+        }
+        self.capacities = Some(all);
+        Ok(())
+    }
+
+    /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
+    pub(super) fn waits_for_replica(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<bool> {
+        let pool = workload.pool(row);
+        let Some(all) = &mut self.capacities else { return Ok(false) };
+        let Some(shifting) = all.pools.iter_mut().find(|shifting| shifting.pool == pool) else { return Ok(false) };
+        shifting.arrived += 1;
+        if self.fleet.open_replicas(pool) > 0 {
+            return Ok(false);
+        }
+        let refusals =
+            self.fleet.pools[pool].replicas.clone().map(|replica| self.fleet.replicas[replica].refuses(arrival));
+        if let Some(reason) = refusals.reduce(|one, other| one.and(other)).flatten() {
+            self.results.reject(arrival, NO_REPLICA, reason);
+            return Ok(true);
+        }
+        let deadline = workload.patience(row).map(|patience| self.now.after(patience)).transpose()?;
+        if let Some(deadline) = deadline {
+            self.calendar.patience.push(Reverse((deadline, arrival.id, NO_REPLICA, 0)));
+        }
+        let accepted = if workload.accepted.is_empty() { &[] } else { workload.accepted.of(row) };
+        let stranded = Stranded::new(*arrival, &self.fleet.content, accepted);
+        all.line.insert(arrival.id, InLine { pool, stranded, deadline });
+        self.calendar.in_system += 1;
+        self.expect_cancel(row, arrival, workload)?;
+        Ok(true)
+    }
+
+    /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
+    pub(super) fn take_back_from_line(&mut self, id: u32) {
+        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
+        self.results.taken_back += 1;
+        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        self.calendar.in_system -= 1;
+    }
+
+    /// A request that waits for a replica gives up.
+    pub(super) fn leave_line(&mut self, id: u32) {
+        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
+        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        self.calendar.in_system -= 1;
+    }
+
+    /// Requests that have no replica are routed, where one is open.
+    pub(super) fn route_line(&mut self) -> Result<()> {
+        let Some(all) = self.capacities.as_ref().filter(|all| !all.line.is_empty()) else { return Ok(()) };
+        let may_go = |one: &(&u32, &InLine)| self.fleet.open_replicas(one.1.pool) > 0;
+        let ids: Vec<u32> = all.line.iter().filter(may_go).map(|one| *one.0).collect();
+        for id in ids {
+            let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { continue };
+            let InLine { pool, stranded, deadline } = one;
+            self.fleet.content.set(&stranded.content);
+            let replica = self.route(pool, &stranded.history.arrival, false)?;
+            let taken = self.fleet.replicas[replica].arrive_late(stranded, self.now, &mut self.results)?;
+            let Some(Place(place)) = taken else {
+                self.calendar.in_system -= 1;
+                continue;
+            };
+            if let Some(deadline) = deadline {
+                self.calendar.patience.push(Reverse((deadline, id, replica as u32, place)));
+            }
+            self.touch(replica);
+        }
+        Ok(())
+    }
+}
+
+/// When requests give up, by id.
+pub(super) type Deadlines = HashMap<u32, Instant>;

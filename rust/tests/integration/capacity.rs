@@ -1,0 +1,221 @@
+//! Replicas that come and go: the laws, with autoscalers, drains and deaths.
+
+use inferq_core::autoscaler::{AutoscalerDescription, BySchedule, ScalingConfig};
+use inferq_core::cluster::{Capacity, Cluster, Pool};
+use inferq_core::dice::{Dice, Scale};
+use inferq_core::failures::FailuresDescription;
+use inferq_core::results::{Change, Status};
+use inferq_core::router::RouterConfig;
+use inferq_core::simulation::{Options, simulate_cluster};
+use proptest::prelude::*;
+
+use crate::fleet::{built, every_bit_is_the_same, router};
+use crate::laws::{Outcome, same, tokens_of};
+use crate::scenario::{Results, Scenario, any_scenario};
+use crate::streamed;
+use crate::tier::cases;
+
+/// How many replicas there are, and what makes them come and go.
+#[derive(Clone, Debug)]
+struct Coming {
+    replicas: usize,
+    autoscaler: Option<AutoscalerDescription>,
+    failures: Option<FailuresDescription>,
+    router: RouterConfig,
+    seed: u64,
+}
+
+impl Coming {
+    fn places(&self) -> usize {
+        self.autoscaler.as_ref().map_or(self.replicas, |autoscaler| autoscaler.max)
+    }
+
+    fn cluster(&self, scenario: &Scenario) -> Cluster {
+        let places = self.places();
+        let again = scenario.clone();
+        let autoscaler = self
+            .autoscaler
+            .as_ref()
+            .map(|described| described.build(described.policy.build().expect("a policy")).expect("an autoscaler"));
+        let failures = self.failures.as_ref().map(|failures| failures.build(self.seed, places).expect("failures"));
+        let spare = Box::new(move |_| Ok(again.parts()));
+        let capacity = (autoscaler.is_some() || failures.is_some()).then(|| Capacity {
+            open: self.replicas,
+            autoscaler,
+            failures,
+            spare,
+        });
+        let engines = (0..places).map(|_| scenario.parts()).collect();
+        let router = Some(built(self.router.clone(), self.seed, 0));
+        Cluster::of_pools(vec![Pool { engines, router, hands_to: None, capacity }])
+    }
+
+    fn run(&self, scenario: &Scenario, options: &Options) -> Results {
+        let workload = scenario.columns.view();
+        let results = simulate_cluster(&workload, self.cluster(scenario), options, &mut ()).expect("a run");
+        results.with_columns(&workload)
+    }
+}
+
+fn seconds(from: u32, to: u32) -> impl Strategy<Value = f64> {
+    (from..to).prop_map(|ms| f64::from(ms) / 1e3)
+}
+
+fn autoscaler() -> impl Strategy<Value = AutoscalerDescription> {
+    let policy = (prop::sample::select(ScalingConfig::KINDS), prop::collection::vec(any::<u32>(), 8));
+    let policy = policy.prop_map(|(kind, words)| {
+        ScalingConfig::sample(kind, &mut Dice::new(words, Scale::default())).expect("a policy")
+    });
+    let startup = prop_oneof![1 => Just(0.0), 3 => seconds(0, 200)];
+    let cooldown = prop_oneof![1 => Just(0.0), 1 => seconds(0, 400)];
+    let limits = (1_usize..3, 0_usize..4);
+    (policy, startup, seconds(1, 80), cooldown, limits).prop_map(
+        |(policy, startup_s, every_s, cooldown_s, (min, more))| AutoscalerDescription {
+            policy,
+            min,
+            max: min + more,
+            startup_s,
+            every_s,
+            cooldown_s,
+        },
+    )
+}
+
+fn failures() -> impl Strategy<Value = FailuresDescription> {
+    let at = prop::collection::btree_set((0_u32..600, 0_usize..1), 0..4);
+    let repair = prop_oneof![1 => Just(None), 2 => seconds(0, 300).prop_map(Some)];
+    let mtbf = prop_oneof![1 => Just(None), 2 => seconds(20, 900).prop_map(Some)];
+    (at, mtbf, repair, 0_u32..4).prop_map(|(at, mtbf_s, repair_s, retries)| {
+        let at: Vec<(f64, usize)> = at.into_iter().map(|(ms, replica)| (f64::from(ms) / 1e3, replica)).collect();
+        let mtbf_s = if at.is_empty() { mtbf_s.or(Some(0.2)) } else { mtbf_s };
+        FailuresDescription { at, mtbf_s, repair_s, retries }
+    })
+}
+
+fn coming() -> impl Strategy<Value = Coming> {
+    let both = prop_oneof![
+        (autoscaler().prop_map(Some), Just(None)).boxed(),
+        (Just(None), failures().prop_map(Some)).boxed(),
+        (autoscaler().prop_map(Some), failures().prop_map(Some)).boxed(),
+    ];
+    (both, 1_usize..5, router(), any::<u64>()).prop_map(|((autoscaler, failures), replicas, router, seed)| {
+        let replicas =
+            autoscaler.as_ref().map_or(replicas, |autoscaler| replicas.clamp(autoscaler.min, autoscaler.max));
+        Coming { replicas, autoscaler, failures, router, seed }
+    })
+}
+
+/// A policy that looks at a share of something without limit is refused.
+fn is_refused(coming: &Coming, scenario: &Scenario) -> bool {
+    let Some(AutoscalerDescription { policy, .. }) = &coming.autoscaler else { return false };
+    policy.build().expect("a policy").check(&scenario.parts()).is_err()
+}
+
+/// What is told of replicas is one life after the other, and says how many there are.
+fn events_are_lives(results: &Results, coming: &Coming) -> Outcome {
+    let mut open = 0;
+    let mut last = vec![Change::Ended; coming.places()];
+    for event in &results.fleet_events {
+        let before = std::mem::replace(&mut last[event.replica as usize], event.change);
+        let may_follow: &[Change] = match event.change {
+            Change::Asked => &[Change::Ended, Change::Died],
+            Change::Ready => &[Change::Asked, Change::Ended],
+            Change::Drains => &[Change::Ready],
+            Change::Ended => &[Change::Drains, Change::Asked, Change::Died],
+            Change::Died => &[Change::Ready, Change::Drains, Change::Asked],
+        };
+        prop_assert!(may_follow.contains(&before), "{before:?} before {event:?}");
+        open += i64::from(event.change == Change::Ready);
+        open -= i64::from(before == Change::Ready && event.change != Change::Ready);
+        prop_assert_eq!(i64::from(event.open), open);
+        prop_assert!((event.open + event.starting + event.draining) as usize <= coming.places());
+    }
+    prop_assert!(results.fleet_events.is_sorted_by_key(|event| event.at));
+    Ok(())
+}
+
+/// Requests are served only where and while a replica serves.
+fn iterations_run_on_living_replicas(results: &Results) -> Outcome {
+    for row in &results.iterations {
+        let end = row.start.after(row.pace.total(row.count).expect("fits")).expect("fits");
+        let events = results.fleet_events.iter().filter(|event| event.replica == row.replica);
+        let before = events.clone().rfind(|event| event.at <= row.start && event.change != Change::Asked);
+        prop_assert!(before.is_some_and(|event| matches!(event.change, Change::Ready | Change::Drains)));
+        let gone = |change| matches!(change, Change::Ended | Change::Died);
+        prop_assert!(!events.clone().any(|event| event.at > row.start && event.at < end && gone(event.change)));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(4_000))]
+
+    #[test]
+    fn l8_stretches_equal_stepping_as_replicas_come_drain_and_die(scenario in any_scenario(), coming in coming()) {
+        prop_assume!(!is_refused(&coming, &scenario));
+        let run = |stepping| coming.run(&scenario, &scenario.options(stepping));
+        let (fast, slow) = (run(false), run(true));
+        prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
+        prop_assert_eq!(&fast.requests.retries, &slow.requests.retries);
+        prop_assert_eq!(&fast.fleet_events, &slow.fleet_events);
+        prop_assert_eq!(fast.totals.replica_time, slow.totals.replica_time);
+        same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
+    }
+
+    #[test]
+    fn l1_l2_l5_and_l9_hold_as_replicas_come_drain_and_die(scenario in any_scenario(), coming in coming()) {
+        prop_assume!(!is_refused(&coming, &scenario));
+        let results = coming.run(&scenario, &scenario.options(false));
+        let columns = &results.requests;
+        let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
+        let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
+        prop_assert_eq!(results.totals.by_status.iter().sum::<u64>(), arrived as u64);
+        prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
+        for row in 0..arrived {
+            let status = columns.status[row];
+            let road = [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
+            let happened: Vec<f64> = road.into_iter().filter(|at| !at.is_nan()).collect();
+            prop_assert!(happened.is_sorted(), "{road:?}");
+            prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
+            if status == Status::Finished as u8 {
+                prop_assert_eq!(tokens_of(&scenario, &results, row).1, scenario.owed(row));
+            }
+            let retries = columns.retries.get(row).copied().unwrap_or(0);
+            let most = coming.failures.as_ref().map_or(0, |failures| failures.retries);
+            prop_assert!(retries <= most);
+            prop_assert!(status != Status::Lost as u8 || retries == most && coming.failures.is_some());
+        }
+        let stays = coming.failures.as_ref().is_none_or(|failures| failures.repair_s.is_some() || coming.autoscaler.is_some());
+        if scenario.horizon_s.is_none() && stays {
+            prop_assert_eq!(results.totals.by_status[Status::Unfinished as usize], 0);
+        }
+        events_are_lives(&results, &coming)?;
+        iterations_run_on_living_replicas(&results)?;
+    }
+
+    #[test]
+    fn a_capacity_that_never_changes_is_the_fixed_fleet(
+        scenario in any_scenario(), replicas in 1_usize..4, more in 0_usize..3, every in 1_u32..300, router in router(), seed: u64,
+    ) {
+        let looks = built(router.clone(), seed, 0).looks();
+        let policy = BySchedule { steps: vec![(0.0, replicas)], period_s: None }.into();
+        let (every_s, startup_s) = (f64::from(every) / 1e3, 0.01);
+        let autoscaler = AutoscalerDescription { policy, min: 1, max: replicas + more, startup_s, every_s, cooldown_s: 0.0 };
+        let fixed = Coming { replicas, autoscaler: None, failures: None, router, seed };
+        let scaled = Coming { autoscaler: Some(autoscaler), ..fixed.clone() };
+        let (fixed, scaled) = (fixed.run(&scenario, &scenario.options(false)), scaled.run(&scenario, &scenario.options(false)));
+        prop_assert_eq!(scaled.fleet_events.len(), replicas);
+        // Behind a router that looks at nothing a fixed replica is drained when nothing more comes to it alone.
+        prop_assume!(fixed.drained.is_empty() || looks);
+        every_bit_is_the_same(fixed, Results { fleet_events: Vec::new(), ..scaled })?;
+    }
+
+    #[test]
+    fn parts_are_the_whole_as_replicas_come_drain_and_die(
+        scenario in any_scenario(), coming in coming(), sizes in streamed::sizes(), automatic: bool,
+    ) {
+        prop_assume!(!is_refused(&coming, &scenario));
+        let options = streamed::options(&scenario, automatic, 1);
+        streamed::same(&scenario, &sizes, || coming.cluster(&scenario), &options)?;
+    }
+}

@@ -1,0 +1,138 @@
+"""Does the fast core agree with the slow reference where replicas come, drain and die?
+
+Every column of the requests, every batch, every event of a replica, what was paid for: exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+import inferq as iq
+
+from . import reference_capacity
+from .agreement import assert_batches, assert_calls, frame, seconds
+from .grouped import grouped
+from .night import chance, seeds
+from .random_scenarios import KINDS, engine_of, horizon_of, lengths, requests, tight, with_sessions
+from .reference_fleet import ROUTERS, word
+from .test_against_reference_fleet import _waiting
+
+Described = dict[str, Any]
+
+
+def _policy(rng: random.Random, engine: Described) -> Described:
+    kinds = ["ByQueue", "ByForecast", "BySchedule"]
+    limits = iq.Engine.from_json(engine).scheduler.to_json()
+    of = [
+        name for name, limit in (("seats", limits.get("max_seqs")), ("kv", engine["kv"]["tokens"])) if limit
+    ]
+    kind = rng.choice(kinds + ["ByUtilisation"] * bool(of))
+    if kind == "ByQueue":
+        return {"kind": kind, "requests": rng.choice([0.5, 1, 2.5, 6])}
+    if kind == "ByUtilisation":
+        target, tolerance = rng.choice([0.05, 0.3, 0.9]), rng.choice([0, 0.1, 0.4])
+        return {"kind": kind, "target": target, "of": rng.choice(of), "tolerance": tolerance}
+    if kind == "ByForecast":
+        window_s, ahead_s = rng.choice([0.02, 0.07, 1.0]), rng.choice([0, 0.05, 2.0])
+        return {
+            "kind": kind,
+            "requests_per_s": rng.choice([0.5, 20.0, 300.0]),
+            "window_s": window_s,
+            "ahead_s": ahead_s,
+        }
+    steps = sorted(rng.sample([0.0, 0.013, 0.05, 0.2, 1.0, 2.5], rng.randint(1, 4)))
+    period_s = rng.choice([None, steps[-1] + rng.choice([0.01, 0.5])])
+    return {"kind": kind, "steps": [[at, rng.randint(1, 5)] for at in steps], "period_s": period_s}
+
+
+def _pool(rng: random.Random, kind: str, rows: list[Described]) -> Described:
+    """A cluster as its description says it, but for the engine, which stands in a list."""
+    longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
+    engine = engine_of(rng, kind, rows, tight(rng, longest), rng.choice(["prefill", "prefill", "decode"]))
+    replicas = rng.randint(1, 4)
+    scaler: Described | None = None
+    failures: Described | None = None
+    what = rng.choice(["scaler", "failures", "both"])
+    if what != "failures":
+        least = rng.randint(1, 2)
+        most = least + rng.randint(0, 3)
+        replicas = rng.randint(least, most)
+        scaler = {
+            "policy": _policy(rng, engine),
+            "max": most,
+            "min": least,
+            "startup_s": rng.choice([0, 0, 0.01, 0.0123, 0.3]),
+            "every_s": rng.choice([0.003, 0.01, 0.01, 0.1, 1.0]),
+            "cooldown_s": rng.choice([0, 0, 0.02, 0.5]),
+        }
+    if what != "scaler":
+        places = scaler["max"] if scaler else replicas
+        grid = rng.choice([0.001, 0.01, 0.0062])
+        at = {(round(rng.randint(0, 60) * grid, 9), rng.randrange(places)) for _ in range(rng.randint(1, 6))}
+        failures = {
+            "at": [list(one) for one in sorted(at)],
+            "repair_s": rng.choice([None, 0, 0.01, 0.05, 1.0]),
+            "retries": rng.choice([0, 1, 1, 3]),
+        }
+    router = {"kind": rng.choice(list(ROUTERS))}
+    return {
+        "engines": [engine],
+        "replicas": replicas,
+        "router": router,
+        "autoscaler": scaler,
+        "failures": failures,
+    }
+
+
+def _agree(kind: str, seed: int) -> reference_capacity.Outcome:
+    rng = chance(f"capacity {kind} {seed}")
+    rows = requests(rng, *lengths(rng))
+    rows = with_sessions(rng, rows, rng.random() < 0.4)
+    pool, horizon_s = _pool(rng, kind, rows), horizon_of(rng, rows)
+    outcome = reference_capacity.simulate(_waiting(rows), pool, seed, horizon_s)
+    described = {**pool, "engines": pool["engines"][0]}
+    cluster = iq.Cluster.from_json({name: one for name, one in described.items() if one is not None})
+    stepping = rng.random() < 0.2
+    result = iq.simulate(
+        frame(rows), cluster, seed=seed, horizon_s=horizon_s, batches=True, stepping=stepping
+    )
+    retries = {r.id: r.retries for r in outcome.requests}  # type: ignore[attr-defined]
+    sent = (lambda id: {"retries": retries[id]}) if pool["failures"] else (lambda id: {})
+    assert_calls(result, outcome.requests, False, sent)
+    assert_batches(result, outcome.iterations, horizon_s)
+    assert result.drained.to_list() == outcome.drained
+    assert result.totals["end_s"] == seconds(outcome.end)
+    sojourn = sum((outcome.end if r.left is None else r.left) - r.arrival for r in outcome.requests)
+    assert result.totals["in_system_as"] == result.totals["sojourn_as"] == sojourn
+    assert result.fleet_events.rows() == [(seconds(at), *others) for at, *others in outcome.events]
+    assert result.totals["replica_time_as"] == outcome.paid
+    return outcome
+
+
+@grouped(seed=seeds(25))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_core_agrees_with_the_reference_on_replicas_that_come_and_go(kind: str, seed: int) -> None:
+    _agree(kind, seed)
+
+
+def test_deaths_by_chance_are_exponential_from_the_opening_on() -> None:
+    """Each is the draw of its place and of how often a replica opened there, whatever the requests do."""
+    engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    failures = iq.Failures(mtbf_s=20.0, repair_s=3.0, retries=100)
+    cluster = iq.Cluster(engine, replicas=3, router=iq.LeastRequests(), failures=failures)
+    rows = {"arrival_s": [float(at) for at in range(200)]}
+    rows |= {"prompt_tokens": [5] * 200, "output_tokens": [9] * 200}
+    events = iq.simulate(rows, cluster, seed=11).fleet_events
+    assert events.filter(event="died").height > 15
+    for place in range(3):
+        opened, life = 0.0, 0
+        for at_s, event in events.filter(replica=place).select("at_s", "event").iter_rows():
+            if event == "ready":
+                opened, life = at_s, life + 1
+            elif event == "died":
+                uniform = ((word(11, 18, place, life - 1) >> 12) + 0.5) / 2**52
+                assert at_s == pytest.approx(opened - 20.0 * math.log(uniform), abs=1e-9)

@@ -1,0 +1,213 @@
+"""Replicas that come and go as a user meets them: descriptions, errors, policies of one's own, results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferq as iq
+
+ENGINE = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(max_seqs=2), kv=iq.KvCache(tokens=1000))
+ROWS = {"arrival_s": [0.2 * at for at in range(40)], "prompt_tokens": [9] * 40, "output_tokens": [6] * 40}
+SCALER = iq.Autoscaler(iq.ByQueue(2), min=1, max=4, every_s=1, startup_s=1.5, cooldown_s=3)
+FAILURES = iq.Failures(at=[(4.2, 0), (6.0, 1)], mtbf_s=30, repair_s=2, retries=1)
+
+
+def _cluster(**parts: Any) -> iq.Cluster:
+    return iq.Cluster(ENGINE, **{"router": iq.LeastRequests(), **parts})
+
+
+def _any(wrong: object) -> Any:
+    return wrong
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: iq.Autoscaler(iq.ByQueue(1), min=3, max=2), "max: must be from min, 3"),
+    (lambda: iq.Autoscaler(iq.ByQueue(1), min=0, max=2), "min: must be 1 or above"),
+    (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, every_s=0), "every_s"),
+    (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, startup_s=-1), "startup_s"),
+    (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, cooldown_s=-1), "cooldown_s"),
+    (lambda: iq.Autoscaler(_any(7), max=2), "policy"),
+    (lambda: iq.Autoscaler(iq.ScalingPolicy(), max=2), "has no wanted"),
+    (lambda: iq.ByQueue(0), "requests"),
+    (lambda: iq.ByUtilisation(1.5), "target"),
+    (lambda: iq.ByUtilisation(0.5, of=_any("gpu")), "of"),
+    (lambda: iq.ByForecast(1, window_s=0), "window_s"),
+    (lambda: iq.BySchedule([]), "steps"),
+    (lambda: iq.BySchedule([(5, 1), (5, 2)]), r"steps\[1\]"),
+    (lambda: iq.BySchedule([(0, 0)]), r"steps\[0\]"),
+    (lambda: iq.BySchedule([(0, 1), (9, 2)], period_s=9), r"steps\[1\]"),
+    (lambda: iq.BySchedule([(0, 1.5)]), r"steps\[0\]\[1\]"),
+    (lambda: iq.Failures(), "nothing dies"),
+    (lambda: iq.Failures(at=[(-1, 0)]), r"at\[0\]"),
+    (lambda: iq.Failures(at=[(1, 0), (1, 0)]), "dies twice"),
+    (lambda: iq.Failures(mtbf_s=0), "mtbf_s"),
+    (lambda: iq.Failures(mtbf_s=9, repair_s=-1), "repair_s"),
+    (lambda: iq.Failures(mtbf_s=9, retries=-1), "retries"),
+    (lambda: _cluster(replicas=5, autoscaler=SCALER), "replicas: must be from 1 to 4"),
+    (
+        lambda: _cluster(replicas=2, failures=iq.Failures(at=[(1, 2)])),
+        r"failures.at\[0\]: replica 2 does not",
+    ),
+    (lambda: iq.Cluster([ENGINE, ENGINE], autoscaler=SCALER), "autoscaler: starts replicas of one engine"),
+    (lambda: _cluster(autoscaler=3), "autoscaler"),
+    (
+        lambda: iq.Cluster.from_json({**_cluster().to_json(), "autoscaler": {"max": 2}}),
+        "autoscaler.policy: mis",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "named"), WRONG, ids=range(len(WRONG)))
+def test_what_makes_no_sense_is_an_error_that_says_where(wrong: Callable[[], object], named: str) -> None:
+    with pytest.raises(iq.ConfigError, match=named):
+        wrong()
+
+
+def test_a_share_of_something_without_limit_is_refused() -> None:
+    engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    scaler = iq.Autoscaler(iq.ByUtilisation(0.5, of="kv"), max=2)
+    with pytest.raises(iq.ConfigError, match=r"autoscaler.policy.of: .*no limit"):
+        iq.simulate(ROWS, iq.Cluster(engine, autoscaler=scaler))
+
+
+def test_descriptions_come_back_and_a_run_repeats_from_its_record() -> None:
+    for policy in (iq.ByQueue(2), iq.ByUtilisation(0.6), iq.ByForecast(2, 3, 1), iq.BySchedule([(0, 2)])):
+        scaler = iq.Autoscaler(policy, min=1, max=4, every_s=1, startup_s=0.5)
+        cluster = _cluster(autoscaler=scaler, failures=FAILURES)
+        assert iq.Cluster.from_json(cluster.to_json()) == cluster
+        result = iq.simulate(ROWS, cluster, seed=5)
+        again = iq.simulate(ROWS, iq.Cluster.from_json(json.loads(result.scenario)["cluster"]), seed=5)
+        assert again.requests.equals(result.requests) and again.fleet_events.equals(result.fleet_events)
+    assert "autoscaler" not in _cluster().to_json()
+
+
+def test_a_run_on_disk_has_the_same_rows_and_events(tmp_path: Path) -> None:
+    cluster = _cluster(autoscaler=SCALER, failures=FAILURES)
+    result = iq.simulate(ROWS, cluster, seed=3)
+    stored = iq.simulate(ROWS, cluster, seed=3, out=tmp_path / "run")
+    assert stored.requests.lazy().collect().equals(result.requests)
+    assert stored.fleet_events.equals(result.fleet_events)
+    assert stored.replica_s == result.replica_s
+    result.write(tmp_path / "saved")
+    assert iq.Result.read(tmp_path / "saved").fleet_events.equals(result.fleet_events)
+    with pytest.raises(iq.ConfigError, match="autoscaler or failures"):
+        _ = iq.simulate(ROWS, _cluster()).fleet_events
+
+
+class _Mine(iq.ScalingPolicy):
+    def __init__(self, answer: Callable[[Any], object]) -> None:
+        self.answer = answer
+        self.seen: list[tuple[float, int, int, int]] = []
+
+    def wanted(self, fleet: Any) -> Any:
+        self.seen.append((fleet.now_s, fleet.open, fleet.starting, fleet.arrived))
+        return self.answer(fleet)
+
+
+def test_a_policy_of_ones_own_is_asked_at_each_look() -> None:
+    mine = _Mine(lambda fleet: 2 if fleet.now_s < 5 else 1)
+    scaler = iq.Autoscaler(mine, max=3, every_s=1, startup_s=1)
+    result = iq.simulate(ROWS, _cluster(autoscaler=scaler))
+    assert mine.seen[:3] == [(1.0, 1, 0, 5), (2.0, 2, 0, 10), (3.0, 2, 0, 15)]
+    assert result.fleet_events["event"].to_list() == ["ready", "asked", "ready", "drains", "ended"]
+    assert result.fleet_events["at_s"].to_list()[:4] == [0.0, 1.0, 2.0, 5.0]
+
+
+@pytest.mark.parametrize("answer", [-1, True, 1.5, None, "two"])
+def test_an_answer_that_is_no_number_of_replicas_is_an_error(answer: object) -> None:
+    scaler = iq.Autoscaler(_Mine(lambda fleet: answer), max=3, every_s=1)
+    with pytest.raises(iq.SimulationError, match=r"the autoscaler broke a rule at 1"):
+        iq.simulate(ROWS, _cluster(autoscaler=scaler))
+
+
+def test_what_a_policy_raises_passes() -> None:
+    scaler = iq.Autoscaler(_Mine(lambda fleet: 1 // 0), max=3, every_s=1)
+    with pytest.raises(ZeroDivisionError):
+        iq.simulate(ROWS, _cluster(autoscaler=scaler))
+
+
+class _OneByOne(iq.Scheduler):
+    """Remembers whether it was ever asked: a replica that comes later must not."""
+
+    asked = 0
+
+    def plan(self, view: iq.View) -> iq.Batch:
+        self.asked += 1
+        if len(view.running) == 0:
+            waiting = view.waiting
+            return iq.Batch(prefill=[(waiting.id[0], waiting.prompt_left[0])]) if len(waiting) else iq.Batch()
+        return iq.Batch(decode=view.running.id)
+
+
+def test_schedulers_and_routers_written_in_python_see_open_replicas() -> None:
+    seen = set()
+
+    class First(iq.Router):
+        def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
+            seen.add(tuple(fleet.replicas.tolist()))
+            return 0
+
+    engine = iq.Engine(timing=iq.Constant(0.5), scheduler=_OneByOne(), kv=iq.KvCache(tokens=1000))
+    failures = iq.Failures(at=[(1.2, 0), (3.2, 1)], repair_s=1.0)
+    cluster = iq.Cluster(engine, replicas=2, router=First(), failures=failures)
+    result = iq.simulate(ROWS, cluster)
+    assert {(0, 1), (1,), (0,)} <= seen
+    assert result.requests["status"].to_list() == ["finished"] * 40
+
+
+def test_each_cluster_of_a_network_has_its_own() -> None:
+    parts: dict[str, iq.Engine | iq.Cluster | iq.Disaggregated] = {
+        "a": _cluster(autoscaler=SCALER),
+        "b": _cluster(replicas=2, failures=FAILURES),
+        "c": ENGINE,
+    }
+    after = {"a": [], "b": ["a"], "c": ["b"]}
+    stages = {name: iq.Stage(name, prompt=20, output=4, after=before) for name, before in after.items()}
+    network = iq.Network(parts, [iq.Workflow("w", stages=stages)])
+    result = iq.simulate({"arrival_s": ROWS["arrival_s"]}, network)
+    assert set(result.fleet_events["replica"].unique()) >= {0, 4, 5}
+    assert (
+        result.jobs["status"].to_list().count("finished") + result.requests["status"].to_list().count("lost")
+        >= 40
+    )
+
+
+def test_lost_requests_are_counted_and_said() -> None:
+    cluster = _cluster(replicas=2, failures=iq.Failures(at=[(2.1, 0), (2.1, 1)], retries=0))
+    result = iq.simulate(ROWS, cluster)
+    lost = result.requests.filter(status="lost")
+    assert lost.height == result.requests.filter(arrival_s=2.0).height + 10
+    assert lost["left_s"].to_list() == [2.1] * lost.height and lost["finish_s"].null_count() == lost.height
+    assert (
+        result.requests.filter(status="unfinished").height
+        == 40 - lost.height - result.requests.filter(status="finished").height
+    )
+    assert any(finding.startswith("stranded: ") for finding in result.findings)
+    assert any(finding.startswith("lost: ") for finding in result.findings)
+
+
+def test_money_is_that_of_the_replicas_paid_for() -> None:
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb")
+    rows = {"arrival_s": [0.0, 3600.0], "prompt_tokens": [9, 9], "output_tokens": [6, 6]}
+    prices = iq.Prices(gpu_hour={"h100-80gb": 3.0})
+    scaler = iq.Autoscaler(iq.BySchedule([(0, 2), (1800, 4)]), min=1, max=4, every_s=60)
+    result = iq.simulate(rows, iq.Cluster(engine, replicas=2, autoscaler=scaler))
+    mean = result.replica_s / result.totals["end_s"]
+    assert mean == pytest.approx(3.0, abs=0.01)
+    assert result.summary(prices=prices)["cost_per_hour"][0] == pytest.approx(3.0 * mean)
+    fixed = iq.simulate(rows, iq.Cluster(engine, replicas=4)).summary(prices=prices)
+    assert fixed["cost_per_hour"][0] == 12.0
+
+
+def test_theory_proves_nothing_of_replicas_that_go() -> None:
+    workload = iq.Workload.synthetic(
+        requests=100, arrivals=iq.Poisson(0.05), prompt=iq.Fixed(9), output=iq.Fixed(6)
+    )
+    fixed = iq.theory.stability(workload, iq.Cluster(ENGINE, replicas=2, router=iq.LeastRequests()))
+    dying = iq.theory.stability(workload, _cluster(replicas=2, failures=iq.Failures(mtbf_s=1)))
+    assert (fixed.verdict, dying.verdict) == ("stable", "unknown")
