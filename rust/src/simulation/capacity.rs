@@ -243,9 +243,9 @@ impl Capacities {
         self.line.len() as u64
     }
 
-    /// Does a request wait here?
+    /// Does a request wait here that was never admitted, so that its patience goes on?
     pub(super) fn holds(&self, id: u32) -> bool {
-        self.line.contains_key(&id)
+        self.line.get(&id).is_some_and(|one| one.stranded.history.is_new())
     }
 
     /// Of each replica, did one ever stand at its place?
@@ -596,7 +596,8 @@ impl Run {
 
     /// A request that waits for a replica gives up.
     pub(super) fn leave_line(&mut self, id: u32) {
-        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
+        let all = self.capacities.as_mut().filter(|all| all.holds(id));
+        let Some(one) = all.and_then(|all| all.line.remove(&id)) else { return };
         one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
         self.calendar.in_system -= 1;
     }
