@@ -191,6 +191,42 @@ def test_lost_requests_are_counted_and_said() -> None:
     assert any(finding.startswith("lost: ") for finding in result.findings)
 
 
+def test_a_request_that_was_taken_back_loses_no_patience_afterwards() -> None:
+    rows = {"arrival_s": [0] * 3, "prompt_tokens": [9] * 3, "output_tokens": [6] * 3}
+    rows |= {"cancel_s": [None, None, 0.2], "patience_s": [None, None, 1.1]}
+    for system in (ENGINE, _cluster(autoscaler=SCALER)):
+        result = iq.simulate(rows, system)
+        assert result.requests.select("status", "left_s").rows()[2] == ("abandoned", 0.2)
+        assert result.requests["status"].to_list()[:2] == ["finished"] * 2
+
+
+def test_clients_take_requests_back_that_have_no_replica_or_whose_replica_dies() -> None:
+    """One that waits for a replica leaves at once; one whose last token was to come leaves at the death."""
+    rows = {"arrival_s": [0, 0, 2.1, 2.2], "prompt_tokens": [9] * 4, "output_tokens": [6] * 4}
+    cluster = _cluster(failures=iq.Failures(at=[(1.2, 0)], repair_s=2, retries=1))
+    result = iq.simulate({**rows, "cancel_s": [2.0, 1.1, 0.5, None]}, cluster)
+    assert result.requests.select("status", "replica", "admitted_s", "left_s", "retries").rows() == [
+        ("abandoned", None, 0.0, 2.0, 1),
+        ("abandoned", 0, 0.0, 1.2, 0),
+        ("abandoned", None, None, 2.6, 0),
+        ("finished", 0, 3.2, 6.2, 0),
+    ]
+    assert result.findings == ["abandoned: the clients of 3 of 4 requests took them back"]
+
+
+@pytest.mark.parametrize(("retries", "row"), [(1, ("finished", 4.7, 1, 6, 5)), (0, ("lost", 1.2, 0, 2, 2))])
+def test_drafts_go_on_where_they_stood_when_a_replica_died(retries: int, row: tuple[object, ...]) -> None:
+    """Four tokens are out at the death; the fifth comes with the prompt at 3.7, then the list goes on."""
+    scheduler = iq.VllmV1(speculation=iq.Speculation(tokens=2), async_scheduling=False)
+    engine = iq.Engine(timing=iq.Constant(0.5), scheduler=scheduler, kv=iq.KvCache(tokens=1000))
+    failures = iq.Failures(at=[(1.2, 0)], repair_s=2, retries=retries)
+    rows = {"arrival_s": [0, 1.5], "prompt_tokens": [9, 9], "output_tokens": [10, 3]}
+    rows |= {"accepted": [[0, 2, 0, 1, 2, 0, 0, 0, 0, 0], [0, 1, 1]]}
+    result = iq.simulate(rows, iq.Cluster(engine, router=iq.LeastRequests(), failures=failures))
+    columns = ["status", "left_s", "retries", "drafted_tokens", "accepted_tokens"]
+    assert result.requests.select(columns).rows() == [row, ("finished", 4.2, 0, 2, 1)]
+
+
 def test_money_is_that_of_the_replicas_paid_for() -> None:
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb")
     rows = {"arrival_s": [0.0, 3600.0], "prompt_tokens": [9, 9], "output_tokens": [6, 6]}

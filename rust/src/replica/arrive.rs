@@ -161,7 +161,7 @@ impl Replica {
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
-    /// where `id` still waits, since a request that left before had been admitted.
+    /// where `id` still waits, since a request that left waits no more.
     pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
         let request = self.state.requests.at(place);
         request.id == id && request.phase() == Phase::Waiting && self.state.requests.history(place).is_new()
@@ -178,6 +178,8 @@ impl Replica {
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         self.state.waits_no_more(arrival.prompt_tokens);
         self.state.remove::<Full>(place);
+        // One that was taken back would have lost its patience later.
+        self.state.requests.at_mut(place).phase = Phase::Started;
         self.state.waiting -= 1;
         if self.is_idle && self.is_empty() {
             // Nothing is left that a scheduler wanted to be woken for.
