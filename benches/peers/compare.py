@@ -31,10 +31,11 @@ NOT_HERE = {
 OURS = f"""
 import math, sys
 import inferq as iq
+def lognormal(mean, deviation):
+    return iq.Lognormal(math.exp(mean + deviation**2 / 2), math.exp(mean), cap={LONGEST // 2})
 workload = iq.Workload.synthetic(
     requests=int(sys.argv[1]), arrivals=iq.Poisson(rate={RATE}),
-    prompt=iq.Lognormal(mean=math.exp({PROMPT[0]} + {PROMPT[1]}**2 / 2), median=math.exp({PROMPT[0]}), cap={LONGEST // 2}),
-    output=iq.Lognormal(mean=math.exp({OUTPUT[0]} + {OUTPUT[1]}**2 / 2), median=math.exp({OUTPUT[0]}), cap={LONGEST // 2}),
+    prompt=lognormal{PROMPT}, output=lognormal{OUTPUT},
 )
 engine = iq.Engine(
     timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=0.0),
@@ -107,7 +108,8 @@ def of_vidur(place: Path, requests: int) -> list[str | Path]:
 def of_inference_lab(place: Path, requests: int) -> list[str | Path]:
     config, workload = place / "model.toml", place / "workload.toml"
     config.write_text(
-        f'model = "llama-3.1-8b-instruct"\n[scheduler]\nmax_num_batched_tokens = {BUDGET}\nmax_num_seqs = {SEATS}\n'
+        'model = "llama-3.1-8b-instruct"\n'
+        f"[scheduler]\nmax_num_batched_tokens = {BUDGET}\nmax_num_seqs = {SEATS}\n"
         'policy = "fcfs"\nenable_chunked_prefill = true\nblock_size = 16\n[hardware.h100]\ntp = 1\n'
         'step_cost = { model = "linear", t0 = 0.006, tp = 3.2e-5, td = 0.0, tk = 0.0 }\n'
     )
@@ -143,9 +145,8 @@ def main() -> None:
     place.mkdir(parents=True, exist_ok=True)
     install(place)
     few = max(1, options.requests // 10)
-    print(
-        f"{options.requests} requests, {options.rounds} rounds in turns, load average {os.getloadavg()[0]:.1f}"
-    )
+    load = os.getloadavg()[0]
+    print(f"{options.requests} requests, {options.rounds} rounds in turns, load average {load:.1f}")
     names = options.only.split(",")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for _ in range(options.rounds):
@@ -156,9 +157,8 @@ def main() -> None:
     for name, pairs in times.items():
         whole = sorted(many for _, many in pairs)
         further = statistics.median(many - less for less, many in pairs) / (options.requests - few)
-        print(
-            f"| {name} | {statistics.median(whole):.2f} ({whole[0]:.2f}–{whole[-1]:.2f}) | {further * 1e6:,.0f} |"
-        )
+        middle = statistics.median(whole)
+        print(f"| {name} | {middle:.2f} ({whole[0]:.2f}–{whole[-1]:.2f}) | {further * 1e6:,.0f} |")
     for name, reason in NOT_HERE.items():
         print(f"| {name} | not here: {reason} | |")
 
