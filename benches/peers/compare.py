@@ -1,6 +1,6 @@
-"""Other simulators on the same law of requests, in turns in one run: processor time of the whole command.
+"""Other simulators on the same law of requests, in turns in one run: what a further request costs.
 
-    python benches/peers/compare.py PLACE [--requests 5000] [--rounds 3] [--only inferq,Vidur]
+    python benches/peers/compare.py PLACE [--requests 2000] [--rounds 3] [--only inferq,Vidur]
 
 PLACE is a folder where each peer is installed once, from its index and nowhere else: Vidur by pip,
 inference-lab by cargo. It runs in the environment of inferq. Everything serves prompts and outputs that
@@ -131,34 +131,35 @@ def of_inference_lab(place: Path, requests: int) -> list[str | Path]:
     ]
 
 
-PEERS = {"inferq": of_inferq, "inference-lab": of_inference_lab, "Vidur": of_vidur}
+# Each with as many times the requests as make its run some seconds long.
+PEERS = {"inferq": (of_inferq, 200), "inference-lab": (of_inference_lab, 50), "Vidur": (of_vidur, 1)}
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(prog="compare", description=__doc__.splitlines()[0])
     asked.add_argument("place", type=Path)
-    asked.add_argument("--requests", type=int, default=5000)
+    asked.add_argument("--requests", type=int, default=2000)
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--only", default=",".join(PEERS), help="names of peers, by commas")
     options = asked.parse_args()
     place = options.place.resolve()
     place.mkdir(parents=True, exist_ok=True)
     install(place)
-    few = max(1, options.requests // 10)
     load = os.getloadavg()[0]
-    print(f"{options.requests} requests, {options.rounds} rounds in turns, load average {load:.1f}")
+    print(f"{options.rounds} rounds in turns, load average {load:.1f}")
     names = options.only.split(",")
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    further_s: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(options.rounds):
         for name in names:
-            command = PEERS[name]
-            times[name].append((run(command(place, few)), run(command(place, options.requests))))
-    print("| | whole command, s of processor (least to greatest) | a further request, µs |\n|---|---|---|")
-    for name, pairs in times.items():
-        whole = sorted(many for _, many in pairs)
-        further = statistics.median(many - less for less, many in pairs) / (options.requests - few)
-        middle = statistics.median(whole)
-        print(f"| {name} | {middle:.2f} ({whole[0]:.2f}–{whole[-1]:.2f}) | {further * 1e6:,.0f} |")
+            command, times = PEERS[name]
+            many, few = options.requests * times, options.requests * times // 10
+            cost = run(command(place, many)) - run(command(place, few))
+            further_s[name].append(cost / (many - few))
+    print("| | requests | a further request, µs of processor, median (least to greatest) |\n|---|---|---|")
+    for name, costs in further_s.items():
+        least, middle, most = (1e6 * pick(costs) for pick in (min, statistics.median, max))
+        requests = options.requests * PEERS[name][1]
+        print(f"| {name} | {requests:,} | {middle:,.2f} ({least:,.2f}–{most:,.2f}) |")
     for name, reason in NOT_HERE.items():
         print(f"| {name} | not here: {reason} | |")
 
