@@ -5,6 +5,7 @@ use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
+use crate::plan::Limits;
 use crate::request::{FirstToken, Phase, Place, longest_context};
 use crate::results::{BlockOperations, Emissions, IterationRow, Recorder, Sample};
 use crate::timing::Beyond;
@@ -167,9 +168,10 @@ impl Replica {
         self.state.limits.max_seqs
     }
 
-    /// The tokens that its scheduler may load in an iteration.
-    pub fn token_budget(&self) -> u64 {
-        self.state.limits.token_budget
+    /// The tokens that an iteration loads if so many can be loaded; no number where batches are planned ahead, which by
+    /// design leave out what came since.
+    pub fn budget_to_fill(&self) -> u64 {
+        if self.state.ahead.is_some() { Limits::NONE } else { self.state.limits.token_budget }
     }
 
     /// Why this replica can never serve a request, if that is so (rule 11).

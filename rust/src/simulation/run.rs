@@ -413,8 +413,8 @@ impl Run {
             stranded.leave(NO_REPLICA, Status::Unfinished, end, &mut self.results);
         }
         self.results.check_instants()?;
-        let budget = replicas[0].token_budget();
-        let is_common = replicas.iter().all(|replica| replica.token_budget() == budget);
+        let budget = replicas[0].budget_to_fill();
+        let is_common = replicas.iter().all(|replica| replica.budget_to_fill() == budget);
         let mut replica_time = None;
         let deeds = match &mut self.capacities {
             None => Deeds::of(BTreeMap::new(), replicas.iter()),
