@@ -120,7 +120,8 @@ fn emitted(results: &Results) -> BTreeMap<u32, Vec<Instant>> {
     for row in results.batches.iter().filter(|row| row.emits) {
         let stretch = &results.iterations[row.iteration as usize];
         let end = |iteration| stretch.start.after(stretch.pace.total(iteration).expect("a span")).expect("an instant");
-        tokens.entry(row.request).or_default().extend((1..=stretch.count).map(end));
+        let of_each = |iteration| std::iter::repeat_n(end(iteration), row.emitted as usize);
+        tokens.entry(row.request).or_default().extend((1..=stretch.count).flat_map(of_each));
     }
     tokens.values_mut().for_each(|instants| instants.sort());
     tokens
