@@ -21,7 +21,7 @@ impl SchedulerParameters for ClassPriority {
             let kind = self.inner.kind();
             let message = format!(
                 "{kind} does not fill a token budget: take a policy that does, such as Sarathi, Orca with \
-                 chunked=True, or VllmV1 with async_scheduling=False"
+                 chunked=True, or VllmV1 with async_scheduling=False and no speculation"
             );
             return Err(Error::config("inner", message));
         }

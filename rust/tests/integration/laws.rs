@@ -104,7 +104,8 @@ pub(crate) fn tokens_of(scenario: &Scenario, results: &Results, request: usize) 
     // What is computed behind a stop token is dropped.
     let is_ahead = scenario.engine.contains(r#""async_scheduling":true"#) || drops_tokens(scenario);
     assert!(late.len() <= usize::from(is_ahead), "L5: a finished request emits no more");
-    let emitted: u64 = rows.iter().map(|row| results.iterations[row.iteration as usize].count).sum();
+    let of_row = |row: &BatchRow| results.iterations[row.iteration as usize].count * u64::from(row.emitted);
+    let emitted: u64 = rows.into_iter().map(of_row).sum();
     let discarded = results.requests.discarded_tokens.get(request).map_or(0, |&tokens| tokens as u64);
     let kept = emitted - discarded;
     let output = scenario.owed(request);
@@ -154,7 +155,11 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         let batch = results.batches.iter().filter(|batch| batch.iteration == place as u64);
         let (sequences, tokens) = batch.fold((0, 0), |(n, tokens), batch| (n + 1, tokens + batch.tokens));
         prop_assert!(sequences <= scenario.max_seqs);
-        prop_assert_eq!(tokens, row.prefill_tokens + row.decodes);
+        if scenario.drafts() {
+            prop_assert!((row.prefill_tokens + row.decodes..=scenario.token_budget).contains(&tokens));
+        } else {
+            prop_assert_eq!(tokens, row.prefill_tokens + row.decodes);
+        }
         if let Some(capacity) = scenario.kv_tokens {
             prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
         }
@@ -293,6 +298,12 @@ fn slower(engine: &str) -> String {
     for holder in ["/scheduler", "/scheduler/inner"] {
         if let Some(preemption) = value.pointer_mut(holder).and_then(|scheduler| scheduler.get_mut("preemption")) {
             double(preemption, &[]);
+        }
+    }
+    for drafter in ["/scheduler/speculation/drafter", "/scheduler/inner/speculation/drafter"] {
+        // A share of an iteration is that of a longer one too.
+        if let Some(model) = value.pointer_mut(drafter).filter(|drafter| drafter.is_object()) {
+            double(model, &[]);
         }
     }
     value.to_string()

@@ -192,8 +192,14 @@ fn as_inner(scenario: &Scenario, order: [&str; 2]) -> Scenario {
 fn one_class_is_served_as_by_the_inner_policy(scenario: Scenario) -> std::result::Result<(), TestCaseError> {
     let mut scenario = scenario;
     scenario.columns.class.fill(0);
-    // A policy that plans ahead plans for no class of several.
-    scenario.engine = scenario.engine.replace(r#""async_scheduling":true"#, r#""async_scheduling":false"#);
+    // A policy that plans ahead, or with drafts, plans for no class of several.
+    let mut engine: Value = serde_json::from_str(&scenario.engine).expect("JSON");
+    for (field, off) in [("async_scheduling", json!(false)), ("speculation", Value::Null)] {
+        if let Some(set) = engine["scheduler"].get_mut(field) {
+            *set = off;
+        }
+    }
+    scenario.engine = engine.to_string();
     let alone = scenario.run(false);
     for order in [["a", "b"], ["b", "a"]] {
         let inner = as_inner(&scenario, order).run(false);

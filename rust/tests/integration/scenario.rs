@@ -184,6 +184,11 @@ impl Scenario {
         parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".into(), "b".into()])).expect("an engine")
     }
 
+    /// Do rows bring drafts, which count as tokens of the batch?
+    pub(crate) fn drafts(&self) -> bool {
+        self.engine.contains(r#""speculation":{"#)
+    }
+
     /// Tokens that a request is to emit: its output, unless the longest length comes before its end.
     pub(crate) fn owed(&self, row: usize) -> u64 {
         let longest = u64::from(self.parts().max_model_len);
@@ -357,7 +362,7 @@ type Shape = (u64, i32, i32, u64, u64, Option<u64>, &'static str, Option<f64>, (
 pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     let dice = prop::collection::vec((0_u32..9, 0_u64..3, 1_u32..=8, 0_u32..60), 30);
     let shared = (scenario(kind), dice, any::<bool>()).prop_map(move |(scenario, dice, in_blocks)| {
-        let cache = if in_blocks && kind != "Sglang" { "blocks" } else { "radix" };
+        let cache = if kind != "Sglang" && (in_blocks || scenario.drafts()) { "blocks" } else { "radix" };
         let kv = format!(r#""kv": {{"prefix_cache": "{cache}", "#);
         let engine = scenario.engine.replace(r#""kv": {"#, &kv);
         Scenario { columns: scenario.columns.sharing(&dice), engine, ..scenario }
