@@ -274,6 +274,6 @@ def test_a_plan_that_cannot_know_what_came_since_is_not_called_idle() -> None:
     # What comes while a batch runs is in no plan made before: the audit counts that, no finding tells it.
     fields: dict[str, Any] = {"token_budget": 64, "max_seqs": 64}
     for ahead in (iq.VllmV1(**fields), iq.Sglang(chunk_tokens=64)):
-        run = iq.simulate(_even(200, 0.013), _engine(scheduler=ahead))
+        run = iq.simulate(_even(200, 0.013), _engine(scheduler=ahead, kv=iq.KvCache(tokens=1024)))
         assert "not work-conserving" not in _names(run)
         assert run.work_conservation(budget=64).share > 0
