@@ -309,7 +309,7 @@ def test_frames_have_these_columns_and_types() -> None:
         "id": pl.UInt32,
         "class": pl.Enum(["default"]),
         "replica": pl.UInt32,
-        "status": pl.Enum(["finished", "rejected", "abandoned", "unfinished"]),
+        "status": pl.Enum(["finished", "rejected", "abandoned", "unfinished", "lost"]),
         "measured": pl.Boolean,
         **dict.fromkeys(seconds + latencies, pl.Float64),
         "prompt_tokens": pl.Int32,

@@ -280,7 +280,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
 
     fn check(&self, cache: &KvCache) -> Result<()> {
         if self.speculation.is_some() && cache.prefix_cache == Some(PrefixKind::Radix) {
-            return Err(Error::config("kv.prefix_cache", "radix: drafts of VllmV1 are known by blocks; take \"blocks\""));
+            return Err(Error::config(
+                "kv.prefix_cache",
+                "radix: drafts of VllmV1 are known by blocks; take \"blocks\"",
+            ));
         }
         Ok(())
     }
