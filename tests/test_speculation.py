@@ -38,7 +38,7 @@ def drawn(requests: int = 60, rate: float = 12.0) -> iq.Workload:
 
 
 def test_the_worked_example_of_the_rules() -> None:
-    """Two requests in ten blocks of 16 with three drafts: who drafts what, and which row is in vain."""
+    """Two requests in ten blocks of 16 with three drafts: which drafts each has, and which row is in vain."""
     asked = {
         "arrival_s": [0.0, 0.0005],
         "prompt_tokens": [14, 40],

@@ -29,7 +29,7 @@ struct Running {
     options: Options,
 }
 
-/// The tokens of an iteration: when it ended, where it ran, who got one, and for whom it was the last.
+/// The tokens of an iteration: when it ended, where it ran, which requests got one, and for which it was the last.
 type Fallen = (f64, u32, Vec<u32>, Vec<u32>);
 
 /// What happened: tokens, requests that left without their last one and how, and outputs that end early and by how many.

@@ -32,7 +32,7 @@ class Ask:
 
 
 class Listener(Protocol):
-    """Who asked, and hears of the answer."""
+    """The client, which hears of the answer."""
 
     def token(self, at_s: float) -> None:
         """The next token is there, since an instant of the simulation."""

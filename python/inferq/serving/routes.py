@@ -35,7 +35,7 @@ async def _in_openais_form(request: web.Request, handler: Handler) -> web.Stream
             raise
         return _json(ApiError(error.status, error.reason).body(), error.status)
     except ConnectionError:
-        raise asyncio.CancelledError from None  # nobody listens
+        raise asyncio.CancelledError from None  # no client listens
     except Exception:
         traceback.print_exc()
         return _json(ApiError(500, "an error of the server", "internal_error").body(), 500)

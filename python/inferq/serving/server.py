@@ -72,7 +72,7 @@ async def serving(
 
     Args:
         server: to serve with.
-        said: gets lines for whoever watches.
+        said: gets lines that tell how the server fares.
         began: called once the ports are open.
     """
     await server.start()

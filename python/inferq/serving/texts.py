@@ -28,7 +28,7 @@ class Texts(Protocol):
 
 
 class Characters:
-    """So many characters are a token: a stated ratio, for whom no tokenizer is at hand."""
+    """So many characters are a token: a stated ratio, where no tokenizer is at hand."""
 
     def __init__(self, per_token: int) -> None:
         """Take the number of characters, 1 or above."""

@@ -1,4 +1,4 @@
-//! What a run tells while it goes on, where it is asked to: who got a token when, and who left without its last.
+//! What a run tells while it goes on, where it is asked to: which request got a token when, and which left without its last.
 
 use super::Status;
 use crate::clock::Instant;
@@ -12,7 +12,7 @@ pub(crate) struct Emissions {
     pub(crate) start: Instant,
     pub(crate) pace: Pace,
     pub(crate) count: u64,
-    /// Who gets one in each of them, and how many it had before the first: a policy that restarts a request makes it
+    /// Which request gets one in each of them, and how many it had before the first: a policy that restarts a request makes it
     /// emit the same ones again.
     pub(crate) requests: Vec<(u32, u32)>,
 }

@@ -60,7 +60,7 @@ struct Match {
     until: Instant,
 }
 
-/// Who wins below a node: what it has, and which one it is.
+/// What wins below a node: what it has, and which one it is.
 type Score = (u64, u32);
 
 /// What is left of a ranking whose first places have been read: the best below each of some nodes.

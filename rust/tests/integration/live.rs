@@ -24,7 +24,7 @@ fn feeding() -> impl Strategy<Value = Feeding> {
     prop::collection::vec((1_usize..4, looks), 1..6)
 }
 
-/// Who was told what, and when the run had come how far.
+/// Which tokens were told, and when the run had come how far.
 #[derive(Default)]
 struct Log {
     tokens: BTreeMap<u32, Vec<Instant>>,
