@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from inferq.errors import ConfigError
 from inferq.reports.points import points_of
 from inferq.reports.style import dark, svg
 from inferq.reports.text import visible
@@ -53,6 +54,16 @@ class FittedPicture:
     caption: str
     chart: Callable[[int], Any]
     """Makes an altair chart that plots on so many pixels."""
+
+
+def fitted(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
+    """A picture, or none where a run has nothing to draw it from."""
+    made = cache(chart)
+    try:
+        made(BROAD)
+    except ConfigError:
+        return ()
+    return (FittedPicture(title=title, caption=caption, chart=made),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
-from inferq.reports.document import BROAD, Chapter, Document, FittedPicture, Grid, Note, cut
+from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
 from inferq.reports.stability import in_the_long_run, in_this_run, planned
 from inferq.reports.style import styled
 from inferq.reports.text import number, percent, seconds, sentence
@@ -162,7 +161,7 @@ def _latency(
     if judged.grid is not None:
         grids.insert(0, judged.grid)
     asked = " Dashed in red: the objective." if any(limits.values()) else ""
-    pictures = _drawn(
+    pictures = fitted(
         f"Latency by share of {'stages' if network else 'requests'}",
         "How long the given share of what was measured took at most. The scale widens towards the slowest: "
         f"each further nine, 90 %, 99 %, 99.9 %, has as much room.{asked}{_largest(len(sizes))}",
@@ -194,7 +193,7 @@ def _largest(classes: int) -> str:
 
 
 def _over_time(result: Result) -> Chapter:
-    pictures = _drawn(
+    pictures = fitted(
         "Queue and memory over time",
         "All replicas together. Lines are means, bands go from the least to the largest sample."
         + (_FOUND if run_data.has_hit_rates(result) else ""),
@@ -202,7 +201,7 @@ def _over_time(result: Result) -> Chapter:
     )
     per_replica = "replica" in result.timeline.columns and result.timeline["replica"].n_unique() > 1
     if per_replica or "class" in result.timeline.columns:
-        pictures += _drawn(
+        pictures += fitted(
             "The queues",
             "Requests that wait for their admission"
             + (
@@ -215,7 +214,7 @@ def _over_time(result: Result) -> Chapter:
 
 
 def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | None:
-    pictures = _drawn(
+    pictures = fitted(
         "Gaps between tokens",
         "Shares on a scale of logarithms, so that rare long gaps can be seen beside the many short ones."
         f"{_largest(classes)}",
@@ -227,7 +226,7 @@ def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | 
 def _limit(result: Result, theory: Stability | str) -> Chapter:
     """Arrivals and completions, and where the load stands between what is proved and what is impossible."""
     title = "Distance to the limit"
-    pictures = _drawn(
+    pictures = fitted(
         "Arrivals and completions",
         f"All {_unit(result)}, measured or not.{_crossed(result, theory)}",
         lambda width: styled(run_charts.throughput(result, theory, width)),
@@ -237,7 +236,7 @@ def _limit(result: Result, theory: Stability | str) -> Chapter:
     rate = theory.rate if theory.rate is not None else identity.arrival_rate(result)
     if rate is not None:
         pictures = (
-            *_drawn(
+            *fitted(
                 "What theory knows of this load",
                 "Up to the green end a theorem proves that the queue stays bounded; beyond the grey no "
                 "scheduler keeps up for long; between them nothing is proved, and runs are the evidence.",
@@ -298,13 +297,3 @@ def _scenario(result: Result, theory: Stability | str) -> Chapter:
 
 def _unit(result: Result, count: int = 2) -> str:
     return ("job" if result.has_jobs else "request") + ("" if count == 1 else "s")
-
-
-def _drawn(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
-    """A picture, or none where the run has nothing to draw it from."""
-    made = cache(chart)
-    try:
-        made(BROAD)
-    except ConfigError:
-        return ()
-    return (FittedPicture(title=title, caption=caption, chart=made),)

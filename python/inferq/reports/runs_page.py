@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Mapping
 
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, verdicts
-from inferq.reports.document import BROAD, Chapter, Document, FittedPicture, Grid, Note, cut
+from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
 from inferq.reports.style import styled
 from inferq.reports.text import amount, counted, listed, percent, sentence
 from inferq.results.metric import COSTS, LATENCIES, Metric
@@ -51,7 +49,7 @@ def document(
         Chapter(
             title="Latency",
             grids=(_numbers(results, prices),),
-            pictures=_drawn(
+            pictures=fitted(
                 "Latency by share of requests",
                 "How long the given share of what was measured took at most, of each run.",
                 lambda width: styled(run_charts.latency(results, width, limits), names),
@@ -59,7 +57,7 @@ def document(
         ),
         Chapter(
             title="Queue and memory",
-            pictures=_drawn(
+            pictures=fitted(
                 "Requests that wait",
                 "For their admission, over time.",
                 lambda width: styled(run_charts.waiting(results, width), names),
@@ -67,7 +65,7 @@ def document(
         ),
         Chapter(
             title="Gaps between tokens",
-            pictures=_drawn(
+            pictures=fitted(
                 "Gaps between tokens",
                 "Shares on a scale of logarithms, the same for every run.",
                 lambda width: styled(run_charts.gaps(results, width, limits), names),
@@ -150,12 +148,3 @@ def _change(first: float | None, value: float | None) -> str:
     if first == value:
         return "the same"
     return percent(value / first - 1, sign=True) if first else "–"
-
-
-def _drawn(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
-    made = cache(chart)
-    try:
-        made(BROAD)
-    except ConfigError:
-        return ()
-    return (FittedPicture(title=title, caption=caption, chart=made),)
