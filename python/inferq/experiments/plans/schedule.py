@@ -140,7 +140,7 @@ class Schedule:
             >>> rates = iq.TimeVarying(times_s=[0, 60, 120], rates=[2, 30, 2])
             >>> lengths = {"prompt": iq.Fixed(200), "output": iq.Fixed(100)}
             >>> day = iq.Workload.synthetic(requests=2100, arrivals=rates, **lengths)
-            >>> plan = iq.plan(day, {"ttft_p99": 0.5}, engines=[engine])
+            >>> plan = iq.plan(day, iq.Slo(ttft_p99=0.5), engines=engine)
             >>> hours = plan.schedule(every_s=60, startup_s=10)
             >>> iq.simulate(day, hours.cluster(every_s=1)).summary()["ttft_p99"].item() < 0.5
             True
