@@ -308,12 +308,10 @@ impl History {
     }
 
     /// Where the start of its first iteration here is written down.
-    #[inline(always)]
+    #[inline(never)]
     fn begun(&mut self) -> &mut Instant {
-        match &mut self.detour {
-            None => &mut self.admitted,
-            Some(detour) => detour.hand_off.as_mut().map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed),
-        }
+        let hand_off = self.detour.as_mut().and_then(|detour| detour.hand_off.as_mut());
+        hand_off.map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed)
     }
 
     /// How often it was preempted.
@@ -352,8 +350,12 @@ impl History {
     /// An iteration that it is admitted to begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
-        let begun = self.begun();
-        *begun = (*begun).min(now);
+        if self.detour.is_none() {
+            self.admitted = self.admitted.min(now);
+        } else {
+            let begun = self.begun();
+            *begun = (*begun).min(now);
+        }
     }
 }
 

@@ -227,7 +227,8 @@ impl Capacities {
 
     /// When something happens to replicas, if `others` is when anything else happens: without that, and without a request
     /// that waits for a replica, nothing does.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(super) fn join(&self, others: Instant) -> Instant {
         if self.next <= others && (others < Instant::NEVER || self.is_awaited()) { self.next } else { others }
     }
@@ -332,6 +333,8 @@ impl Past {
 
 impl Run {
     /// What happens to replicas at this instant.
+    #[cold]
+    #[inline(never)]
     pub(super) fn change_replicas(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         if all.next <= self.now {
@@ -531,6 +534,8 @@ impl Run {
     }
 
     /// Replicas that drain form no batch with others to come any more, and end when they have nothing left to do.
+    #[cold]
+    #[inline(never)]
     pub(super) fn end_drains(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         for at in 0..all.pools.len() {
@@ -560,6 +565,8 @@ impl Run {
     }
 
     /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
+    #[cold]
+    #[inline(never)]
     pub(super) fn waits_for_replica(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<bool> {
         let pool = workload.pool(row);
         let Some(all) = &mut self.capacities else { return Ok(false) };
@@ -587,6 +594,8 @@ impl Run {
     }
 
     /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
+    #[cold]
+    #[inline(never)]
     pub(super) fn take_back_from_line(&mut self, id: u32) {
         let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
         self.results.taken_back += 1;
@@ -595,6 +604,8 @@ impl Run {
     }
 
     /// A request that waits for a replica gives up.
+    #[cold]
+    #[inline(never)]
     pub(super) fn leave_line(&mut self, id: u32) {
         let all = self.capacities.as_mut().filter(|all| all.holds(id));
         let Some(one) = all.and_then(|all| all.line.remove(&id)) else { return };
@@ -603,6 +614,8 @@ impl Run {
     }
 
     /// Requests that have no replica are routed, where one is open.
+    #[cold]
+    #[inline(never)]
     pub(super) fn route_line(&mut self) -> Result<()> {
         let Some(all) = self.capacities.as_ref().filter(|all| !all.line.is_empty()) else { return Ok(()) };
         let may_go = |one: &(&u32, &InLine)| self.fleet.open_replicas(one.1.pool) > 0;

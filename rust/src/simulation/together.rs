@@ -190,7 +190,10 @@ impl Run {
     #[inline]
     pub(super) fn next_together(&mut self) -> Instant {
         let next = self.next_of_requests();
-        self.capacities.as_ref().map_or(next, |all| all.join(next))
+        match &self.capacities {
+            None => next,
+            Some(all) => all.join(next),
+        }
     }
 
     /// When something happens that requests have to do with.
