@@ -1,8 +1,11 @@
 //! The requests that a replica holds, and what is known of each.
 
-use crate::clock::{Instant, Span};
+mod history;
+
+use crate::clock::Instant;
 use crate::replica::Groups;
 use crate::workload::Arrival;
+pub use history::History;
 
 /// The place of a live request in its replica's table. Places are used again; ids are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,28 +40,6 @@ pub enum Phase {
     Decoding,
     /// Preempted, its context kept on the host.
     Swapped,
-}
-
-/// The way of a request that came to its replica otherwise than by its arrival.
-#[derive(Clone, Debug)]
-pub(crate) struct Detour {
-    /// When it came there.
-    pub(crate) reached: Instant,
-    /// How often it was sent again, because its replica had died.
-    pub(crate) retries: u32,
-    /// If it came with its context.
-    pub(crate) hand_off: Option<HandOff>,
-}
-
-/// A hand-off: the way of a request from the replica that computed its prompt to the one that emits the rest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HandOff {
-    /// The replica that computed the prompt.
-    pub(crate) from: u32,
-    /// The end of the prompt's last iteration.
-    pub(crate) prefilled: Instant,
-    /// The start of its first iteration on the other replica; `NEVER` before.
-    pub(crate) resumed: Instant,
 }
 
 /// A live request: what of it is looked at in every batch that it is in, and nothing else; see [`History`] for the rest.
@@ -101,31 +82,6 @@ pub(crate) const NOT_ODD: u32 = u32::MAX;
 
 // One line of the cache, so that the table of a full batch stays in it.
 const _: () = assert!(size_of::<Request>() == 64);
-
-/// What of a live request is looked at when it comes, when it is admitted, and when it leaves.
-#[derive(Clone, Debug)]
-pub struct History {
-    /// What arrived.
-    pub arrival: Arrival,
-    /// Start of its first iteration; `NEVER` before.
-    pub(crate) admitted: Instant,
-    /// `NEVER` before it.
-    pub(crate) first_token: Instant,
-    pub(crate) last_token: Instant,
-    /// No time at all before the second token: no gap is that short.
-    pub(crate) longest_gap: Span,
-    /// The last tick of its group whose gap is in `longest_gap`.
-    pub(crate) gaps_known: u64,
-    /// While it decodes, its place among those of its group whose next gap is their own; `NOT_ODD`: not among them.
-    pub(crate) odd: u32,
-    pub(crate) preemptions: u32,
-    /// Tokens that it emitted and that were thrown away.
-    pub(crate) discarded_tokens: u64,
-    /// Tokens of it that were found in the prefix cache when it was first admitted.
-    pub(crate) cached_tokens: u32,
-    /// If it came here otherwise than by its arrival.
-    pub(crate) detour: Option<Box<Detour>>,
-}
 
 impl Request {
     fn new(arrival: &Arrival) -> Request {
@@ -237,125 +193,6 @@ impl Request {
     #[inline]
     pub(crate) fn context_held(&self) -> u64 {
         u64::from(self.computed)
-    }
-}
-
-impl History {
-    pub(crate) fn new(arrival: Arrival) -> History {
-        History {
-            arrival,
-            admitted: Instant::NEVER,
-            first_token: Instant::NEVER,
-            last_token: Instant::ZERO,
-            longest_gap: Span::ZERO,
-            gaps_known: 0,
-            odd: NOT_ODD,
-            preemptions: 0,
-            discarded_tokens: 0,
-            cached_tokens: 0,
-            detour: None,
-        }
-    }
-
-    /// Makes it that of another request, where it stands: it is large, and copied nowhere. Every field is named, so that none is
-    /// forgotten.
-    #[inline]
-    fn begin_anew(&mut self, arrived: &Arrival) {
-        let History {
-            arrival,
-            admitted,
-            first_token,
-            last_token,
-            longest_gap,
-            gaps_known,
-            odd,
-            preemptions,
-            discarded_tokens,
-            cached_tokens,
-            detour,
-        } = self;
-        *arrival = *arrived;
-        (*admitted, *first_token) = (Instant::NEVER, Instant::NEVER);
-        (*last_token, *longest_gap, *gaps_known) = (Instant::ZERO, Span::ZERO, 0);
-        *odd = NOT_ODD;
-        (*preemptions, *discarded_tokens, *cached_tokens) = (0, 0, 0);
-        if detour.is_some() {
-            drop(detour.take());
-        }
-    }
-
-    /// The history of a request that reaches another replica at `reached`.
-    pub(crate) fn handed_off(self, from: u32, prefilled: Instant, reached: Instant) -> History {
-        let hand_off = HandOff { from, prefilled, resumed: Instant::NEVER };
-        let retries = self.retries();
-        History { detour: Some(Box::new(Detour { reached, retries, hand_off: Some(hand_off) })), ..self }
-    }
-
-    /// The history of a request that waited for a replica until `reached`, and was sent again so often.
-    pub(crate) fn sent(self, retries: u32, reached: Instant) -> History {
-        History { detour: Some(Box::new(Detour { reached, retries, hand_off: None })), ..self }
-    }
-
-    /// How often it was sent again, because its replica had died.
-    pub(crate) fn retries(&self) -> u32 {
-        self.detour.as_ref().map_or(0, |detour| detour.retries)
-    }
-
-    /// If it came here with its context.
-    #[inline]
-    pub(crate) fn hand_off(&self) -> Option<&HandOff> {
-        self.detour.as_ref()?.hand_off.as_ref()
-    }
-
-    /// Where the start of its first iteration here is written down.
-    #[inline(never)]
-    fn begun(&mut self) -> &mut Instant {
-        let hand_off = self.detour.as_mut().and_then(|detour| detour.hand_off.as_mut());
-        hand_off.map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed)
-    }
-
-    /// How often it was preempted.
-    #[inline]
-    pub fn preemptions(&self) -> u32 {
-        self.preemptions
-    }
-
-    /// Was it never in a batch?
-    #[inline]
-    pub(crate) fn is_new(&self) -> bool {
-        self.admitted == Instant::NEVER
-    }
-
-    /// The start of its first iteration, if that was.
-    #[inline]
-    pub fn admitted(&self) -> Option<Instant> {
-        (self.admitted != Instant::NEVER).then_some(self.admitted)
-    }
-
-    /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
-    #[inline]
-    pub fn order(&self) -> (Instant, u32) {
-        let at = self.detour.as_ref().map_or(self.arrival.at, |detour| detour.reached);
-        (at, self.arrival.id)
-    }
-
-    /// The iteration that it was admitted to at `planned` begins later.
-    pub(crate) fn begin_later(&mut self, planned: Instant, begins: Instant) {
-        let begun = self.begun();
-        if *begun == planned {
-            *begun = begins;
-        }
-    }
-
-    /// An iteration that it is admitted to begins.
-    #[inline]
-    pub(crate) fn begin(&mut self, now: Instant) {
-        if self.detour.is_none() {
-            self.admitted = self.admitted.min(now);
-        } else {
-            let begun = self.begun();
-            *begun = (*begun).min(now);
-        }
     }
 }
 
@@ -561,6 +398,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Span;
     use proptest::prelude::*;
 
     proptest! {

@@ -5,12 +5,15 @@
 
 use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
-use crate::kv::Segment;
 
+mod columns;
 mod content;
+mod flow;
 
+pub use columns::Columns;
 pub(crate) use content::Beginning;
 pub use content::{Content, NO_ROW};
+pub use flow::Flow;
 
 /// The columns of a workload. Optional columns are empty slices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,81 +84,6 @@ impl Accepted<'_> {
             return Ok(());
         }
         Err(Error::config("accepted", "start and drafts do not go together"))
-    }
-}
-
-/// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
-/// that they need. They arrive when the last of those has finished, and a delay later; their `arrival_s` then only
-/// orders the rows. Empty slices: no request waits.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flow<'a> {
-    /// For how many others each row waits.
-    pub parents: &'a [u32],
-    /// `children[children_start[r]..children_start[r + 1]]` are the rows that wait for row r.
-    pub children_start: &'a [u32],
-    /// See `children_start`.
-    pub children: &'a [u32],
-    /// Seconds from the last finish of those that a row waits for to its own arrival; from its `arrival_s`, if it waits
-    /// for no other.
-    pub delay_s: &'a [f64],
-}
-
-impl Flow<'_> {
-    /// Does no request wait?
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.parents.is_empty()
-    }
-
-    /// For how many others a row waits.
-    #[inline]
-    pub fn parents(&self, row: usize) -> u32 {
-        self.parents.get(row).copied().unwrap_or(0)
-    }
-
-    /// Does a row arrive at another instant than its `arrival_s`?
-    #[inline]
-    pub fn is_delayed(&self, row: usize) -> bool {
-        self.parents(row) > 0 || self.delay_s.get(row).is_some_and(|&delay| delay > 0.0)
-    }
-
-    /// The rows that wait for a row.
-    #[inline]
-    pub fn children(&self, row: usize) -> &[u32] {
-        &self.children[self.children_start[row] as usize..self.children_start[row + 1] as usize]
-    }
-
-    /// The delay of a row's arrival. The rows have been checked.
-    pub fn delay(&self, row: usize) -> Span {
-        span(self.delay_s, row).unwrap_or(Span::ZERO)
-    }
-
-    fn check(&self, rows: usize) -> Result<()> {
-        if self.is_empty() && self.children.is_empty() && self.children_start.is_empty() && self.delay_s.is_empty() {
-            return Ok(());
-        }
-        let starts = self.children_start;
-        let is_whole = self.parents.len() == rows
-            && self.delay_s.len() == rows
-            && starts.len() == rows + 1
-            && starts[0] == 0
-            && starts.is_sorted()
-            && starts[rows] as usize == self.children.len();
-        if !is_whole {
-            return Err(Error::config("children", "parents, children_start, children and delay_s do not go together"));
-        }
-        let mut parents = vec![0_u32; rows];
-        for &child in self.children {
-            let Some(count) = parents.get_mut(child as usize) else {
-                return Err(Error::config("children", format!("row {child} of {rows}")));
-            };
-            *count += 1;
-        }
-        if let Some(row) = (0..rows).find(|&row| parents[row] != self.parents[row]) {
-            let message = format!("waits for {} rows where {} name it", self.parents[row], parents[row]);
-            return Err(Error::trace(row, message));
-        }
-        Ok(())
     }
 }
 
@@ -420,144 +348,6 @@ impl Workload<'_> {
     #[inline]
     pub fn cancelled_after(&self, row: usize) -> Option<Span> {
         span(self.cancel_s, row)
-    }
-}
-
-/// Rows of a workload that own their columns. As in [`Workload`], the optional ones may be empty.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Columns {
-    /// See [`Workload::arrival_s`].
-    pub arrival_s: Vec<f64>,
-    /// See [`Workload::prompt_tokens`].
-    pub prompt_tokens: Vec<i32>,
-    /// See [`Workload::output_tokens`].
-    pub output_tokens: Vec<i32>,
-    /// See [`Workload::class`].
-    pub class: Vec<u32>,
-    /// See [`Workload::priority`].
-    pub priority: Vec<i64>,
-    /// See [`Workload::max_output_tokens`].
-    pub max_output_tokens: Vec<i32>,
-    /// See [`Workload::patience_s`].
-    pub patience_s: Vec<f64>,
-    /// See [`Workload::cancel_s`].
-    pub cancel_s: Vec<f64>,
-    /// See [`Workload::tbt_slo_s`].
-    pub tbt_slo_s: Vec<f64>,
-    /// See [`Workload::queue_key`].
-    pub queue_key: Vec<f64>,
-    /// See [`Workload::session`].
-    pub session: Vec<u32>,
-    /// See [`Accepted`].
-    pub accepted_start: Vec<u64>,
-    /// See [`Accepted`].
-    pub accepted_drafts: Vec<u16>,
-    /// See [`Content`]. Every row here has all of its segments.
-    pub content_start: Vec<u64>,
-    /// See [`Content`].
-    pub content_id: Vec<u64>,
-    /// See [`Content`].
-    pub content_tokens: Vec<u32>,
-}
-
-impl Columns {
-    /// The rows from `start` on as a workload of so many classes, which all enter the first pool and wait for no other.
-    pub fn view(&self, start: usize, class_count: usize) -> Workload<'_> {
-        fn rest<T>(column: &[T], start: usize) -> &[T] {
-            column.get(start..).unwrap_or_default()
-        }
-        Workload {
-            arrival_s: rest(&self.arrival_s, start),
-            prompt_tokens: rest(&self.prompt_tokens, start),
-            output_tokens: rest(&self.output_tokens, start),
-            class: rest(&self.class, start),
-            class_count,
-            priority: rest(&self.priority, start),
-            max_output_tokens: rest(&self.max_output_tokens, start),
-            patience_s: rest(&self.patience_s, start),
-            cancel_s: rest(&self.cancel_s, start),
-            tbt_slo_s: rest(&self.tbt_slo_s, start),
-            queue_key: rest(&self.queue_key, start),
-            session: rest(&self.session, start),
-            accepted: Accepted { start: rest(&self.accepted_start, start), drafts: &self.accepted_drafts },
-            content: Content {
-                start: rest(&self.content_start, start),
-                id: &self.content_id,
-                tokens: &self.content_tokens,
-                ..Content::default()
-            },
-            ..Workload::default()
-        }
-    }
-
-    /// Appends some rows of a workload, but for the pools that they enter and the rows that they wait for.
-    pub(crate) fn append(&mut self, workload: &Workload, rows: &[u32]) {
-        fn put<T: Copy>(to: &mut Vec<T>, column: &[T], rows: &[u32]) {
-            if !column.is_empty() {
-                to.extend(rows.iter().map(|&row| column[row as usize]));
-            }
-        }
-        put(&mut self.arrival_s, workload.arrival_s, rows);
-        put(&mut self.prompt_tokens, workload.prompt_tokens, rows);
-        put(&mut self.output_tokens, workload.output_tokens, rows);
-        put(&mut self.class, workload.class, rows);
-        put(&mut self.priority, workload.priority, rows);
-        put(&mut self.max_output_tokens, workload.max_output_tokens, rows);
-        put(&mut self.patience_s, workload.patience_s, rows);
-        put(&mut self.cancel_s, workload.cancel_s, rows);
-        put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
-        put(&mut self.queue_key, workload.queue_key, rows);
-        put(&mut self.session, workload.session, rows);
-        if !workload.accepted.is_empty() {
-            if self.accepted_start.is_empty() {
-                self.accepted_start.push(0);
-            }
-            for &row in rows {
-                self.accepted_drafts.extend(workload.accepted.of(row as usize));
-                self.accepted_start.push(self.accepted_drafts.len() as u64);
-            }
-        }
-        if !workload.content.start.is_empty() {
-            if self.content_start.is_empty() {
-                self.content_start.push(0);
-            }
-            for &row in rows {
-                for Segment { content, tokens } in workload.content.of(row as usize) {
-                    self.content_id.push(content);
-                    self.content_tokens.push(tokens);
-                }
-                self.content_start.push(self.content_id.len() as u64);
-            }
-        }
-    }
-
-    /// Forgets the first rows.
-    pub(crate) fn forget(&mut self, rows: usize) {
-        fn cut<T>(column: &mut Vec<T>, rows: usize) {
-            column.drain(..rows.min(column.len()));
-        }
-        cut(&mut self.arrival_s, rows);
-        cut(&mut self.prompt_tokens, rows);
-        cut(&mut self.output_tokens, rows);
-        cut(&mut self.class, rows);
-        cut(&mut self.priority, rows);
-        cut(&mut self.max_output_tokens, rows);
-        cut(&mut self.patience_s, rows);
-        cut(&mut self.cancel_s, rows);
-        cut(&mut self.tbt_slo_s, rows);
-        cut(&mut self.queue_key, rows);
-        cut(&mut self.session, rows);
-        if let Some(&first) = self.accepted_start.get(rows) {
-            cut(&mut self.accepted_start, rows);
-            cut(&mut self.accepted_drafts, first as usize);
-            self.accepted_start.iter_mut().for_each(|start| *start -= first);
-        }
-        if let Some(&first) = self.content_start.get(rows) {
-            cut(&mut self.content_start, rows);
-            cut(&mut self.content_id, first as usize);
-            cut(&mut self.content_tokens, first as usize);
-            self.content_start.iter_mut().for_each(|start| *start -= first);
-        }
     }
 }
 

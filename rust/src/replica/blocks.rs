@@ -8,8 +8,9 @@
 //!   those that go on from its answer (*followers*), for which it is made known before each plan;
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
+use super::batch::Chunk;
 use super::features::Features;
-use super::state::{Chunk, State};
+use super::state::State;
 use crate::kv::{Hit, Kept};
 use crate::request::{History, Phase, Place, Request};
 

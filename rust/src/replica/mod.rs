@@ -6,6 +6,7 @@
 
 // What it holds.
 mod state;
+mod batch;
 mod features;
 mod blocks;
 mod groups;
@@ -33,16 +34,18 @@ use crate::scheduler::Scheduler;
 use crate::speculation::SpeculationParts;
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use ahead::Foresighted;
+use batch::Batch;
 use drafts::{AcceptedDrafts, Drafting};
 use standing::Decodes;
-use state::{Batch, FIRST_ROW, Measured};
+use state::{FIRST_ROW, Measured};
 use stretch::Stretch;
 
 pub(crate) use ahead::InFlight;
+pub(crate) use batch::Chunk;
 pub(crate) use drafts::Drafts;
 pub(crate) use features::{Features, Full, Plain};
 pub(crate) use groups::Groups;
-pub(crate) use state::{Chunk, State};
+pub(crate) use state::State;
 
 /// One engine on one GPU group.
 pub struct Replica {

@@ -1,6 +1,7 @@
 //! What can be seen of a replica at an instant, without going there.
 
-use super::state::{Chunk, State};
+use super::batch::Chunk;
+use super::state::State;
 use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::{Instant, Span};

@@ -1,8 +1,9 @@
 //! The end of a stretch: what its iterations have done.
 
+use super::batch::Chunk;
 use super::features::{Features, Full, Plain};
 use super::late::LateToken;
-use super::state::{Chunk, State};
+use super::state::State;
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, Stranded, end_after};
 use crate::clock::Instant;

@@ -1,6 +1,7 @@
 //! A stretch of identical iterations under way: its end, and whether it loads what it could.
 
-use super::state::{Chunk, State};
+use super::batch::Chunk;
+use super::state::State;
 use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::plan::Limit;

@@ -9,6 +9,9 @@
 //! all else has happened, those that have nothing left to do end their drain. What happens to replicas alone keeps no run
 //! going, unless a request waits for it.
 
+mod deeds;
+mod line;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,12 +21,11 @@ use crate::clock::{Instant, product};
 use crate::cluster::{Capacity, Spare};
 use crate::error::Result;
 use crate::failures::Failures;
-use crate::replica::{Replica, Stranded};
-use crate::request::Place;
-use crate::results::{BlockOperations, Change, FleetEvent, NO_REPLICA, Status};
+use crate::replica::Stranded;
+use crate::results::{Change, FleetEvent, NO_REPLICA, Status};
 use crate::router::Fleet;
-use crate::timing::Beyond;
-use crate::workload::{Arrival, Workload};
+pub(super) use deeds::{Deeds, Past};
+use line::InLine;
 
 /// The pools whose replicas come and go, and the requests that wait for one.
 #[derive(Default)]
@@ -39,14 +41,6 @@ pub(super) struct Capacities {
     past: BTreeMap<u32, Past>,
     /// Deaths told of replicas that were not there.
     pub(super) missed: usize,
-}
-
-/// A request that has no replica.
-struct InLine {
-    pool: usize,
-    stranded: Stranded,
-    /// When it gives up.
-    deadline: Option<Instant>,
 }
 
 /// A pool whose replicas come and go.
@@ -93,29 +87,6 @@ enum Phase {
     Draining,
     /// It has died and is started again then.
     Broken(Instant),
-}
-
-/// What the replicas at a place did that are no more.
-#[derive(Default)]
-pub(super) struct Past {
-    iterations: u64,
-    most_preempted: u32,
-    beyond: Beyond,
-    findings: BTreeSet<&'static str>,
-    operations: Option<BlockOperations>,
-}
-
-/// What replicas did, those that are no more and those that are there.
-#[derive(Default)]
-pub(super) struct Deeds {
-    pub(super) iterations: u64,
-    pub(super) most_preempted: u32,
-    pub(super) beyond: Beyond,
-    pub(super) findings: BTreeSet<&'static str>,
-    pub(super) operations: Vec<BlockOperations>,
-    /// Places at which a replica ever stood, and of them those that served no request.
-    pub(super) replicas: usize,
-    pub(super) unused: usize,
 }
 
 impl Standing {
@@ -293,41 +264,6 @@ impl Capacities {
     /// From now on the replicas that come tell what happens.
     pub(super) fn begin_to_tell(&mut self) {
         self.pools.iter_mut().for_each(|shifting| shifting.make.is_listed = true);
-    }
-}
-
-impl Deeds {
-    /// What the replicas did that are no more, and those that are there.
-    pub(super) fn of<'a>(mut past: BTreeMap<u32, Past>, replicas: impl Iterator<Item = &'a Replica>) -> Deeds {
-        for replica in replicas {
-            past.entry(replica.number()).or_default().add(replica);
-        }
-        let (replicas, unused) = (past.len(), past.values().filter(|past| past.iterations == 0).count());
-        let mut deeds = Deeds { replicas, unused, ..Deeds::default() };
-        for past in past.into_values() {
-            deeds.iterations += past.iterations;
-            deeds.most_preempted = deeds.most_preempted.max(past.most_preempted);
-            deeds.beyond = deeds.beyond.and(past.beyond);
-            deeds.findings.extend(past.findings);
-            deeds.operations.extend(past.operations);
-        }
-        deeds
-    }
-}
-
-impl Past {
-    fn add(&mut self, replica: &Replica) {
-        self.iterations += replica.iterations();
-        self.most_preempted = self.most_preempted.max(replica.most_preempted());
-        self.beyond = self.beyond.and(replica.beyond());
-        self.findings.extend(replica.findings());
-        if let Some(operations) = replica.block_operations() {
-            let all =
-                self.operations.get_or_insert(BlockOperations { replica: operations.replica, ..Default::default() });
-            all.hit += operations.hit;
-            all.inserted += operations.inserted;
-            all.evicted += operations.evicted;
-        }
     }
 }
 
@@ -561,80 +497,6 @@ impl Run {
             }
         }
         self.capacities = Some(all);
-        Ok(())
-    }
-
-    /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn waits_for_replica(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<bool> {
-        let pool = workload.pool(row);
-        let Some(all) = &mut self.capacities else { return Ok(false) };
-        let Some(shifting) = all.pools.iter_mut().find(|shifting| shifting.pool == pool) else { return Ok(false) };
-        shifting.arrived += 1;
-        if self.fleet.open_replicas(pool) > 0 {
-            return Ok(false);
-        }
-        let refusals =
-            self.fleet.pools[pool].replicas.clone().map(|replica| self.fleet.replicas[replica].refuses(arrival));
-        if let Some(reason) = refusals.reduce(|one, other| one.and(other)).flatten() {
-            self.results.reject(arrival, NO_REPLICA, reason);
-            return Ok(true);
-        }
-        let deadline = workload.patience(row).map(|patience| self.now.after(patience)).transpose()?;
-        if let Some(deadline) = deadline {
-            self.calendar.patience.push(Reverse((deadline, arrival.id, NO_REPLICA, 0)));
-        }
-        let accepted = if workload.accepted.is_empty() { &[] } else { workload.accepted.of(row) };
-        let stranded = Stranded::new(*arrival, &self.fleet.content, accepted);
-        all.line.insert(arrival.id, InLine { pool, stranded, deadline });
-        self.calendar.in_system += 1;
-        self.expect_cancel(row, arrival, workload)?;
-        Ok(true)
-    }
-
-    /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_back_from_line(&mut self, id: u32) {
-        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
-        self.results.taken_back += 1;
-        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
-        self.calendar.in_system -= 1;
-    }
-
-    /// A request that waits for a replica gives up.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn leave_line(&mut self, id: u32) {
-        let all = self.capacities.as_mut().filter(|all| all.holds(id));
-        let Some(one) = all.and_then(|all| all.line.remove(&id)) else { return };
-        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
-        self.calendar.in_system -= 1;
-    }
-
-    /// Requests that have no replica are routed, where one is open.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn route_line(&mut self) -> Result<()> {
-        let Some(all) = self.capacities.as_ref().filter(|all| !all.line.is_empty()) else { return Ok(()) };
-        let may_go = |one: &(&u32, &InLine)| self.fleet.open_replicas(one.1.pool) > 0;
-        let ids: Vec<u32> = all.line.iter().filter(may_go).map(|one| *one.0).collect();
-        for id in ids {
-            let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { continue };
-            let InLine { pool, stranded, deadline } = one;
-            self.fleet.content.set(&stranded.content);
-            let replica = self.route(pool, &stranded.history.arrival, false)?;
-            let taken = self.fleet.replicas[replica].arrive_late(stranded, self.now, &mut self.results)?;
-            let Some(Place(place)) = taken else {
-                self.calendar.in_system -= 1;
-                continue;
-            };
-            if let Some(deadline) = deadline {
-                self.calendar.patience.push(Reverse((deadline, id, replica as u32, place)));
-            }
-            self.touch(replica);
-        }
         Ok(())
     }
 }

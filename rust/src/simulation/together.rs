@@ -1,119 +1,18 @@
 //! All replicas on one calendar: one instant after the other, and everything that happens at it in the order of rule 4.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::num::NonZeroU64;
+mod calendar;
 
-use super::capacity::Deadlines;
+use std::cmp::Reverse;
+
 use super::run::{Order, Polls, Run};
 use crate::clock::Instant;
 use crate::error::{Error, Result};
 use crate::gate_and_route::{Dispatch, Placed};
-use crate::links::Transfers;
 use crate::replica::Departure;
 use crate::request::Place;
-use crate::results::{NO_REPLICA, Recorder, Status};
-use crate::tournament::Tournament;
+use crate::results::{NO_REPLICA, Status};
 use crate::workload::{Arrival, Workload};
-
-/// When something happens next, and what passes between replicas.
-pub(super) struct Calendar {
-    /// When something happens at each replica next.
-    ends: Tournament<Instant>,
-    /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
-    touched: Vec<u32>,
-    touched_at: Vec<u64>,
-    instants: u64,
-    links: Vec<Transfers>,
-    /// Requests that queue before the replicas.
-    dispatch: Option<Dispatch>,
-    /// For how many others each row still waits; empty: none does.
-    awaited: Vec<u32>,
-    /// Rows that wait for no other any more, by the instant of their arrival.
-    released: BinaryHeap<Reverse<(Instant, u32)>>,
-    pub(super) patience: BinaryHeap<Reverse<PatienceEnd>>,
-    /// Requests that clients take back.
-    cancels: BinaryHeap<Reverse<Cancel>>,
-    pub(super) in_system: u64,
-    /// When clients that may send no more have the answers that are on their way to them.
-    returning: BinaryHeap<Reverse<Instant>>,
-    /// No request is sent while so many are in flight.
-    most_in_flight: u64,
-}
-
-/// When a request loses patience, its id, its replica, `NO_REPLICA` where it waits for one, and its place there.
-type PatienceEnd = (Instant, u32, u32, u32);
-
-/// When the client of a request takes it back, its id and its row.
-type Cancel = (Instant, u32, u32);
-
-impl Calendar {
-    pub(super) fn new(
-        replicas: usize,
-        links: Vec<Transfers>,
-        dispatch: Option<Dispatch>,
-        max_in_flight: Option<NonZeroU64>,
-    ) -> Calendar {
-        Calendar {
-            ends: Tournament::new(replicas, Instant::NEVER, Instant::NEVER),
-            touched: Vec::new(),
-            touched_at: vec![0; replicas],
-            instants: 0,
-            links,
-            dispatch,
-            awaited: Vec::new(),
-            released: BinaryHeap::new(),
-            patience: BinaryHeap::new(),
-            cancels: BinaryHeap::new(),
-            in_system: 0,
-            returning: BinaryHeap::new(),
-            most_in_flight: max_in_flight.map_or(u64::MAX, NonZeroU64::get),
-        }
-    }
-
-    #[inline]
-    pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
-        self.ends.set(replica, end);
-    }
-
-    /// A client takes a request back at an instant.
-    pub(super) fn cancel(&mut self, id: u32, row: u32, at: Instant) {
-        self.cancels.push(Reverse((at, id, row)));
-    }
-
-    /// Requests that queue before the replicas.
-    pub(super) fn waiting(&self) -> u64 {
-        self.dispatch.as_ref().map_or(0, Dispatch::len) as u64
-    }
-
-    /// Requests that still wait for others.
-    pub(super) fn never_came(&self) -> usize {
-        self.awaited.iter().filter(|&&awaited| awaited > 0).count()
-    }
-
-    /// No request loses its patience at a replica any more that is gone; says when those would have that could.
-    pub(super) fn forget_patience(&mut self, gone: u32) -> Deadlines {
-        let mut deadlines = Deadlines::new();
-        self.patience.retain(|&Reverse((at, id, replica, _))| {
-            if replica == gone {
-                deadlines.insert(id, at);
-            }
-            replica != gone
-        });
-        deadlines
-    }
-
-    /// Ends the run for the requests that no replica has.
-    pub(super) fn stop(&mut self, end: Instant, results: &mut Recorder) {
-        for departure in self.links.iter_mut().flat_map(Transfers::drain) {
-            let Departure { history, from, at, .. } = departure;
-            results.leave(&history.handed_off(from, at, end), from, Status::Unfinished, end);
-        }
-        for (history, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
-            results.leave(&history, replica, Status::Unfinished, end);
-        }
-    }
-}
+pub(super) use calendar::Calendar;
 
 impl Run {
     /// From now on requests may also leave or come by what happens elsewhere.

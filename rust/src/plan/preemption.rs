@@ -1,0 +1,110 @@
+//! Requests that give up their blocks because another lacks one, and come back.
+
+use super::Plan;
+use crate::clock::Span;
+use crate::error::Result;
+use crate::replica::Full;
+use crate::request::{Phase, Place};
+
+/// How a preempted request gives up its blocks (rule 12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preemption {
+    /// The context is lost, the emitted tokens are kept, and both are prefilled again.
+    Recompute,
+    /// The context and the emitted tokens are lost: the request begins again with its prompt (ao2025 A.3).
+    Restart,
+    /// The context moves to the host, and back later; each way costs its time: li2025 (A.3).
+    Swap {
+        /// Time for each token of context.
+        per_token: Span,
+        /// Time for each move.
+        base: Span,
+    },
+}
+
+impl Plan<'_> {
+    /// Brings a swapped request's context back, with the blocks for `tokens` tokens in all.
+    pub fn swap_in(&mut self, place: Place, preemption: Preemption, tokens: u64) -> Result<()> {
+        if self.state.requests.at(place).phase != Phase::Swapped {
+            return Err(self.broken("only a swapped request can be swapped in", place));
+        }
+        self.sit_down(place)?;
+        let context = self.state.requests.context(place);
+        let blocks = self.state.blocks.need(tokens.max(context));
+        self.take(place, blocks)?;
+        self.state.blocks.scheduled(place, context);
+        self.charge_swap(preemption, context)
+    }
+
+    /// Takes an admitted request's blocks away, because another lacks one; it waits again. A request that was placed
+    /// before that one has taken the blocks that were free.
+    pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        self.state.lose_in_flight(place);
+        let is_dropped = self.state.drops_token_of(place);
+        self.leave_batch(place)?;
+        self.reserve(0);
+        self.give_up(place, preemption)?;
+        if is_dropped {
+            self.state.drop_token(place);
+        }
+        Ok(())
+    }
+
+    pub(super) fn leave_batch(&mut self, place: Place) -> Result<()> {
+        match self.state.requests.at(place).phase {
+            Phase::Decoding => self.state.leave_decodes(place),
+            Phase::Started => self.withdraw_chunk(place)?,
+            Phase::Waiting | Phase::Swapped => {
+                return Err(self.broken("only an admitted request can be preempted", place));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_up(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        let context = self.state.requests.context(place);
+        self.state.release::<Full>(place, false);
+        let (request, history) = self.state.requests.both_mut(place);
+        history.preemptions += 1;
+        self.state.most_preempted = self.state.most_preempted.max(history.preemptions);
+        if let Preemption::Swap { .. } = preemption {
+            request.phase = Phase::Swapped;
+        } else {
+            let prompt = request.prompt_tokens;
+            self.state.brought_tokens += u64::from(prompt.min(request.computed));
+            if preemption == Preemption::Restart {
+                self.state.brought_tokens += u64::from(request.emitted);
+                history.discarded_tokens += u64::from(request.emitted);
+                request.emitted = 0;
+            }
+            request.computed = 0;
+            request.ready = false;
+            request.phase = Phase::Waiting;
+            self.state.drop_offer(place);
+            self.state.comes_to_wait(prompt);
+        }
+        self.state.running -= 1;
+        self.state.waiting += 1;
+        self.state.batch.preempted.push(place);
+        self.charge_swap(preemption, context)
+    }
+
+    fn withdraw_chunk(&mut self, place: Place) -> Result<()> {
+        if self.state.batch.admitted.contains(&place) {
+            return Err(self.broken("a request is not preempted by the plan that admits it", place));
+        }
+        if self.state.batch.withdraw(place) {
+            self.state.requests.at_mut(place).placed = false;
+        }
+        Ok(())
+    }
+
+    fn charge_swap(&mut self, preemption: Preemption, context: u64) -> Result<()> {
+        if let Preemption::Swap { per_token, base } = preemption {
+            let cost = per_token.times(u128::from(context))?.plus(base)?;
+            self.state.swap_charge = self.state.swap_charge.plus(cost)?;
+            self.state.is_plain = false;
+        }
+        Ok(())
+    }
+}

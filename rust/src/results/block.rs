@@ -1,0 +1,252 @@
+//! The cells of a block of rows, column by column.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use super::columns::NO_REPLICA;
+use super::rows::{ADMITTED, FIRST_TOKEN, LEFT, LONGEST_GAP, NEVER, RequestRows};
+use super::times::Times;
+use crate::clock::{Instant, Span, arrival_nanoseconds_as_doubles};
+use crate::workload::Workload;
+
+/// Rows that are made into cells at once, and the workload whose requests they are.
+pub(super) struct Block<'a> {
+    rows: &'a RequestRows,
+    workload: &'a Workload<'a>,
+    first: usize,
+    last: usize,
+    // What several columns need is made once.
+    arrivals: OnceCell<Arrivals>,
+    admitted: OnceCell<Times>,
+    first_token: OnceCell<Times>,
+    left: OnceCell<Times>,
+    /// Where not all that left have finished.
+    finish: OnceCell<Option<Times>>,
+}
+
+struct Arrivals {
+    times: Times,
+    /// Whole ones, as doubles; `None` where the workload does not say them or where they are not.
+    nanoseconds: Option<Vec<f64>>,
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn new(rows: &'a RequestRows, workload: &'a Workload<'a>, first: usize) -> Block<'a> {
+        let last = rows.len().min(first + BLOCK);
+        let (arrivals, finish) = (OnceCell::new(), OnceCell::new());
+        let (admitted, first_token, left) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Block { rows, workload, first, last, arrivals, admitted, first_token, left, finish }
+    }
+
+    fn arrivals(&self) -> &Arrivals {
+        self.arrivals.get_or_init(|| {
+            if let Some(arrivals) = self.rows.arrivals(self.first..self.last) {
+                return Arrivals { times: Times::of_instants(arrivals.iter().copied()), nanoseconds: None };
+            }
+            let Some(nanoseconds) = arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])
+            else {
+                let arrivals = (self.first..self.last).map(|row| self.workload.arrival_at(row));
+                return Arrivals { times: Times::of_instants(arrivals), nanoseconds: None };
+            };
+            Arrivals { times: Times::of_nanoseconds(&nanoseconds), nanoseconds: Some(nanoseconds) }
+        })
+    }
+
+    fn admitted(&self) -> &Times {
+        self.admitted.get_or_init(|| self.rows.times::<ADMITTED>(self.first..self.last))
+    }
+
+    fn first_token(&self) -> &Times {
+        self.first_token.get_or_init(|| self.rows.times::<FIRST_TOKEN>(self.first..self.last))
+    }
+
+    fn left(&self) -> &Times {
+        self.left.get_or_init(|| self.rows.times::<LEFT>(self.first..self.last))
+    }
+
+    fn finish(&self) -> &Times {
+        let of_some = self.finish.get_or_init(|| {
+            let others = self.rows.not_finished(self.first..self.last)?;
+            let mut finish = self.left().clone();
+            finish.forget(others);
+            Some(finish)
+        });
+        of_some.as_ref().unwrap_or_else(|| self.left())
+    }
+
+    pub(super) fn replica(&self, cells: &mut [u32]) -> usize {
+        match self.rows.replicas.fill(self.first, cells) {
+            Some(every) if every == NO_REPLICA => cells.len(),
+            Some(_) => 0,
+            None => count_without_replica(cells),
+        }
+    }
+
+    pub(super) fn status(&self, cells: &mut [u8]) -> usize {
+        self.rows.fill_statuses(self.first, cells);
+        0
+    }
+
+    pub(super) fn arrival_s(&self, cells: &mut [f64]) -> usize {
+        let Arrivals { times, nanoseconds } = self.arrivals();
+        let Some(nanoseconds) = nanoseconds else { return times.fill_seconds(cells) };
+        for (cell, &nanoseconds) in cells.iter_mut().zip(nanoseconds) {
+            // Both numbers are exact, so one division rounds once.
+            *cell = nanoseconds / 1e9;
+        }
+        0
+    }
+
+    pub(super) fn admitted_s(&self, cells: &mut [f64]) -> usize {
+        self.admitted().fill_seconds(cells)
+    }
+
+    pub(super) fn first_token_s(&self, cells: &mut [f64]) -> usize {
+        self.first_token().fill_seconds(cells)
+    }
+
+    pub(super) fn finish_s(&self, cells: &mut [f64]) -> usize {
+        self.finish().fill_seconds(cells)
+    }
+
+    pub(super) fn left_s(&self, cells: &mut [f64]) -> usize {
+        self.left().fill_seconds(cells)
+    }
+
+    pub(super) fn queue_s(&self, cells: &mut [f64]) -> usize {
+        self.admitted().fill_seconds_since(&self.arrivals().times, cells)
+    }
+
+    pub(super) fn ttft_s(&self, cells: &mut [f64]) -> usize {
+        self.first_token().fill_seconds_since(&self.arrivals().times, cells)
+    }
+
+    pub(super) fn tpot_s(&self, cells: &mut [f64]) -> usize {
+        let outputs = self.outputs();
+        let rows = (self.first..self.last).zip(&*outputs);
+        // In most blocks every request has finished.
+        let each: Vec<(u64, u64)> = if self.first_token().are_usual() && self.finish().are_usual() {
+            let span = |row| self.rows.time(row, LEFT).wrapping_sub(self.rows.time(row, FIRST_TOKEN));
+            rows.map(|(row, &output_tokens)| parts(time_per_token(span(row), output_tokens))).collect()
+        } else {
+            let emitted = |row| self.rows.finish(row).zip(self.rows.first_token(row));
+            let span = |row| emitted(row).map(|(last, first_token)| last.since(first_token).0);
+            let time = |span, output_tokens| parts(time_per_token(span, output_tokens));
+            rows.map(|(row, &output_tokens)| span(row).map_or(parts(NEVER), |span| time(span, output_tokens))).collect()
+        };
+        Times::of(each.iter().copied()).fill_seconds(cells)
+    }
+
+    /// The lengths of the outputs that were emitted, or would have been.
+    fn outputs(&self) -> Cow<'_, [i32]> {
+        let all = &self.workload.output_tokens[self.first..self.last];
+        if self.rows.none_is_cut() {
+            return Cow::Borrowed(all);
+        }
+        Cow::Owned((self.first..).zip(all).map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
+    }
+
+    pub(super) fn max_tbt_s(&self, cells: &mut [f64]) -> usize {
+        self.rows.times::<LONGEST_GAP>(self.first..self.last).fill_seconds(cells);
+        let absent = cells.iter().filter(|&&gap_s| gap_s == 0.0).count();
+        if absent > 0 {
+            cells.iter_mut().filter(|gap_s| **gap_s == 0.0).for_each(|gap_s| *gap_s = f64::NAN);
+        }
+        absent
+    }
+
+    pub(super) fn e2e_s(&self, cells: &mut [f64]) -> usize {
+        self.finish().fill_seconds_since(&self.arrivals().times, cells)
+    }
+
+    pub(super) fn preemptions(&self, cells: &mut [u32]) -> usize {
+        self.rows.preemptions.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn cached_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.cached_tokens.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn discarded_tokens(&self, cells: &mut [i64]) -> usize {
+        self.rows.discarded_tokens.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn drafted_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.drafted_tokens.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn accepted_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.accepted_tokens.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn retries(&self, cells: &mut [u32]) -> usize {
+        self.rows.retries.fill(self.first, cells);
+        0
+    }
+
+    pub(super) fn elapsed_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_each(cells, |row| {
+            let (last, named) = (self.rows.finish(row)?, self.workload.arrival_at(row));
+            (last >= named).then(|| last.since(named))
+        })
+    }
+
+    pub(super) fn prefill_replica(&self, cells: &mut [u32]) -> usize {
+        for (row, cell) in (self.first..).zip(cells.iter_mut()) {
+            *cell = self.rows.hand_offs.at(row).from;
+        }
+        count_without_replica(cells)
+    }
+
+    pub(super) fn prefilled_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_each(cells, |row| {
+            let prefilled = self.rows.hand_offs.at(row).prefilled;
+            (prefilled != Instant::NEVER).then_some(Span(prefilled.0))
+        })
+    }
+
+    pub(super) fn handoff_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_each(cells, |row| {
+            let hand_off = self.rows.hand_offs.at(row);
+            (hand_off.resumed != Instant::NEVER).then(|| hand_off.resumed.since(hand_off.prefilled))
+        })
+    }
+
+    /// Fills the cells of a column that few runs have with seconds; says how many have none.
+    fn fill_each(&self, cells: &mut [f64], time: impl Fn(usize) -> Option<Span>) -> usize {
+        for (row, cell) in (self.first..).zip(cells.iter_mut()) {
+            *cell = time(row).map_or(f64::NAN, Span::seconds);
+        }
+        cells.iter().filter(|cell| cell.is_nan()).count()
+    }
+}
+
+fn count_without_replica(cells: &[u32]) -> usize {
+    cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
+}
+
+/// The low 64 bits of a time and those above.
+#[inline]
+fn parts(time: u128) -> (u64, u64) {
+    (time as u64, (time >> 64) as u64)
+}
+
+/// From the first token to the last over the tokens after the first, rounded down; `NEVER` where there are none.
+#[inline]
+fn time_per_token(span: u128, output_tokens: i32) -> u128 {
+    let steps = u64::from(output_tokens as u32 - 1);
+    match u64::try_from(span) {
+        _ if steps == 0 => NEVER,
+        // Most spans fit 64 bits, where division is many times cheaper.
+        Ok(short) => u128::from(short / steps),
+        Err(_) => span / u128::from(steps),
+    }
+}
+
+/// Rows that are made into cells at once: what they take stays in a core's own cache.
+pub(super) const BLOCK: usize = 1 << 9;

@@ -1,0 +1,101 @@
+//! Requests that have no replica stand in a line before the pools, and are routed in the order of their ids as soon as one
+//! is open.
+
+use std::cmp::Reverse;
+
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::replica::Stranded;
+use crate::request::Place;
+use crate::results::{NO_REPLICA, Status};
+use crate::simulation::run::Run;
+use crate::workload::{Arrival, Workload};
+
+/// A request that has no replica.
+pub(super) struct InLine {
+    pub(super) pool: usize,
+    pub(super) stranded: Stranded,
+    /// When it gives up.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Run {
+    /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::simulation) fn waits_for_replica(
+        &mut self,
+        row: usize,
+        arrival: &Arrival,
+        workload: &Workload,
+    ) -> Result<bool> {
+        let pool = workload.pool(row);
+        let Some(all) = &mut self.capacities else { return Ok(false) };
+        let Some(shifting) = all.pools.iter_mut().find(|shifting| shifting.pool == pool) else { return Ok(false) };
+        shifting.arrived += 1;
+        if self.fleet.open_replicas(pool) > 0 {
+            return Ok(false);
+        }
+        let refusals =
+            self.fleet.pools[pool].replicas.clone().map(|replica| self.fleet.replicas[replica].refuses(arrival));
+        if let Some(reason) = refusals.reduce(|one, other| one.and(other)).flatten() {
+            self.results.reject(arrival, NO_REPLICA, reason);
+            return Ok(true);
+        }
+        let deadline = workload.patience(row).map(|patience| self.now.after(patience)).transpose()?;
+        if let Some(deadline) = deadline {
+            self.calendar.patience.push(Reverse((deadline, arrival.id, NO_REPLICA, 0)));
+        }
+        let accepted = if workload.accepted.is_empty() { &[] } else { workload.accepted.of(row) };
+        let stranded = Stranded::new(*arrival, &self.fleet.content, accepted);
+        all.line.insert(arrival.id, InLine { pool, stranded, deadline });
+        self.calendar.in_system += 1;
+        self.expect_cancel(row, arrival, workload)?;
+        Ok(true)
+    }
+
+    /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::simulation) fn take_back_from_line(&mut self, id: u32) {
+        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
+        self.results.taken_back += 1;
+        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        self.calendar.in_system -= 1;
+    }
+
+    /// A request that waits for a replica gives up.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::simulation) fn leave_line(&mut self, id: u32) {
+        let all = self.capacities.as_mut().filter(|all| all.holds(id));
+        let Some(one) = all.and_then(|all| all.line.remove(&id)) else { return };
+        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        self.calendar.in_system -= 1;
+    }
+
+    /// Requests that have no replica are routed, where one is open.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::simulation) fn route_line(&mut self) -> Result<()> {
+        let Some(all) = self.capacities.as_ref().filter(|all| !all.line.is_empty()) else { return Ok(()) };
+        let may_go = |one: &(&u32, &InLine)| self.fleet.open_replicas(one.1.pool) > 0;
+        let ids: Vec<u32> = all.line.iter().filter(may_go).map(|one| *one.0).collect();
+        for id in ids {
+            let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { continue };
+            let InLine { pool, stranded, deadline } = one;
+            self.fleet.content.set(&stranded.content);
+            let replica = self.route(pool, &stranded.history.arrival, false)?;
+            let taken = self.fleet.replicas[replica].arrive_late(stranded, self.now, &mut self.results)?;
+            let Some(Place(place)) = taken else {
+                self.calendar.in_system -= 1;
+                continue;
+            };
+            if let Some(deadline) = deadline {
+                self.calendar.patience.push(Reverse((deadline, id, replica as u32, place)));
+            }
+            self.touch(replica);
+        }
+        Ok(())
+    }
+}

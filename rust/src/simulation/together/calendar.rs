@@ -1,0 +1,112 @@
+//! When something happens next, and what passes between replicas.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
+
+use crate::clock::Instant;
+use crate::gate_and_route::Dispatch;
+use crate::links::Transfers;
+use crate::replica::Departure;
+use crate::results::{Recorder, Status};
+use crate::simulation::capacity::Deadlines;
+use crate::tournament::Tournament;
+
+/// When something happens next, and what passes between replicas.
+pub(in crate::simulation) struct Calendar {
+    /// When something happens at each replica next.
+    pub(in crate::simulation) ends: Tournament<Instant>,
+    /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
+    pub(in crate::simulation) touched: Vec<u32>,
+    pub(in crate::simulation) touched_at: Vec<u64>,
+    pub(in crate::simulation) instants: u64,
+    pub(in crate::simulation) links: Vec<Transfers>,
+    /// Requests that queue before the replicas.
+    pub(in crate::simulation) dispatch: Option<Dispatch>,
+    /// For how many others each row still waits; empty: none does.
+    pub(in crate::simulation) awaited: Vec<u32>,
+    /// Rows that wait for no other any more, by the instant of their arrival.
+    pub(in crate::simulation) released: BinaryHeap<Reverse<(Instant, u32)>>,
+    pub(in crate::simulation) patience: BinaryHeap<Reverse<PatienceEnd>>,
+    /// Requests that clients take back.
+    pub(in crate::simulation) cancels: BinaryHeap<Reverse<Cancel>>,
+    pub(in crate::simulation) in_system: u64,
+    /// When clients that may send no more have the answers that are on their way to them.
+    pub(in crate::simulation) returning: BinaryHeap<Reverse<Instant>>,
+    /// No request is sent while so many are in flight.
+    pub(in crate::simulation) most_in_flight: u64,
+}
+
+/// When a request loses patience, its id, its replica, `NO_REPLICA` where it waits for one, and its place there.
+type PatienceEnd = (Instant, u32, u32, u32);
+
+/// When the client of a request takes it back, its id and its row.
+type Cancel = (Instant, u32, u32);
+
+impl Calendar {
+    pub(in crate::simulation) fn new(
+        replicas: usize,
+        links: Vec<Transfers>,
+        dispatch: Option<Dispatch>,
+        max_in_flight: Option<NonZeroU64>,
+    ) -> Calendar {
+        Calendar {
+            ends: Tournament::new(replicas, Instant::NEVER, Instant::NEVER),
+            touched: Vec::new(),
+            touched_at: vec![0; replicas],
+            instants: 0,
+            links,
+            dispatch,
+            awaited: Vec::new(),
+            released: BinaryHeap::new(),
+            patience: BinaryHeap::new(),
+            cancels: BinaryHeap::new(),
+            in_system: 0,
+            returning: BinaryHeap::new(),
+            most_in_flight: max_in_flight.map_or(u64::MAX, NonZeroU64::get),
+        }
+    }
+
+    #[inline]
+    pub(in crate::simulation) fn set_end(&mut self, replica: usize, end: Instant) {
+        self.ends.set(replica, end);
+    }
+
+    /// A client takes a request back at an instant.
+    pub(in crate::simulation) fn cancel(&mut self, id: u32, row: u32, at: Instant) {
+        self.cancels.push(Reverse((at, id, row)));
+    }
+
+    /// Requests that queue before the replicas.
+    pub(in crate::simulation) fn waiting(&self) -> u64 {
+        self.dispatch.as_ref().map_or(0, Dispatch::len) as u64
+    }
+
+    /// Requests that still wait for others.
+    pub(in crate::simulation) fn never_came(&self) -> usize {
+        self.awaited.iter().filter(|&&awaited| awaited > 0).count()
+    }
+
+    /// No request loses its patience at a replica any more that is gone; says when those would have that could.
+    pub(in crate::simulation) fn forget_patience(&mut self, gone: u32) -> Deadlines {
+        let mut deadlines = Deadlines::new();
+        self.patience.retain(|&Reverse((at, id, replica, _))| {
+            if replica == gone {
+                deadlines.insert(id, at);
+            }
+            replica != gone
+        });
+        deadlines
+    }
+
+    /// Ends the run for the requests that no replica has.
+    pub(in crate::simulation) fn stop(&mut self, end: Instant, results: &mut Recorder) {
+        for departure in self.links.iter_mut().flat_map(Transfers::drain) {
+            let Departure { history, from, at, .. } = departure;
+            results.leave(&history.handed_off(from, at, end), from, Status::Unfinished, end);
+        }
+        for (history, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
+            results.leave(&history, replica, Status::Unfinished, end);
+        }
+    }
+}
