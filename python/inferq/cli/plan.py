@@ -129,7 +129,8 @@ def plan(
         tell=show.tell,
     )
     answer = replace(answer, command=shlex.join(["inferq", *sys.argv[1:]]))
-    gathered.value("candidates", answer.candidates.to_dicts())
+    if gathered.is_on():
+        gathered.value("candidates", answer.candidates.to_dicts())
     gathered.value("frontier", answer.frontier.to_dicts())
     gathered.value("findings", answer.findings)
     show.paragraphs(answer.findings)

@@ -67,7 +67,9 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
         )
         yield Chapter(title="What a lower latency costs", pictures=(picture,), grids=(frontier(plan),))
     reasons = [
-        (f"{plan.name(one.candidate)}: {one.kind}", one.why) for one in plan.fates if one.kind != "cheapest"
+        (f"{plan.name(one.candidate)}: {one.kind}", one.why)
+        for one in plan.fates.ordered(_MOST_REASONS + 1)
+        if one.kind != "cheapest"
     ]
     yield Chapter(
         title="What rules the others out",

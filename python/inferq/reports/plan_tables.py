@@ -6,8 +6,6 @@ from inferq.experiments.plans.fleet_plan import FleetPlan, shown_value
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, amount, number
 
-_ORDER = ("cheapest", "kept", "undecided", "beaten", "breaks the SLO", "ruled out")
-
 
 def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
     """What became of each candidate, those that keep the SLO first, by cost.
@@ -16,25 +14,17 @@ def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
         plan: whose.
         most: so many at most; None: all.
     """
-    fates = sorted(
-        plan.fates,
-        key=lambda one: (
-            _ORDER.index(one.kind),
-            float("inf") if one.at_least is None else one.at_least,
-            one.candidate.place,
-        ),
-    )
     lines = []
-    for one in fates[:most]:
+    for one in plan.fates.ordered(most):
         units = None if one.units is None else one.candidate.gpus_of(one.units)
         least = NONE if one.at_least is None else f"≥ {number(one.at_least)}"
         cost = least if one.cost is None else number(one.cost)
         size = [cost] if plan.prices is None else [number(units), cost]
         lines.append([plan.name(one.candidate, one.units), one.kind, *size, shown_value(one.trial)])
-    misfits = plan.choices.misfits[: None if most is None else max(0, most - len(lines))]
+    misfits = plan.choices.engines.misfits[: None if most is None else max(0, most - len(lines))]
     none = [NONE] * (2 if plan.prices is None else 3)
     lines += [[", ".join(misfit.labels.values()), "does not fit", *none] for misfit in misfits]
-    left = len(plan.fates) + len(plan.choices.misfits) - len(lines)
+    left = len(plan.fates) + len(plan.choices.engines.misfits) - len(lines)
     return Grid(
         title="What became of each choice?",
         header=["choice", "fate", *_costs(plan), "its trial"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -486,7 +487,8 @@ def _lacks_kind(scheduler: object) -> bool:
     return isinstance(scheduler, Mapping) and "kind" not in scheduler
 
 
-def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> dict[int, tuple[str, str, str]]:
+@lru_cache(maxsize=256)
+def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> Mapping[int, tuple[str, str, str]]:
     """For each number of GPUs with a shipped table: the model, the GPU and the backend to ask for it."""
     other = next((name for name in NEIGHBOURS if Gpu.of(name) == gpu), None)
     card = gpu if other is None else Gpu.of(NEIGHBOURS[other])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from inferq.errors import ConfigError
+from inferq.experiments.plans.engines import Engines
 from inferq.results.costs import nodes_of
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
@@ -21,17 +22,39 @@ class Candidate:
 
     place: int
     """In the order of the grid."""
-    labels: Mapping[str, str]
-    """What was chosen on each axis: `gpu`, `tensor_parallel`, `pools`, `scheduler`, `cache`, `router`."""
-    engine: Engine
-    card: str
-    """The name under which a GPU has its price."""
-    gpus: int
-    """Of one replica."""
+    engines: Engines
+    number: int
+    """Of its engine among these."""
+    way: str
+    """How the fleet is divided, in words."""
     router: Router
     ratio: tuple[int, int] | None = None
     """Replicas that prefill and that decode; None where every replica does both."""
     link: Link | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """Of each replica.
+
+        Raises:
+            ConfigError: the choices do not go together.
+        """
+        return self.engines[self.number]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What was chosen on each axis: `gpu`, `tensor_parallel`, `scheduler`, `cache`, `pools`, `router`."""
+        return {**self.engines.labels(self.number), "pools": self.way, "router": repr(self.router)}
+
+    @property
+    def card(self) -> str:
+        """The name under which a GPU has its price."""
+        return self.engines.of(self.number).card
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return self.engines.of(self.number).gpus
 
     @property
     def replicas_of_unit(self) -> int:

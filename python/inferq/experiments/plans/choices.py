@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from inferq._lazy import NDArray, np
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.experiments.plans.candidate import Candidate
+from inferq.experiments.plans.engines import Engines, Family, given, on_cards
 from inferq.scheduler import Scheduler
 from inferq.systems.cluster import MOST_REPLICAS
 from inferq.systems.disaggregated import Link
-from inferq.systems.engine import Engine
 from inferq.systems.routers import LeastRequests, Router
 from inferq.timing.hardware.catalogue import entries
 from inferq.timing.hardware.gpu import Gpu
@@ -30,29 +31,86 @@ NETWORK_BYTES_PER_S = 50e9
 _SET_BY_AXES = ("model", "gpu", "tensor_parallel", "scheduler", "prefix_cache")
 
 
-class Misfit(NamedTuple):
-    """A choice that makes no engine, and why."""
+@dataclass(frozen=True, eq=False)
+class Choices(Sequence[Candidate]):
+    """What there is to choose from: the candidates, each made where it is looked at.
 
-    labels: Mapping[str, str]
-    why: str
+    Those of one *kind* have their family of engines and their way to divide a fleet in common, and with them
+    what theory says and what a unit costs. A candidate's place is that of the product of the axes.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What there is to choose from."""
-
-    candidates: tuple[Candidate, ...]
-    misfits: tuple[Misfit, ...]
+    engines: Engines
+    ways: tuple[tuple[str, tuple[int, int] | None], ...]
+    """How a fleet is divided: what it is called, and replicas that prefill and that decode."""
+    routers: tuple[Router, ...]
+    link: Link | None
     units: tuple[int, ...]
     """How many units a fleet may have, in order."""
     notes: tuple[str, ...]
     """What was assumed where nothing was said."""
 
+    def __len__(self) -> int:
+        """How many candidates."""
+        return len(self.engines) * len(self.ways) * len(self.routers)
+
+    def __getitem__(self, place: Any) -> Any:
+        """One of them."""
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        rest, router = divmod(int(place), len(self.routers))
+        number, way = divmod(rest, len(self.ways))
+        ratio = self.ways[way][1]
+        return Candidate(
+            place=int(place),
+            engines=self.engines,
+            number=number,
+            way=self.ways[way][0],
+            router=self.routers[router],
+            ratio=ratio,
+            link=None if ratio is None else self.link,
+        )
+
     @property
-    def varied(self) -> list[str]:
+    def kinds(self) -> Sequence[tuple[Family, tuple[int, int] | None]]:
+        """Each kind."""
+        return [(family, ratio) for family in self.engines.families for _, ratio in self.ways]
+
+    def kind_of(self) -> NDArray[Any]:
+        """For each candidate the place of its kind."""
+        of_engine = self.engines.family_of[:, None] * len(self.ways) + np.arange(
+            len(self.ways), dtype=np.int32
+        )
+        return np.repeat(of_engine.ravel(), len(self.routers))
+
+    @property
+    def is_described(self) -> bool:
+        """Whether descriptions say all of each: what is written in Python has no more than a name there."""
+        ways, routers = len(self.ways), len(self.routers)
+        of_routers = (self[place].is_described for place in range(ways * routers))
+        firsts = (np.argmax(self.engines.family_of == place) for place in range(len(self.engines.families)))
+        return all(of_routers) and all(self[int(first) * ways * routers].is_described for first in firsts)
+
+    def axis(self, name: str) -> tuple[Sequence[str], NDArray[Any]]:
+        """What there is to choose from on an axis, and for each candidate which of it was chosen."""
+        routers, ways = len(self.routers), len(self.ways)
+        if name == "router":
+            return [repr(one) for one in self.routers], np.arange(len(self)) % routers
+        if name == "pools":
+            return [way for way, _ in self.ways], np.arange(len(self)) // routers % ways
+        words, chosen = self.engines.axes[name]
+        return words, np.repeat(chosen, routers * ways)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What choices are about."""
+        return (*self.engines.axes, "pools", "router")
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
         """The axes on which candidates differ."""
-        first = self.candidates[0].labels
-        return [axis for axis in first if any(one.labels[axis] != first[axis] for one in self.candidates)]
+        of_engine = [axis for axis, (_, chosen) in self.engines.axes.items() if len(np.unique(chosen)) > 1]
+        beside = {"pools": self.ways, "router": self.routers}
+        return (*of_engine, *(axis for axis, choices in beside.items() if len(choices) > 1))
 
 
 def choices_of(
@@ -75,50 +133,34 @@ def choices_of(
         ConfigError: an axis without a choice or with one that is wrong, one that does not go with the
             others, or a grid in which nothing fits; it names the axis.
     """
-    ways = [_split(place, one) for place, one in enumerate(_axis("pools", pools, (TOGETHER,)))]
-    misfits: list[Misfit] = []
     notes: list[str] = []
+    ways = [_split(place, one) for place, one in enumerate(_axis("pools", pools, (TOGETHER,)))]
     sent = _axis("routers", routers, (LeastRequests(),))
     for place, router in enumerate(sent):
         if not isinstance(router, Router):
             raise ConfigError(f"routers[{place}]", f"must be a router such as LeastRequests(), is {router!r}")
     if engines is not None:
-        for name, given in (
+        for name, told in (
             *(("model", model), ("gpus", gpus), ("tensor_parallel", tensor_parallel)),
             *(("schedulers", schedulers), ("caches", caches), ("engine_options", engine_options or None)),
         ):
-            if given is not None:
+            if told is not None:
                 raise ConfigError(name, "engines are given, which say it themselves")
-        made = _given(engines)
+        made = given(engines)
     elif model is None:
         raise ConfigError("model", "what is to be served? Give a model, or engines")
     else:
-        made, misfits, notes = _on_cards(
-            model, gpus, tensor_parallel, schedulers, caches, dict(engine_options or {})
-        )
+        made, notes = _on_cards(model, gpus, tensor_parallel, schedulers, caches, dict(engine_options or {}))
     if not made:
-        raise ConfigError("gpus", f"nothing fits: {'; '.join(dict.fromkeys(one.why for one in misfits))}")
+        raise ConfigError(
+            "gpus", f"nothing fits: {'; '.join(dict.fromkeys(one.why for one in made.misfits))}"
+        )
     if any(ratio is not None for _, ratio in ways):
         link, note = _link(link, model)
         notes.append(note)
     elif link is not None:
         raise ConfigError("link", "no pools are apart; give pools such as '1:2'")
-    candidates = tuple(
-        Candidate(
-            place,
-            {**labels, "pools": way, "router": repr(router)},
-            engine,
-            card,
-            size,
-            router,
-            ratio,
-            link if ratio is not None else None,
-        )
-        for place, ((labels, engine, card, size), (way, ratio), router) in enumerate(
-            product(made, ways, sent)
-        )
-    )
-    return Choices(candidates, tuple(misfits), _units(replicas), tuple(notes))
+    return Choices(made, tuple(ways), sent, link, _units(replicas), tuple(notes))
 
 
 def _axis(name: str, given: Any, default: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -156,27 +198,10 @@ def _units(replicas: Any) -> tuple[int, ...]:
     return tuple(sorted({whole("replicas", one, 1, MOST_REPLICAS) for one in sizes}))
 
 
-Made = tuple[Mapping[str, str], Engine, str, int]
-
-
-def _given(engines: Any) -> list[Made]:
-    """Engines that a user has made."""
-    named = engines if isinstance(engines, Mapping) else {"engine": engines}
-    if not named:
-        raise ConfigError("engines", "there is nothing to choose from")
-    made: list[Made] = []
-    for name, engine in named.items():
-        if not isinstance(engine, Engine):
-            raise ConfigError(f"engines.{name}", f"must be Engine(…), is {engine!r}")
-        card, size = engine.on_card.get("gpu", str(name)), int(engine.on_card.get("tensor_parallel", 1))
-        made.append(({"engine": str(name)}, engine, card, size))
-    return made
-
-
 def _on_cards(
     model: Any, gpus: Any, tensor_parallel: Any, schedulers: Any, caches: Any, options: dict[str, Any]
-) -> tuple[list[Made], list[Misfit], list[str]]:
-    """The engines of a model on cards, those that cannot be, and what was assumed."""
+) -> tuple[Engines, list[str]]:
+    """The engines of a model on cards, and what was assumed."""
     for name in options:
         if name in _SET_BY_AXES:
             raise ConfigError(f"engine_options.{name}", "is an axis of the plan")
@@ -196,34 +221,8 @@ def _on_cards(
     for place, scheduler in enumerate(plans):
         if not isinstance(scheduler, (Scheduler, Mapping, type(None))):
             raise ConfigError(f"schedulers[{place}]", f"must be a scheduler or its fields, is {scheduler!r}")
-    made: list[Made] = []
-    misfits: list[Misfit] = []
-    for card, size, scheduler, cache in product(
-        [Gpu.of(one) for one in cards], sizes, plans, _axis("caches", caches, (None,))
-    ):
-        labels = {
-            "gpu": card.name,
-            "tensor_parallel": str(size),
-            "scheduler": "default" if scheduler is None else _spelt(scheduler),
-            "cache": "default" if cache is None else str(cache),
-        }
-        try:
-            engine = Engine.on(
-                shape, card, tensor_parallel=size, scheduler=scheduler, prefix_cache=cache, **options
-            )
-        except ConfigError as error:
-            misfits.append(Misfit(labels, str(error)))
-            continue
-        except TypeError as error:
-            raise ConfigError("engine_options", str(error)) from None
-        made.append((labels, engine, card.name, size))
-    return made, misfits, notes
-
-
-def _spelt(scheduler: Scheduler | Mapping[str, Any]) -> str:
-    if isinstance(scheduler, Mapping):
-        return ", ".join(f"{name}={value}" for name, value in scheduler.items())
-    return repr(scheduler)
+    kept = _axis("caches", caches, (None,))
+    return on_cards(shape, [Gpu.of(one) for one in cards], sizes, plans, kept, options), notes
 
 
 def _link(link: Any, model: Any) -> tuple[Link, str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal, get_args
 
+from inferq._lazy import NDArray, np
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.probing import Trial
-from inferq.experiments.plans.standing import Standing, rank_of
+from inferq.experiments.plans.standing import Standing, Standings, rank_of
 from inferq.reports.text import number
 
-Kind = Literal["cheapest", "kept", "beaten", "breaks the SLO", "ruled out", "undecided", "does not fit"]
+Kind = Literal["cheapest", "kept", "undecided", "beaten", "breaks the SLO", "ruled out", "does not fit"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""In the order in which they are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,15 +40,78 @@ class Fate:
     """The run that says it, where there is one."""
 
 
-def fates_of(standings: Sequence[Standing], *, stopped: bool, unit: str) -> tuple[Fate, ...]:
-    """The fate of each candidate, in the order of the grid."""
-    kept = sorted((one for one in standings if one.high is not None), key=rank_of)
-    best = kept[0] if kept else None
-    return tuple(_fate(one, best, stopped, unit) for one in standings)
+class Fates(Sequence[Fate]):
+    """The fate of each candidate, in the order of the grid; told where it is asked for.
+
+    Candidates of a kind of which nothing was run share theirs.
+    """
+
+    def __init__(self, standings: Standings, *, stopped: bool, unit: str) -> None:
+        """Those at the end of a search."""
+        self._standings, self._stopped, self._unit = standings, stopped, unit
+        kept = [one for one in standings.touched.values() if one.high is not None]
+        self._best = min(kept, key=rank_of, default=None)
+        self.of_touched = {place: self._of(one) for place, one in sorted(standings.touched.items())}
+        """Of those that were looked at, by place."""
+
+    def __len__(self) -> int:
+        """How many candidates."""
+        return len(self._standings)
+
+    def __getitem__(self, place: Any) -> Any:
+        """That of a candidate."""
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        known = self.of_touched.get(place)
+        return known if known is not None else self._of(self._standings.untouched(place))
+
+    def _of(self, one: Standing) -> Fate:
+        return _fate(one, self._best, self._stopped, self._unit)
+
+    @cached_property
+    def told(self) -> tuple[list[Fate], NDArray[Any]]:
+        """The fates that differ, and for each candidate which of them is its own, but for its name."""
+        fates = list(self.of_touched.values())
+        which = self._standings.kind_of + len(fates)
+        which[list(self.of_touched)] = np.arange(len(fates))
+        others, first = np.unique(which[which >= len(fates)], return_index=True)
+        places = np.flatnonzero(which >= len(fates))[first]
+        of_kind = np.full(int(which.max()) + 1, -1)
+        of_kind[: len(fates)] = np.arange(len(fates))
+        of_kind[others] = len(fates) + np.arange(len(others))
+        return [*fates, *(self[place] for place in places.tolist())], of_kind[which]
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """How many there are of each kind, those that keep the SLO first."""
+        fates, which = self.told
+        found: dict[str, int] = dict.fromkeys(KINDS, 0)
+        for fate, count in zip(fates, np.bincount(which).tolist(), strict=True):
+            found[fate.kind] += count
+        return {kind: count for kind, count in found.items() if count}
+
+    def of_kind(self, kind: Kind) -> Iterator[Fate]:
+        """Those of a kind, in the order of the grid."""
+        fates, which = self.told
+        are = np.array([one.kind == kind for one in fates])[which]
+        return (self[place] for place in np.flatnonzero(are).tolist())
+
+    def ordered(self, most: int | None = None) -> list[Fate]:
+        """The first so many: by kind, then by the cost that they have at least, then by place."""
+        fates, which = self.told
+        kinds = np.array([KINDS.index(one.kind) for one in fates])[which]
+        costs = np.array([math.inf if one.at_least is None else one.at_least for one in fates])[which]
+        places = np.lexsort((costs, kinds))[:most]
+        return [self[place] for place in places.tolist()]
 
 
 def _fate(one: Standing, best: Standing | None, stopped: bool, unit: str) -> Fate:
     candidate = one.candidate
+    if one.misfit:
+        return Fate(
+            candidate=candidate, kind="does not fit", units=None, cost=None, at_least=None, why=one.misfit
+        )
     if one.limit.why and one.limit.least > one.sizes[-1]:
         return Fate(
             candidate=candidate, kind="ruled out", units=None, cost=None, at_least=None, why=one.limit.why

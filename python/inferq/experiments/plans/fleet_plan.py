@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from inferq._lazy import pl
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.choices import Choices
-from inferq.experiments.plans.fate import Fate
+from inferq.experiments.plans.fate import Fate, Fates
 from inferq.experiments.plans.probing import Prober, Trial
 from inferq.experiments.plans.schedule import Schedule, schedule
 from inferq.experiments.plans.sensitivity import sensitivity
-from inferq.experiments.plans.standing import Standing
+from inferq.experiments.plans.standing import Standings
 from inferq.experiments.plans.toml import scenario_as_toml
 from inferq.reports.text import amount, counted, number, percent
 from inferq.simulation.simulate import simulate
@@ -23,6 +24,8 @@ from inferq.systems.system import System
 from inferq.workload.workload import Workload
 
 _SECONDS_OF_HOUR = 3600
+_SAID = 5
+"""So many undecided candidates are named."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -45,9 +48,9 @@ class FleetPlan:
     requests: int
     """Of a whole run."""
     seeds: tuple[int, ...]
-    fates: tuple[Fate, ...]
-    """In the order of the grid, those after them that make no engine are in `candidates`."""
-    standings: tuple[Standing, ...]
+    fates: Fates
+    """In the order of the grid; those after them that make no engine are in `candidates`."""
+    standings: Standings
     prober: Prober
     stopped: bool
     """Whether the time was over before the end."""
@@ -66,7 +69,7 @@ class FleetPlan:
     @property
     def answer(self) -> Fate | None:
         """The fate of the cheapest; None where nothing keeps the SLO."""
-        return next((one for one in self.fates if one.kind == "cheapest"), None)
+        return next((one for one in self.fates.of_touched.values() if one.kind == "cheapest"), None)
 
     @property
     def units(self) -> int | None:
@@ -82,7 +85,7 @@ class FleetPlan:
     @property
     def runner_up(self) -> Fate | None:
         """The next best that is known to keep the SLO; None where none is."""
-        kept = [one for one in self.fates if one.kind == "kept"]
+        kept = [one for one in self.fates.of_touched.values() if one.kind == "kept"]
         return min(kept, key=lambda one: (one.cost, _share(one.trial), one.candidate.place), default=None)
 
     @property
@@ -112,15 +115,16 @@ class FleetPlan:
     @property
     def undecided(self) -> tuple[Fate, ...]:
         """Those that may yet be cheaper."""
-        return tuple(one for one in self.fates if one.kind == "undecided")
+        return tuple(self.fates.of_kind("undecided"))
 
     @property
     def reason(self) -> str | None:
         """Where nothing keeps the SLO: what comes nearest, and which bound forbids more; else None."""
         if self.answer is not None:
             return None
-        tried = [one for one in self.fates if one.trial is not None]
-        bounds = list(dict.fromkeys(one.why for one in self.fates if one.kind == "ruled out"))
+        fates, _ = self.fates.told
+        tried = [one for one in fates if one.trial is not None]
+        bounds = [one.why for one in fates if one.kind == "ruled out"]
         parts = []
         if tried:
             nearest = min(tried, key=lambda one: (_share(one.trial), one.candidate.place))
@@ -148,25 +152,30 @@ class FleetPlan:
         keep it, spares included; null where none are known), `cost` (of them, in `unit`), `at_least` (no
         fleet of it that keeps the SLO costs less; null where none keeps it) and `why`.
         """
-        axes = list(self.choices.candidates[0].labels)
+        fates, which = self.fates.told
         rows = []
-        for one in self.fates:
+        for one in fates:
             of = one.candidate
             sizes = (
                 (None, None, None)
                 if one.units is None
                 else (one.units * of.replicas_of_unit, of.gpus_of(one.units), of.nodes_of(one.units))
             )
-            rows.append(
-                (*(of.labels[axis] for axis in axes), one.kind, *sizes, one.cost, one.at_least, one.why)
-            )
-        for misfit in self.choices.misfits:
-            labels = [misfit.labels.get(axis, "") for axis in axes]
-            rows.append((*labels, "does not fit", None, None, None, None, None, misfit.why))
-        schema: dict[str, Any] = dict.fromkeys((*axes, "fate"), pl.String)
-        schema |= dict.fromkeys(("replicas", "gpus_in_all", "nodes"), pl.Int64)
+            rows.append((one.kind, *sizes, one.cost, one.at_least, one.why))
+        schema: dict[str, Any] = {
+            "fate": pl.String,
+            **dict.fromkeys(("replicas", "gpus_in_all", "nodes"), pl.Int64),
+        }
         schema |= {"cost": pl.Float64, "at_least": pl.Float64, "why": pl.String}
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        told = pl.DataFrame(rows, schema=schema, orient="row")[which]
+        axes = {axis: self.choices.axis(axis) for axis in self.choices.axes}
+        labels = [pl.Series(axis, words, pl.String)[chosen] for axis, (words, chosen) in axes.items()]
+        misfits = [
+            {**{axis: one.labels.get(axis, "") for axis in axes}, "fate": "does not fit", "why": one.why}
+            for one in self.choices.engines.misfits
+        ]
+        found = pl.DataFrame([*labels, *told])
+        return pl.concat([found, pl.DataFrame(misfits, found.schema)])
 
     @cached_property
     def probes(self) -> pl.DataFrame:
@@ -198,7 +207,7 @@ class FleetPlan:
         `metric`, `value`, `low`, `high`, by cost.
         """
         rows = []
-        for standing in self.standings:
+        for standing in self.standings.touched.values():
             for trial in standing.whole:
                 cost = standing.unit_cost * (trial.units + standing.spare)
                 rows.append((cost, trial.share, standing.candidate.place, trial))
@@ -271,24 +280,24 @@ class FleetPlan:
         lines = [] if answer is None else self._answer(answer)
         if answer is None:
             lines += [f"no fleet was found that keeps {self.slo}", self.reason or ""]
-        counts: dict[str, int] = {}
-        for one in self.fates:
-            counts[one.kind] = counts.get(one.kind, 0) + 1
-        fitting = (
-            counted(len(self.choices.misfits), "choice") + " made no engine" if self.choices.misfits else ""
-        )
+        misfits = self.choices.engines.misfits
+        fitting = f"{counted(len(misfits), 'choice')} made no engine" if misfits else ""
         lines.append(
             "; ".join(
-                [", ".join(f"{count:,} {kind}" for kind, count in counts.items()), *filter(None, [fitting])]
+                [
+                    ", ".join(f"{count:,} {kind}" for kind, count in self.fates.counts.items()),
+                    *filter(None, [fitting]),
+                ]
             )
             + f"; {self.runs:,} runs of {self.simulated:,} requests in all"
         )
         if self.stopped:
             lines.append("the time was over: what is undecided may be cheaper")
-        lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in self.undecided[:5]]
+        undecided = islice(self.fates.of_kind("undecided"), _SAID)
+        lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in undecided]
         lines += self.gaps
         lines += self.choices.notes
-        if self.prices is None and len({one.card for one in self.choices.candidates}) > 1:
+        if self.prices is None and len({one.card for one in self.choices.engines.families}) > 1:
             lines.append("no prices were given: a GPU of every card counts the same")
         if self.exact:
             lines.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from hashlib import sha256
 from json import dumps
@@ -18,15 +18,14 @@ from inferq.errors import ConfigError
 from inferq.experiments.arguments import between, check_options, looks_of, recorded
 from inferq.experiments.capacity_search.slo import Objective, Slo
 from inferq.experiments.leaves import requests_of
-from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.choices import Choices, choices_of
-from inferq.experiments.plans.fate import fates_of
+from inferq.experiments.plans.fate import Fates
 from inferq.experiments.plans.fleet_plan import FleetPlan
-from inferq.experiments.plans.limits import Limit, limit_of
+from inferq.experiments.plans.limits import NO_LIMIT, Ceilings, Limit, ceilings_of
 from inferq.experiments.plans.probing import Prober
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
-from inferq.experiments.plans.standing import Standing
+from inferq.experiments.plans.standing import Standings
 from inferq.experiments.sweeps.executors import chosen
 from inferq.inputs import path_of
 from inferq.reports.text import counted, number, seconds
@@ -38,6 +37,8 @@ from inferq.workload.workload import Workload
 _MOST_WITHIN = 10.0
 _LONG_S = 5.0
 """Theory that takes longer is told of."""
+_SHARE = 4
+"""Where there is a time budget theory has one such part of it, and the search for a first answer another."""
 
 
 def plan(
@@ -178,12 +179,17 @@ def plan(
         routers=routers,
         replicas=replicas,
     )
-    costs = {one.card: 1.0 if priced is None else priced.of_gpu(one.card) for one in grid.candidates}
+    costs = [
+        family.gpus
+        * (1 if ratio is None else sum(ratio))
+        * (1.0 if priced is None else priced.of_gpu(family.card))
+        for family, ratio in grid.kinds
+    ]
     path = None if resume is None else path_of("resume", resume, ".json file")
     if path is not None:
         if path.suffix != ".json":
             raise ConfigError("resume", f"must be the name of a .json file, is {str(resume)!r}")
-        if not all(one.is_described for one in grid.candidates):
+        if not grid.is_described:
             raise ConfigError("resume", "a part written in Python has no record that tells it from another")
     alone = nullcontext() if path is None else held("resume", path, path.with_name(f".{path.name}.lock"))
     with alone:
@@ -195,8 +201,10 @@ def plan(
                 raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
             closed = "think_s" in frame.columns or "max_in_flight" in run
             demand = Demand.of(source)
-            limits = _limits(demand, grid.candidates, slo.objectives, deadline, tell)
-            left = sum(limits[one.place].least <= grid.units[-1] for one in grid.candidates)
+            theory_s = math.inf if time_s is None else begun + time_s / _SHARE
+            limits = _limits(demand, grid, slo.objectives, theory_s, tell)
+            standings = Standings(grid, limits, costs, spare)
+            left = len(standings.going())
             prober = Prober(
                 workload=source,
                 objectives=slo.objectives,
@@ -213,18 +221,9 @@ def plan(
                 deadline=deadline,
             )
             if tell is not None:
-                tell(_begun(grid, left, prober.requests, time.monotonic() - begun))
-            standings = [
-                Standing(
-                    one,
-                    limits[one.place],
-                    grid.units,
-                    spare,
-                    costs[one.card] * one.gpus_of(1),
-                )
-                for one in grid.candidates
-            ]
-            search = Search(prober, standings, within, tell)
+                tell(_begun(grid, left, prober.rungs, time.monotonic() - begun))
+            screened_by = math.inf if time_s is None else begun + 2 * time_s / _SHARE
+            search = Search(prober, standings, within, tell, screened_by)
             search.run()
         finally:
             records.write(now=True)
@@ -242,8 +241,8 @@ def plan(
         exact=not drawn,
         requests=prober.requests,
         seeds=prober.seeds,
-        fates=fates_of(standings, stopped=search.stopped, unit=unit),
-        standings=tuple(standings),
+        fates=Fates(standings, stopped=search.stopped, unit=unit),
+        standings=standings,
         prober=prober,
         stopped=search.stopped,
         gaps=tuple(search.gaps),
@@ -256,47 +255,53 @@ def plan(
 
 def _limits(
     demand: Demand,
-    candidates: Sequence[Candidate],
+    grid: Choices,
     objectives: tuple[Objective, ...],
     deadline: float,
     tell: Callable[[str], object] | None,
 ) -> list[Limit]:
-    """What theory says of each, once for those that differ in their router alone; nothing once time is over.
+    """What theory says of each kind; nothing of those that it has no time for.
 
     How long all of them take is told once, where it is long.
     """
-    known: dict[tuple[int, tuple[int, int] | None], Limit] = {}
-    found: list[Limit] = []
-    begun = time.monotonic()
-    for one in candidates:
-        key = (id(one.engine), one.ratio)
-        now = time.monotonic()
-        if tell is not None and found and now - begun > _LONG_S:
-            rest_s = (now - begun) / len(found) * (len(candidates) - len(found))
-            tell(
-                f"theory has judged {len(found):,} of {len(candidates):,}; the others take {seconds(rest_s)}"
-            )
-            tell = None
-        if key not in known:
-            known[key] = limit_of(demand, one, objectives) if now <= deadline else Limit(1, "")
-        found.append(known[key])
+    known: dict[tuple[int, bool], Ceilings] = {}
+    begun, found = time.monotonic(), []
+    ways = [ratio for _, ratio in grid.ways]
+    all_of_them = len(grid.engines.families) * len({ratio is None for ratio in ways})
+    for place, family in enumerate(grid.engines.families):
+        for ratio in ways:
+            key, now = (place, ratio is None), time.monotonic()
+            if key not in known and now > deadline:
+                found.append(NO_LIMIT)
+                continue
+            if tell is not None and key not in known and known and now - begun > _LONG_S:
+                rest_s = (now - begun) / len(known) * (all_of_them - len(known))
+                tell(
+                    f"theory has judged {len(known):,} of {all_of_them:,} kinds of engines; the others take "
+                    f"{seconds(rest_s)}"
+                )
+                tell = None
+            if key not in known:
+                link = None if ratio is None else grid.link
+                known[key] = ceilings_of(demand, family, grid.routers[0], link, objectives)
+            found.append(known[key].limit(ratio))
     return found
 
 
-def _begun(grid: Choices, left: int, requests: int, elapsed_s: float) -> str:
+def _begun(grid: Choices, left: int, rungs: tuple[int, ...], elapsed_s: float) -> str:
     """How much there is to do, before it is done."""
-    sizes = len(grid.units)
-    every = left * sizes * requests
+    first, every = left * rungs[0], left * len(grid.units) * rungs[-1]
     return (
-        f"{counted(len(grid.candidates), 'candidate')}, {len(grid.candidates) - left:,} ruled out by theory "
+        f"{counted(len(grid), 'candidate')}, {len(grid) - left:,} ruled out by theory "
         f"in {seconds(elapsed_s)}; all sizes of the others over all requests would be "
-        f"{number(every)} requests, {seconds(every / 500_000)} at half a million a second; halving begins"
+        f"{number(every)} requests, {seconds(every / 500_000)} at half a million a second, one size of each "
+        f"over the first {rungs[0]:,} {seconds(first / 500_000)}; halving begins"
     )
 
 
 def _is_drawn(workload: Workload, grid: Choices) -> bool:
     """Whether another seed gives another run."""
-    return workload.is_synthetic or any(one.router.draws is not False for one in grid.candidates)
+    return workload.is_synthetic or any(one.draws is not False for one in grid.routers)
 
 
 def _fingerprint(workload: Workload, slo: Slo, run: Mapping[str, Any]) -> str:

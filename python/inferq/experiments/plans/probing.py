@@ -187,6 +187,8 @@ class Prober:
     deadline: float = math.inf
     simulated: int = 0
     runs: int = 0
+    took_s: float = 0.0
+    """All runs together, in wall time."""
     trials: dict[tuple[int, int, int], Trial] = field(default_factory=dict)
     _described: dict[int, bool] = field(default_factory=dict)
     _keys: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -235,7 +237,7 @@ class Prober:
         place = candidate.place
         if (place, units) not in self._keys:
             if place not in self._described:
-                self._described[place] = candidate.is_described
+                self._described[place] = self.records.is_kept and candidate.is_described
             known = self._described[place]
             self._keys[place, units] = candidate.key(units) if known else f"{place} × {units}"
         return self._keys[place, units]
@@ -298,7 +300,10 @@ class Prober:
             )
             for candidate, units, requests, seed, _ in missing
         ]
-        for (_, _, requests, seed, key), task, values in zip(missing, tasks, self._done(tasks), strict=True):
+        begun = time.monotonic()
+        done = self._done(tasks)
+        self.took_s += time.monotonic() - begun
+        for (_, _, requests, seed, key), task, values in zip(missing, tasks, done, strict=True):
             self.records[key, requests, seed] = values
             self.simulated += task.workload.frame.height
             self.runs += 1

@@ -32,6 +32,11 @@ class Records(MutableMapping[Key, tuple[float, ...]]):
         if path is not None and path.exists():
             self._read(path)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._path is not None
+
     def __getitem__(self, key: Key) -> tuple[float, ...]:
         return self._kept[key]
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
+from inferq._lazy import np
 from inferq.experiments.interval import student
 from inferq.experiments.plans.probing import Prober, Trial
-from inferq.experiments.plans.standing import Standing, rank_of
-from inferq.reports.text import amount, counted, number
+from inferq.experiments.plans.standing import Standing, Standings, rank_of
+from inferq.reports.text import amount, counted, number, seconds
 
 Steps = Generator[tuple[int, int], Trial, None]
 """What one candidate wants to know next: the place of a size, and on how many requests."""
 
 _AT_ONCE = 256
 """So many candidates of a round are run between two looks at the clock."""
+_BLOCK = 4096
+"""So many candidates are compared with one another; of more, one block after the other."""
+_SCREENED = 1024
+"""From so many the first fleet that keeps the SLO is sought; of more, from every so manieth."""
+_LONG_S = 5.0
+"""What takes longer is told before it begins."""
 _SECONDS = 3
 """So many are tried as a runner-up."""
 
@@ -35,19 +44,23 @@ class Search:
 
     Args:
         prober: makes the trials.
-        standings: the candidates.
+        standings: what is known of the candidates.
         within: ε, by which the answer may cost more than the best.
         tell: gets a sentence after each stage.
+        screened_by: when the first fleet that keeps the SLO must be found, if there is no time for more.
     """
 
     prober: Prober
-    standings: Sequence[Standing]
+    standings: Standings
     within: float
     tell: Callable[[str], object] | None
+    screened_by: float = math.inf
     stopped: bool = False
     """Whether the time was over before the end."""
     gaps: list[str] = field(default_factory=list)
     """Where more replicas were worse."""
+    kept: dict[int, Standing] = field(default_factory=dict)
+    """Those that are known to keep the SLO."""
 
     def run(self) -> None:
         """All stages, or as many as there is time for."""
@@ -65,12 +78,12 @@ class Search:
     @property
     def best(self) -> Standing | None:
         """The cheapest that is known to keep the SLO; of equals the one with the lowest latency."""
-        return min((one for one in self.standings if one.high is not None), key=rank_of, default=None)
+        return min(self.kept.values(), key=rank_of, default=None)
 
     @property
     def best_cost(self) -> float:
         """What it costs; infinite where there is none."""
-        costs = (one.cost(one.high) for one in self.standings if one.high is not None)
+        costs = (one.cost(one.high) for one in self.kept.values() if one.high is not None)
         return min(costs, default=math.inf)
 
     def _told(self, stage: str) -> None:
@@ -86,19 +99,32 @@ class Search:
             f"{counted(self.prober.runs, 'run')} of {number(self.prober.simulated)} requests; {said}"
         )
 
-    def _together(self, searches: Sequence[tuple[Standing, Steps]]) -> None:
-        """Let candidates take their steps side by side, a round at a time."""
+    def _foretell(self, count: int, what: str) -> None:
+        """How long a look at so many candidates takes, at the pace so far, where it is long."""
+        prober = self.prober
+        if self.tell is not None and prober.runs:
+            takes_s = count * prober.took_s / prober.runs
+            if takes_s > _LONG_S:
+                self.tell(
+                    f"{count:,} {what}: a run of each takes {seconds(takes_s)}, at "
+                    f"{number(prober.runs / prober.took_s)} runs a second so far"
+                )
+
+    def _together(self, searches: Sequence[tuple[Standing, Steps]], by: float = math.inf) -> None:
+        """Let candidates take their steps side by side, a round at a time; until an instant at most."""
         going = [(one, steps, step) for one, steps in searches if (step := next(steps, None)) is not None]
         while going:
             trials: list[Trial] = []
             for first in range(0, len(going), _AT_ONCE):
-                if self.prober.late:
+                if time.monotonic() > min(by, self.prober.deadline):
                     raise _TimeIsOver
                 some = going[first : first + _AT_ONCE]
                 asked = [(one.candidate, one.sizes[place], requests) for one, _, (place, requests) in some]
                 trials += self.prober.ask(asked)
                 for (one, _, (place, _)), trial in zip(some, trials[first:], strict=True):
                     one.take(place, trial)
+                    if one.high is not None:
+                        self.kept[one.candidate.place] = one
             nexts = []
             for (one, steps, _), trial in zip(going, trials, strict=True):
                 try:
@@ -109,11 +135,17 @@ class Search:
 
     def _screen(self) -> None:
         """Halving: on ever longer parts of the requests the more promising half goes on, to the whole."""
-        going = [one for one in self.standings if one.low < len(one.sizes)]
-        going.sort(key=lambda one: (one.least_cost, one.candidate.place))
+        places = self.standings.going()
+        if len(places) > _SCREENED:
+            places = [places[at] for at in np.linspace(0, len(places) - 1, _SCREENED).astype(int)]
+        going = [one for place in places if not (one := self.standings[place]).misfit]
         *parts, whole = self.prober.rungs
         for requests in parts:
-            self._together([(one, self._guess(one, requests)) for one in going])
+            try:
+                self._together([(one, self._guess(one, requests)) for one in going], self.screened_by)
+            except _TimeIsOver:
+                going.sort(key=lambda one: one.guess is None)
+                break
             going = [one for one in going if one.guess is not None and one.low < len(one.sizes)]
             going.sort(key=lambda one: (one.cost(max(one.guess or 0, one.low)), one.candidate.place))
             going = going[: -(-len(going) // 2)]
@@ -155,10 +187,13 @@ class Search:
             step = 2 * step if one.high == place else max(1, (one.high - one.low) // 2)
 
     def _challenge(self) -> None:
-        """Whoever may cost less than the best is tried at the largest size that does."""
-        going = [one for one in self.standings if one.low < len(one.sizes)]
-        going.sort(key=lambda one: (one.least_cost, one.candidate.place))
-        self._together([(one, self._challenged(one)) for one in going])
+        """Whatever may cost less than the best is tried at the largest size that does."""
+        places = self.standings.going(self.best_cost)
+        self._foretell(len(places), "may cost less")
+        for block in _blocks(places):
+            best = self.best_cost
+            going = [one for place in block if (one := self.standings[place]).least_cost < best]
+            self._together([(one, self._challenged(one)) for one in going])
 
     def _cheaper(self, one: Standing) -> int:
         """The place of the largest size that costs less than the best by more than ε."""
@@ -184,16 +219,23 @@ class Search:
 
     def _race(self) -> None:
         """Of those that cost the same, which is the fastest? Halving on the same requests, in pairs."""
-        best = self.best
-        if best is None:
+        if self.best is None:
             return
         cost = self.best_cost
+        places = self.standings.going(math.nextafter(cost, math.inf))
+        self._foretell(len(places), "may cost no more and be faster")
+        for block in _blocks(places):
+            best = self.best
+            ahead = [] if best is None or best.candidate.place in block else [best]
+            self._race_of([*ahead, *(self.standings[place] for place in block)], cost)
+
+    def _race_of(self, among: list[Standing], cost: float) -> None:
         places = {}
-        for one in self.standings:
+        for one in among:
             place = one.place_within(cost)
             if place >= one.low and (one.high is None or one.high == place):
                 places[one.candidate.place] = place
-        going = [one for one in self.standings if one.candidate.place in places]
+        going = [one for one in among if one.candidate.place in places]
         *parts, whole = self.prober.rungs
         for requests in parts:
             if len(going) < 2:
@@ -242,7 +284,7 @@ class Search:
         whole = self.prober.rungs[-1]
         further = [place for place in (best.high + 1, best.high + 2) if place < len(best.sizes)]
         self._together([(best, _once(place, whole)) for place in further])
-        for one in self.standings:
+        for _, one in sorted(self.standings.touched.items()):
             kept = [trial.units for trial in one.whole if trial.verdict == "kept"]
             broken = [trial.units for trial in one.whole if trial.verdict == "broken"]
             worse = [units for units in broken if kept and units > min(kept)]
@@ -268,14 +310,23 @@ class Search:
         """A runner-up, where only one is known to keep the SLO: the one that looks cheapest, or the next."""
         if self.best is None:
             return
-        others = [one for one in self.standings if one.high is None and one.low < len(one.sizes)]
+        touched = self.standings.touched
+        others = [one for one in touched.values() if one.high is None and one.low < len(one.sizes)]
+        fresh = (place for place in self.standings.going() if place not in touched)
+        others += [self.standings.untouched(place) for place in islice(fresh, _SECONDS)]
         others.sort(
             key=lambda one: (one.guess is None, one.cost(max(one.low, one.guess or 0)), one.candidate.place)
         )
         for one in others[:_SECONDS]:
-            if sum(known.high is not None for known in self.standings) > 1:
+            if len(self.kept) > 1:
                 return
-            self._together([(one, self._resolve(one, self.prober.rungs[-1]))])
+            known = self.standings[one.candidate.place]
+            self._together([(known, self._resolve(known, self.prober.rungs[-1]))])
+
+
+def _blocks(places: list[int]) -> Iterator[list[int]]:
+    """Some after the other."""
+    return (places[first : first + _BLOCK] for first in range(0, len(places), _BLOCK))
 
 
 def _once(place: int, requests: int) -> Steps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import pl
 from inferq.experiments.arguments import between
 from inferq.experiments.capacity_search.slo import Objective
-from inferq.experiments.plans.limits import Limit
+from inferq.experiments.plans.limits import NO_LIMIT
 from inferq.experiments.plans.probing import Prober
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
@@ -31,11 +31,9 @@ def sensitivity(plan: FleetPlan, by: float) -> pl.DataFrame:
         planned = plan.standings[answer.candidate.place]
         assert planned.high is not None
         for what, factor, prober in _cases(plan, by):
-            standing = Standing(
-                answer.candidate, Limit(1, ""), planned.sizes, planned.spare, planned.unit_cost
-            )
+            standing = Standing(answer.candidate, NO_LIMIT, planned.sizes, planned.spare, planned.unit_cost)
             standing.guess = planned.high
-            search = Search(prober, [standing], plan.within, None)
+            search = Search(prober, plan.standings, plan.within, None)
             search._together([(standing, search._resolve(standing, prober.rungs[-1]))])
             first = next(one for one in standing.whole if one.units == planned.sizes[planned.high])
             found = None if standing.high is None else planned.sizes[standing.high] + planned.spare

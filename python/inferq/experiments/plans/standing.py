@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from inferq._lazy import np
+from inferq.errors import ConfigError
 from inferq.experiments.plans.candidate import Candidate
+from inferq.experiments.plans.choices import Choices
 from inferq.experiments.plans.limits import Limit
 from inferq.experiments.plans.probing import Trial
 
@@ -35,13 +40,12 @@ class Standing:
     """What beat it, in words."""
     undecided: bool = False
     """Whether at the place before `high` chance does not tell."""
-    jumps: tuple[Trial, ...] = ()
-    """Whole trials that keep the SLO with fewer units than one that breaks it."""
+    misfit: str = ""
+    """Why it makes no engine, where it does not."""
 
     def __post_init__(self) -> None:
         """Begin where theory allows."""
-        least = self.limit.least
-        self.low = len(self.sizes) if math.isinf(least) else bisect_left(self.sizes, int(least))
+        self.low = first_of(self.sizes, self.limit)
 
     def cost(self, place: int) -> float:
         """Of the size at a place, with its spares."""
@@ -79,6 +83,63 @@ class Standing:
     def whole(self) -> list[Trial]:
         """The trials on all requests, by units."""
         return sorted((one for one in self.trials if one.whole), key=lambda one: one.units)
+
+
+class Standings(Sequence[Standing]):
+    """What a search knows of all candidates: of those that it has not touched what their kind has in common.
+
+    So a grid takes some bytes a candidate, and the rest is in proportion to what was run.
+    """
+
+    def __init__(
+        self, choices: Choices, limits: Sequence[Limit], unit_costs: Sequence[float], spare: int
+    ) -> None:
+        """Nothing is known but what theory says of each kind, and what a unit of it costs."""
+        self.choices, self.limits, self.unit_costs, self.spare = choices, limits, unit_costs, spare
+        self.kind_of = choices.kind_of()
+        self.touched: dict[int, Standing] = {}
+        costs = [
+            math.inf if place == len(choices.units) else cost * (choices.units[place] + spare)
+            for limit, cost in zip(limits, unit_costs, strict=True)
+            for place in [first_of(choices.units, limit)]
+        ]
+        self._least_costs = np.array(costs)[self.kind_of]
+
+    def __len__(self) -> int:
+        """How many candidates."""
+        return len(self.choices)
+
+    def __getitem__(self, place: Any) -> Any:
+        """That of a candidate; it is touched by it."""
+        place = int(place)
+        if place not in self.touched:
+            one = self.untouched(place)
+            try:
+                assert one.candidate.engine is not None
+            except ConfigError as error:
+                one.misfit, one.low = str(error), len(one.sizes)
+            self.touched[place] = one
+        return self.touched[place]
+
+    def untouched(self, place: int) -> Standing:
+        """What is known of a candidate of which nothing was run."""
+        kind = self.kind_of[place]
+        candidate = self.choices[place]
+        return Standing(candidate, self.limits[kind], self.choices.units, self.spare, self.unit_costs[kind])
+
+    def going(self, below: float = math.inf) -> list[int]:
+        """The places of those that may keep the SLO at a lower cost, the cheapest first."""
+        costs = self._least_costs
+        for place, one in self.touched.items():
+            costs[place] = one.least_cost
+        places = np.flatnonzero(costs < below)
+        found: list[int] = places[np.argsort(costs[places], kind="stable")].tolist()
+        return found
+
+
+def first_of(sizes: Sequence[int], limit: Limit) -> int:
+    """The place of the smallest size that theory allows."""
+    return len(sizes) if math.isinf(limit.least) else bisect_left(sizes, int(limit.least))
 
 
 def rank_of(one: Standing) -> tuple[float, float, int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import lru_cache
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar
 
 from inferq import _core
@@ -309,9 +311,9 @@ class TimingTable(TimingModel):
 
         card = gpu.strip().lower() if isinstance(gpu, str) else gpu
         if card not in NEIGHBOURS:
-            return cls.read(find(model, gpu, tensor_parallel, backend, weights).file)
+            return _read_once(find(model, gpu, tensor_parallel, backend, weights).file)
         found = find(model, NEIGHBOURS[card], tensor_parallel, backend, weights)
-        return as_on(cls.read(found.file), found.model, card, found.tensor_parallel)
+        return as_on(_read_once(found.file), found.model, card, found.tensor_parallel)
 
     @classmethod
     def from_aiconfigurator(
@@ -421,6 +423,11 @@ def thawed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: thawed(one) for key, one in value.items()}
     return [thawed(one) for one in value] if isinstance(value, tuple) else value
+
+
+@lru_cache(maxsize=64)
+def _read_once(file: Path) -> TimingTable:
+    return TimingTable.read(file)
 
 
 def _listed(value: Any) -> Any:

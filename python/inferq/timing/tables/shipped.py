@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,14 +29,15 @@ class Shipped(NamedTuple):
     file: Path
 
 
-def files() -> list[Shipped]:
+@cache
+def files() -> Sequence[Shipped]:
     """The files, by name: `<model>_<gpu>_tp<N>_<backend>.parquet`, or `…-fp8.parquet` by the weights."""
     tables = []
     for file in sorted(FOLDER.glob("*.parquet")):
         model, gpu, shared, backend = file.stem.split("_")
         backend, _, weights = backend.partition("-")
         tables.append(Shipped(model, gpu, int(shared[2:]), backend, weights or "bf16", file))
-    return tables
+    return tuple(tables)
 
 
 def find(model: str, gpu: str, tensor_parallel: int | None, backend: str, weights: str = "bf16") -> Shipped:
@@ -45,7 +48,7 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str, weight
     """
     if tensor_parallel is not None:
         whole("tensor_parallel", tensor_parallel, 1)
-    left = files()
+    left = list(files())
     asked = (("model", model), ("gpu", gpu), ("backend", backend), ("weights", weights))
     for field, value in asked:
         names = sorted({getattr(one, field) for one in left})
