@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.experiments.capacity_search.slo import Objective
+from inferq.experiments.plans import search
+from inferq.experiments.plans.choices import choices_of
+from inferq.experiments.plans.limits import ceilings_of
 from inferq.experiments.plans.probing import surely_broken
 from inferq.results.metric import Metric
+from inferq.theory.demands.demand import Demand
 
 from .refusals import refused
 
@@ -202,6 +206,83 @@ def test_what_the_first_requests_prove_holds_of_all(seed: int, metric: str, limi
     objective = Objective(Metric.of(metric), limit)
     if surely_broken(objective, part, 240):
         assert iq.simulate(whole, card(0.8)).summary()[metric].item() > limit
+
+
+# -- many candidates
+
+
+def test_a_family_is_bounded_by_the_engine_that_may_do_all_that_the_others_may():
+    """No member needs fewer replicas than its family; of pools apart a ratio is the bounds of 1:1, scaled."""
+    chat = iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(900), **LENGTHS)
+    demand, slo = Demand.of(chat), iq.Slo(ttft_p99=1.0)
+    specs = [{"token_budget": budget, "max_seqs": seats} for budget in (64, 512, 8192) for seats in (16, 256)]
+    axes = {"model": "llama-3.1-8b", "gpus": ["a100-80gb"], "tensor_parallel": [1], "pools": ["1:1", "2:3"]}
+    others = dict.fromkeys(("caches", "engines", "engine_options", "link", "routers", "replicas"))
+    grid = choices_of(schedulers=specs, **axes, **others)
+    (family,) = grid.engines.families
+    assert family.members == 6 and family.told == "token_budget=8,192, max_seqs=256"
+    assert family.roomiest.kv.tokens == max(one.kv.tokens for one in grid.engines)
+    apart = ceilings_of(demand, family, iq.LeastRequests(), grid.link, slo.objectives)
+    both = ceilings_of(demand, family, iq.LeastRequests(), None, slo.objectives).limit(None)
+    assert both.least > 1 and "even with token_budget=8,192" in both.why
+    tighter = 0
+    for spec in specs:
+        alone = choices_of(schedulers=[spec], **axes, **others).engines.families[0]
+        own = ceilings_of(demand, alone, iq.LeastRequests(), None, slo.objectives).limit(None)
+        assert own.least >= both.least
+        tighter += own.least > both.least
+    assert tighter
+    pair = grid[1].system(1)
+    assert isinstance(pair, iq.Disaggregated) and (pair.prefill[1], pair.decode[1]) == (2, 3)
+    sides = [(family.roomiest, count) for count in (2, 3)]
+    asked = iq.theory.stability(chat, replace(pair, prefill=sides[0], decode=sides[1]))
+    loads = [one.load for one in asked.bounds if one.kind == "ceiling" and one.applies]
+    assert apart.limit((2, 3)).least == math.ceil(max(loads)) > 1
+
+
+def test_a_million_candidates(tmp_path: Path):
+    """It says how long they would take, halves, and stops in time; what was not looked at is in no memory."""
+    chat = iq.Workload(iq.Workload.synthetic(requests=1000, arrivals=iq.Poisson(20), **LENGTHS).draw(1).frame)
+    said: list[str] = []
+    found = iq.plan(
+        chat,
+        iq.Slo(ttft_p99=1.0),
+        model="llama-3.1-8b",
+        gpus="h100-80gb",
+        tensor_parallel=1,
+        schedulers=[{"token_budget": 256 + one} for one in range(250_000)],
+        routers=[iq.LeastRequests(), iq.RoundRobin()],
+        pools=["together", "1:1"],
+        time_s=3,
+        tell=said.append,
+    )
+    assert found.stopped and len(found.fates) == found.candidates.height == 1_000_000
+    assert "1,000,000 candidates" in said[0] and "halving begins" in said[0]
+    assert any("a run of each takes" in one for one in said)
+    assert len(found.standings.touched) < 20_000 and found.answer is not None
+    assert sum(found.fates.counts.values()) == 1_000_000
+    last = found.fates[-1].candidate.labels
+    assert (last["scheduler"], last["pools"], last["router"]) == (
+        "token_budget=250255",
+        "1:1",
+        "RoundRobin()",
+    )
+    assert found.candidates.row(-1)[2:6] == (last["scheduler"], "default", "1:1", "RoundRobin()")
+    assert iq.report(found, tmp_path / "plan.html").stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_blocks_of_candidates_find_what_all_of_them_find(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Compared in blocks of two: the same cost, and as fast a fleet."""
+    trace = iq.Workload(
+        iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(30), **LENGTHS).draw(3).frame
+    )
+    asks = dict(workload=trace, slo=iq.Slo(ttft_p99=1.0), replicas=range(1, 25), within=0.0, **GRIDS[name])
+    whole = iq.plan(**asks)
+    monkeypatch.setattr(search, "_BLOCK", 2)
+    found = iq.plan(**asks)
+    assert found.answer.cost == whole.answer.cost
+    assert found.answer.trial.share == whole.answer.trial.share
 
 
 # -- one answer, whatever runs it

@@ -19,10 +19,9 @@ Steps = Generator[tuple[int, int], Trial, None]
 
 _AT_ONCE = 256
 """So many candidates of a round are run between two looks at the clock."""
-_BLOCK = 4096
-"""So many candidates are compared with one another; of more, one block after the other."""
-_SCREENED = 1024
-"""From so many the first fleet that keeps the SLO is sought; of more, from every so manieth."""
+_BLOCK = 1024
+"""So many candidates are compared with one another; of more, one block after the other, and the first fleet
+that keeps the SLO is sought among so many, evenly from all of them."""
 _LONG_S = 5.0
 """What takes longer is told before it begins."""
 _SECONDS = 3
@@ -136,8 +135,8 @@ class Search:
     def _screen(self) -> None:
         """Halving: on ever longer parts of the requests the more promising half goes on, to the whole."""
         places = self.standings.going()
-        if len(places) > _SCREENED:
-            places = [places[at] for at in np.linspace(0, len(places) - 1, _SCREENED).astype(int)]
+        if len(places) > _BLOCK:
+            places = [places[at] for at in np.linspace(0, len(places) - 1, _BLOCK).astype(int)]
         going = [one for place in places if not (one := self.standings[place]).misfit]
         *parts, whole = self.prober.rungs
         for requests in parts:
@@ -189,6 +188,9 @@ class Search:
     def _challenge(self) -> None:
         """Whatever may cost less than the best is tried at the largest size that does."""
         places = self.standings.going(self.best_cost)
+        places.sort(
+            key=lambda place: place not in self.standings.touched
+        )  # what looks good is known of these
         self._foretell(len(places), "may cost less")
         for block in _blocks(places):
             best = self.best_cost
