@@ -77,13 +77,13 @@ impl Span {
 
     /// The sum of two spans.
     #[inline]
-    pub fn plus(self, other: Span) -> Result<Span> {
+    pub(crate) fn plus(self, other: Span) -> Result<Span> {
         self.0.checked_add(other.0).map(Span).ok_or_else(|| Error::overflow("a span of time"))
     }
 
     /// This span so many times.
     #[inline]
-    pub fn times(self, count: u128) -> Result<Span> {
+    pub(crate) fn times(self, count: u128) -> Result<Span> {
         product(self.0, count).map(Span)
     }
 
@@ -96,7 +96,7 @@ impl Span {
 
 /// The product of two whole numbers; overflow is an error, never a wrap.
 #[inline]
-pub fn product(left: u128, right: u128) -> Result<u128> {
+pub(crate) fn product(left: u128, right: u128) -> Result<u128> {
     // Both factors fit into 64 bits in practice, where one multiplication answers and nothing can overflow.
     if (left | right) >> 64 == 0 {
         return Ok(u128::from(left as u64) * u128::from(right as u64));

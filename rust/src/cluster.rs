@@ -43,7 +43,7 @@ pub struct Capacity {
 }
 
 /// Makes the engine for a place of a pool.
-pub type Spare = Box<dyn FnMut(usize) -> Result<EngineParts> + Send>;
+pub(crate) type Spare = Box<dyn FnMut(usize) -> Result<EngineParts> + Send>;
 
 impl Cluster {
     /// One replica.

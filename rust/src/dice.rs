@@ -4,7 +4,7 @@
 //! needs any of this.
 
 /// A kind whose parameters can be drawn: anything that is valid and small enough to meet its corners.
-pub trait Sample {
+pub(crate) trait Sample {
     /// Parameters for a scenario.
     fn sample(dice: &mut Dice) -> Self;
 }
@@ -45,14 +45,14 @@ impl Dice {
     }
 
     /// A number below `count`.
-    pub fn below(&mut self, count: u64) -> u64 {
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
         let word = self.words.get(self.next).copied().unwrap_or(0);
         self.next = (self.next + 1) % self.words.len().max(1);
         u64::from(word) % count
     }
 
     /// Heads or tails.
-    pub fn flip(&mut self) -> bool {
+    pub(crate) fn flip(&mut self) -> bool {
         self.below(2) > 0
     }
 

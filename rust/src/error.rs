@@ -81,13 +81,13 @@ impl Error {
     }
 
     /// A request that makes no sense.
-    pub fn trace(row: usize, message: impl Into<String>) -> Error {
+    pub(crate) fn trace(row: usize, message: impl Into<String>) -> Error {
         Kind::Trace { row, message: message.into() }.into()
     }
 
     /// A number outgrew 128 bits.
     #[cold]
-    pub fn overflow(what: &'static str) -> Error {
+    pub(crate) fn overflow(what: &'static str) -> Error {
         Kind::Overflow(what).into()
     }
 
@@ -103,7 +103,7 @@ impl Error {
 
     /// The same error where rows are counted from `rows` rows further up.
     #[must_use]
-    pub fn further(self, rows: usize) -> Error {
+    pub(crate) fn further(self, rows: usize) -> Error {
         match *self.0 {
             Kind::Trace { row, message } => Error::trace(row + rows, message),
             other => other.into(),

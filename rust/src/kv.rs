@@ -28,7 +28,7 @@ pub(crate) use prefix_cache::Hit;
 use prefix_cache::PrefixCache;
 use radix_cache::RadixCache;
 use residues::Divisor;
-pub use residues::Residues;
+pub(crate) use residues::Residues;
 
 /// A KV cache as a user describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -86,12 +86,7 @@ pub(crate) const UNLIMITED: u64 = 1 << 62;
 const LARGEST_BLOCK: u32 = 1 << 20;
 
 impl KvBlocks {
-    /// An empty cache.
-    pub fn new(kv: &KvCache) -> KvBlocks {
-        KvBlocks::of(kv, 0)
-    }
-
-    /// The same where requests that share a block agree on so many tokens behind it too.
+    /// An empty cache, where requests that share a block agree on so many tokens behind it too.
     pub(crate) fn of(kv: &KvCache, beyond: u32) -> KvBlocks {
         let block = u64::from(kv.block);
         let capacity = kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED));
@@ -112,19 +107,19 @@ impl KvBlocks {
 
     /// Blocks that hold so many tokens.
     #[inline]
-    pub fn need(&self, tokens: u64) -> u64 {
+    pub(crate) fn need(&self, tokens: u64) -> u64 {
         self.block.quotient(tokens + (self.block.value - 1))
     }
 
     /// Tokens in a block.
     #[inline]
-    pub fn block_tokens(&self) -> u64 {
+    pub(crate) fn block_tokens(&self) -> u64 {
         self.block.value
     }
 
     /// All blocks.
     #[inline]
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
@@ -136,13 +131,13 @@ impl KvBlocks {
 
     /// Blocks that a request holds. One that several hold counts once.
     #[inline]
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
     /// Blocks that no request holds, whether they still have content or not.
     #[inline]
-    pub fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.capacity - self.used
     }
 

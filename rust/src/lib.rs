@@ -11,7 +11,7 @@
 //!                                             iterations   tokens
 //! ```
 //!
-//! Modules stand in the order of the road. To understand the simulator, read three: [`replica`] (what one engine does),
+//! Modules stand in the order of the road. To understand the simulator, read three: `replica` (what one engine does),
 //! [`plan`] (what a scheduler may ask) and [`simulation`] (in which order everything happens). To add a policy, read
 //! [`scheduler`] or [`router`]; to add a timing model, [`timing`].
 
@@ -45,7 +45,7 @@ pub mod kv;
 pub mod timing;
 pub mod speculation;
 pub mod engine;
-pub mod replica;
+pub(crate) mod replica;
 
 // The cluster of one paper, lin2026: requests queue before the replicas, for slots. The rest can be read without it.
 pub mod gate_and_route;

@@ -62,7 +62,7 @@ impl LinkDescription {
 
 impl Link {
     /// How long the keys and values of `tokens` tokens travel; the quotient is rounded down.
-    pub fn time(&self, tokens: u64) -> Result<Span> {
+    pub(crate) fn time(&self, tokens: u64) -> Result<Span> {
         let (numerator, denominator) = self.per_token;
         let bytes = numerator.checked_mul(u128::from(tokens)).ok_or_else(|| Error::overflow("a transfer"))?;
         self.latency.plus(Span(bytes / denominator))

@@ -39,7 +39,7 @@ impl Limits {
 
 /// What kept the next request in the queue from being admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub(crate) enum Limit {
     /// Every seat is taken.
     Seats,
     /// Too few blocks are free, as the policy counts them at admission (rule 11).
@@ -64,7 +64,7 @@ impl Hold {
     pub const THROUGH_ARRIVALS: Hold = Hold { iterations: u64::MAX, through_arrivals: true };
 
     /// The same until something changes; whether an arrival is such a change depends on whether it could only wait.
-    pub fn while_arrivals_wait(arrivals_wait: bool) -> Hold {
+    pub(crate) fn while_arrivals_wait(arrivals_wait: bool) -> Hold {
         Hold { through_arrivals: arrivals_wait, ..Hold::UNTIL_ARRIVAL }
     }
 }
@@ -130,7 +130,7 @@ impl Plan<'_> {
 
     /// Requests that are admitted.
     #[inline]
-    pub fn running(&self) -> u64 {
+    pub(crate) fn running(&self) -> u64 {
         self.state.running
     }
 
@@ -148,19 +148,19 @@ impl Plan<'_> {
 
     /// Has this plan preempted a request?
     #[inline]
-    pub fn has_preempted(&self) -> bool {
+    pub(crate) fn has_preempted(&self) -> bool {
         !self.state.batch.preempted.is_empty()
     }
 
     /// Has this plan preempted this request?
     #[inline]
-    pub fn was_preempted(&self, place: Place) -> bool {
+    pub(crate) fn was_preempted(&self, place: Place) -> bool {
         self.has_preempted() && self.state.batch.preempted.contains(&place)
     }
 
     /// What kept a request in the queue from being admitted, if the policy asked and was refused.
     #[inline]
-    pub fn refused(&self) -> Option<Limit> {
+    pub(crate) fn refused(&self) -> Option<Limit> {
         self.state.batch.refused
     }
 
@@ -185,19 +185,19 @@ impl Plan<'_> {
 
     /// Are so many blocks free beside those that this batch takes?
     #[inline]
-    pub fn has_free(&self, blocks: u64) -> bool {
+    pub(crate) fn has_free(&self, blocks: u64) -> bool {
         self.state.has_free(blocks)
     }
 
     /// Do the standing decodes find no free block, so that a request must be preempted or paused?
     #[inline]
-    pub fn lacks_blocks(&self) -> bool {
+    pub(crate) fn lacks_blocks(&self) -> bool {
         !self.state.has_free(0)
     }
 
     /// Tokens that all blocks of the cache hold.
     #[inline]
-    pub fn all_tokens(&self) -> u64 {
+    pub(crate) fn all_tokens(&self) -> u64 {
         self.state.blocks.capacity().saturating_mul(self.state.blocks.block_tokens())
     }
 
@@ -209,7 +209,7 @@ impl Plan<'_> {
 
     /// Tokens of a block.
     #[inline]
-    pub fn block_tokens(&self) -> u64 {
+    pub(crate) fn block_tokens(&self) -> u64 {
         self.state.blocks.block_tokens()
     }
 
@@ -232,7 +232,7 @@ impl Plan<'_> {
     /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
     /// owes less, and needs fewer blocks. To be asked before anything else is asked about it; without a cache, for nothing.
     #[inline(always)]
-    pub fn look_up(&mut self, place: Place) {
+    pub(crate) fn look_up(&mut self, place: Place) {
         if self.state.blocks.has_cache() && self.state.requests.at(place).phase == Phase::Waiting {
             self.state.look_up(place);
         }
@@ -241,7 +241,7 @@ impl Plan<'_> {
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
     /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
     #[inline(always)]
-    pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
+    pub(crate) fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
         let blocks = self.state.blocks_to_admit(place, tokens);
         let fits =
             self.state.has_free(blocks.saturating_add(spare)) || (self.cache_is_empty() && self.state.has_free(blocks));
@@ -353,7 +353,7 @@ impl Plan<'_> {
     }
 
     /// Admits the next request in the queue, if it can be with the blocks for `room` tokens, leaving `spare` free
-    /// ([`Plan::has_room`]): it takes those for `reserved` tokens, and computes the first `tokens` that it owes. The same as
+    /// (`has_room`): it takes those for `reserved` tokens, and computes the first `tokens` that it owes. The same as
     /// [`Plan::admit`] and then [`Plan::chunk`], at once. Says whether it is admitted.
     #[inline(always)]
     pub fn try_admit(&mut self, place: Place, room: u64, spare: u64, reserved: u64, tokens: u64) -> Result<bool> {

@@ -57,7 +57,7 @@ pub enum Source {
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.
-pub const BATCH: usize = 256;
+pub(crate) const BATCH: usize = 256;
 
 /// The draws of one source under one seed. Holds four numbers and no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,24 +83,24 @@ impl Stream {
     }
 
     /// The same draws, with requests counted from `first` on, a multiple of four: request 0 is then that one.
-    pub fn from(self, first: u64) -> Self {
+    pub(crate) fn from(self, first: u64) -> Self {
         debug_assert!(first.is_multiple_of(Self::LANES), "a part begins where a block does");
         Stream { first_group: self.first_group + first / Self::LANES, ..self }
     }
 
     /// Draw number `draw` of `request`: 64 uniform bits.
-    pub fn word(self, request: u64, draw: u64) -> u64 {
+    pub(crate) fn word(self, request: u64, draw: u64) -> u64 {
         self.block(request / Self::LANES, draw)[(request % Self::LANES) as usize]
     }
 
-    /// Draw number `draw` of `request` as a number strictly between 0 and 1 (see [`unit()`]).
+    /// Draw number `draw` of `request` as a number strictly between 0 and 1 (see `unit`).
     pub fn uniform(self, request: u64, draw: u64) -> f64 {
         unit(self.word(request, draw))
     }
 
     /// Appends what `value` makes of draw number 0 of the requests `0..requests`, one after the other: the same as
     /// [`Stream::word`] for each, at a quarter of the price.
-    pub fn extend<T>(self, column: &mut Vec<T>, requests: u64, mut value: impl FnMut(u64) -> T) {
+    pub(crate) fn extend<T>(self, column: &mut Vec<T>, requests: u64, mut value: impl FnMut(u64) -> T) {
         for group in 0..requests / Self::LANES {
             column.extend(self.block(group, 0).map(&mut value));
         }
@@ -109,7 +109,7 @@ impl Stream {
     }
 
     /// Fills `uniforms` with draw number `draw` of the requests from `first` on, `first` a multiple of four.
-    pub fn fill(self, first: u64, draw: u64, uniforms: &mut [f64]) {
+    pub(crate) fn fill(self, first: u64, draw: u64, uniforms: &mut [f64]) {
         debug_assert!(first.is_multiple_of(Self::LANES), "a batch begins where a block does");
         for (group, lanes) in (first / Self::LANES..).zip(uniforms.chunks_mut(Self::LANES as usize)) {
             for (lane, word) in lanes.iter_mut().zip(self.block(group, draw)) {
@@ -121,7 +121,7 @@ impl Stream {
     /// Hands draw number `draw` of the requests `0..requests` to `work`, at most [`BATCH`] at a time: the first request
     /// of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A distribution of several steps makes each
     /// step for the whole batch: where one request's steps follow each other, a processor waits for each (3× as long).
-    pub fn batches(self, requests: u64, draw: u64, mut work: impl FnMut(u64, &mut [f64])) {
+    pub(crate) fn batches(self, requests: u64, draw: u64, mut work: impl FnMut(u64, &mut [f64])) {
         let mut uniforms = [0.0; BATCH];
         for first in (0..requests).step_by(BATCH) {
             let batch = &mut uniforms[..(requests - first).min(BATCH as u64) as usize];
@@ -137,7 +137,7 @@ impl Stream {
 
 /// Philox4x64 with 10 rounds: the four words that belong to `counter` under `key`.
 #[inline]
-pub fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
+pub(crate) fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD2E7_470E_E14C_6C93, 0xCA5A_8263_9512_1157];
     // Weyl increments: the golden ratio and √3 − 1.
     const INCREMENTS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B];
@@ -157,7 +157,7 @@ pub fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
 /// The upper 52 bits of `word` as a number strictly between 0 and 1: the middle of one of 2⁵² equal cells, so it is
 /// exact, symmetric about ½, and neither its logarithm nor that of its complement is infinite.
 #[inline]
-pub fn unit(word: u64) -> f64 {
+pub(crate) fn unit(word: u64) -> f64 {
     const CELL: f64 = 1.0 / (1_u64 << 52) as f64;
     ((word >> 12) as i64 as f64 + 0.5) * CELL
 }
@@ -165,7 +165,7 @@ pub fn unit(word: u64) -> f64 {
 /// A whole number in `0..bound`: the upper 64 bits of `word × bound`. No value is likelier than another by more than
 /// `bound` / 2⁶⁴, which no run can see.
 #[inline]
-pub fn below(word: u64, bound: u64) -> u64 {
+pub(crate) fn below(word: u64, bound: u64) -> u64 {
     ((u128::from(word) * u128::from(bound)) >> 64) as u64
 }
 
@@ -179,7 +179,7 @@ pub fn exponential_quantile(probability: f64) -> f64 {
 /// `PPND16` (Wichura, "The percentage points of the normal distribution", Applied Statistics 37, 1988). One uniform gives
 /// one normal, without rejection, so a draw number never depends on earlier draws.
 #[inline]
-pub fn normal_quantile(probability: f64) -> f64 {
+pub(crate) fn normal_quantile(probability: f64) -> f64 {
     let q = probability - 0.5;
     if q.abs() <= 0.425 {
         let r = 0.180625 - q * q;

@@ -121,12 +121,6 @@ impl Request {
         self.phase
     }
 
-    /// Its place among the rows of a batch of its replica: a later admission has a higher number, unless the policy moved it.
-    #[inline]
-    pub fn row(&self) -> u64 {
-        self.row
-    }
-
     /// The hour of its arrival at this replica, which tells most requests apart.
     #[inline]
     pub(crate) fn hour(&self) -> u64 {
@@ -147,7 +141,7 @@ impl Request {
 
     /// Does it compute a chunk in the batch?
     #[inline]
-    pub fn is_placed(&self) -> bool {
+    pub(crate) fn is_placed(&self) -> bool {
         self.placed
     }
 
@@ -184,7 +178,7 @@ impl Request {
 
     /// The longest context that it ever has.
     #[inline]
-    pub fn longest_context(&self, first_token: FirstToken) -> u64 {
+    pub(crate) fn longest_context(&self, first_token: FirstToken) -> u64 {
         let last = u64::from(self.prompt_tokens) + u64::from(self.output_tokens);
         last - u64::from(first_token == FirstToken::Prefill)
     }
@@ -198,7 +192,7 @@ impl Request {
 
 /// The longest context that a request ever has.
 #[inline]
-pub fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
+pub(crate) fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
     let last = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
     last - u64::from(first_token == FirstToken::Prefill)
 }
@@ -259,13 +253,13 @@ impl Requests {
 
     /// Number of live requests.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len() - self.vacant.len()
     }
 
     /// Is no request here?
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -311,7 +305,7 @@ impl Requests {
 
     /// Did one request arrive here before another?
     #[inline(always)]
-    pub fn arrived_before(&self, one: Place, other: Place) -> bool {
+    pub(crate) fn arrived_before(&self, one: Place, other: Place) -> bool {
         let (hour, other_hour) = (self.at(one).hour, self.at(other).hour);
         if hour == other_hour { self.order(one) < self.order(other) } else { hour < other_hour }
     }
@@ -381,14 +375,14 @@ impl Requests {
     /// The context once everything that it owes is computed: what an admission must hold. A request that comes from
     /// another replica brings a part of it along.
     #[inline]
-    pub fn next_context(&self, place: Place) -> u64 {
+    pub(crate) fn next_context(&self, place: Place) -> u64 {
         let request = self.at(place);
         u64::from(request.computed + self.ticks_of(request)) + request.owed()
     }
 
     /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.
     #[inline]
-    pub fn is_priced_as_decode(&self, place: Place) -> bool {
+    pub(crate) fn is_priced_as_decode(&self, place: Place) -> bool {
         let request = self.at(place);
         let behind = request.behind();
         behind == 0 || (behind == 1 && request.emitted + self.ticks_of(request) > 0)

@@ -121,7 +121,7 @@ impl Arrival {
     /// Does a scheduler know that its last token will be its last? It does where the client allowed no more; otherwise the
     /// output ends by a stop token.
     #[inline]
-    pub fn end_is_foreseen(&self) -> bool {
+    pub(crate) fn end_is_foreseen(&self) -> bool {
         (1..=self.output_tokens).contains(&self.max_output_tokens)
     }
 }
@@ -265,7 +265,7 @@ impl Workload<'_> {
 
     /// The id of a row's request.
     #[inline]
-    pub fn id(&self, row: usize) -> u32 {
+    pub(crate) fn id(&self, row: usize) -> u32 {
         self.ids.get(row).copied().unwrap_or(self.first + row as u32)
     }
 
@@ -279,7 +279,7 @@ impl Workload<'_> {
 
     /// One row. The rows have been checked.
     #[inline(never)]
-    pub fn request(&self, row: usize, at: Instant) -> Arrival {
+    pub(crate) fn request(&self, row: usize, at: Instant) -> Arrival {
         let mut arrival = self.plain_request(row, at);
         self.add_options(row, &mut arrival);
         arrival
@@ -334,13 +334,13 @@ impl Workload<'_> {
 
     /// The pool of a row's request.
     #[inline]
-    pub fn pool(&self, row: usize) -> usize {
+    pub(crate) fn pool(&self, row: usize) -> usize {
         self.pool.get(row).map_or(0, |&pool| pool as usize)
     }
 
     /// How long a row's request waits for its first admission; `None`: for ever.
     #[inline]
-    pub fn patience(&self, row: usize) -> Option<Span> {
+    pub(crate) fn patience(&self, row: usize) -> Option<Span> {
         span(self.patience_s, row)
     }
 

@@ -15,6 +15,8 @@ struct Row {
     class: u32,
     priority: i64,
     patience_s: f64,
+    cancel_s: f64,
+    max_output_tokens: i32,
     tbt_slo_s: f64,
     queue_key: f64,
     session: u32,
@@ -32,7 +34,7 @@ struct Scenario {
     rows: Vec<Row>,
     class_count: u8,
     /// Which of the optional columns are there.
-    columns: [bool; 11],
+    columns: [bool; 13],
     content_id: Vec<u64>,
     content_tokens: Vec<u32>,
     children: Vec<u8>,
@@ -85,7 +87,9 @@ fuzz_target!(|scenario: Scenario| {
         class: &column(&rows, is_there[0], |row| row.class),
         class_count: scenario.class_count.into(),
         priority: &column(&rows, is_there[1], |row| row.priority),
+        max_output_tokens: &column(&rows, is_there[11], |row| row.max_output_tokens),
         patience_s: &column(&rows, is_there[2], |row| row.patience_s),
+        cancel_s: &column(&rows, is_there[12], |row| row.cancel_s),
         tbt_slo_s: &column(&rows, is_there[3], |row| row.tbt_slo_s),
         queue_key: &column(&rows, is_there[4], |row| row.queue_key),
         session: &column(&rows, is_there[5], |row| row.session),
@@ -112,7 +116,7 @@ fuzz_target!(|scenario: Scenario| {
             Flow::default()
         },
         ids: &column(&rows, is_there[9], |row| row.id),
-        first: 0,
+        ..Workload::default()
     };
     let engine = ENGINE.replace("CACHE", if scenario.has_cache { r#""blocks""# } else { "null" });
     let engine = parse::<Engine>(&engine).and_then(|engine| engine.build(None)).expect("an engine");

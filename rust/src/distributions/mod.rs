@@ -84,7 +84,7 @@ pub struct DrawnColumns {
 
 impl Synthetic {
     /// Says which parameter is wrong, if one is: the error has the field's path, such as `arrivals.rate`.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !(1..=MOST).contains(&self.requests) {
             return Err(Error::config("requests", format!("must be from 1 to {MOST}, got {}", self.requests)));
         }
@@ -99,7 +99,7 @@ impl Synthetic {
         }
     }
 
-    /// The requests under `seed`. Besides what [`Synthetic::check`] finds, an arrival beyond the clock and a length
+    /// The requests under `seed`. Besides what `check` finds, an arrival beyond the clock and a length
     /// beyond 2³¹ − 1 without a cap are errors.
     pub fn draw(&self, seed: u64) -> Result<DrawnColumns> {
         self.check()?;
@@ -135,7 +135,7 @@ pub struct Drawing {
 
 impl Drawing {
     /// Parts are multiples of it, but for the last: the requests of a block of draws stay together.
-    pub const STEP: u64 = 4;
+    pub(crate) const STEP: u64 = 4;
 
     /// Begins with the first request.
     pub fn new(synthetic: Synthetic, seed: u64) -> Result<Drawing> {
@@ -176,7 +176,7 @@ impl Drawing {
 
 impl Joint {
     /// Says which parameter is wrong, if one is.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Joint::Empirical { prompt_tokens, output_tokens } = self;
         let (prompts, outputs) = (prompt_tokens.len(), output_tokens.len());
         check_rows("prompt_tokens", prompts as u64)?;
@@ -191,12 +191,7 @@ impl Joint {
         Ok(())
     }
 
-    /// Prompts and outputs of `requests` requests under `seed`, in tokens.
-    pub fn draw(&self, requests: u64, seed: u64) -> Result<(Vec<i32>, Vec<i32>)> {
-        self.draw_from(Stream::new(seed, Source::Rows), requests)
-    }
-
-    /// The same from a stream of one's own.
+    /// Prompts and outputs of `requests` requests, in tokens.
     fn draw_from(&self, stream: Stream, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
         self.check()?;
         let Joint::Empirical { prompt_tokens, output_tokens } = self;

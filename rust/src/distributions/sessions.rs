@@ -51,7 +51,7 @@ pub struct SessionColumns {
 
 impl Sessions {
     /// Says which parameter is wrong, if one is.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !(1..=MOST).contains(&self.sessions) {
             return Err(Error::config("sessions", format!("must be from 1 to {MOST}, got {}", self.sessions)));
         }

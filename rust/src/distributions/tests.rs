@@ -117,7 +117,7 @@ fn the_bits_are_the_same_everywhere() {
 
 #[test]
 fn rows_are_alike_and_pairs_stay_together() {
-    let (prompts, outputs) = table().draw(200_000, 8).expect("a distribution");
+    let (prompts, outputs) = table().draw_from(Stream::new(8, Source::Rows), 200_000).expect("a distribution");
     assert!(prompts.iter().zip(&outputs).all(|(prompt, output)| *prompt == 10 * output));
     for row in 1..=3 {
         let share = outputs.iter().filter(|&&output| output == row).count() as f64 / 200_000.0;

@@ -58,7 +58,7 @@ impl AllocationTables {
     }
 
     /// The numbers of these classes, which must be the classes of the tables.
-    pub fn by_class(&self, classes: &[String]) -> Result<Allocation> {
+    pub(crate) fn by_class(&self, classes: &[String]) -> Result<Allocation> {
         let optional = |name: &str, table: &Option<BTreeMap<String, f64>>| {
             table.as_ref().map(|table| column(name, table, classes)).transpose()
         };
@@ -85,7 +85,7 @@ impl Allocation {
     }
 
     /// M = ⌈n · Σ x*⌉ of section 4.1: how many of the replicas run prefills.
-    pub fn mixed_replicas(&self, replicas: u32) -> u32 {
+    pub(crate) fn mixed_replicas(&self, replicas: u32) -> u32 {
         (u128::from(replicas) * self.prefill_sum()).div_ceil(u128::from(ONE)) as u32
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Its id: the key of its draws.
     pub request: u32,
     /// By what the service knows it.

@@ -23,10 +23,13 @@ pub mod exponential;
 pub use allocation::{Allocation, AllocationTables};
 pub use description::{Abandonment, GateAndRoute, Prices, ServiceKind, Setup, Speeds};
 pub(crate) use dispatch::{Dispatch, Placed};
-pub use gate::{ClassTokens, GateKind};
-pub use line::Waiting;
-pub use patience::{Patience, QueueKind};
-pub use route::{BufferPlace, DecodeRouterKind, IterationLengths};
+pub(crate) use gate::ClassTokens;
+pub use gate::GateKind;
+pub(crate) use line::Waiting;
+pub use patience::Patience;
+pub(crate) use patience::QueueKind;
+pub(crate) use route::BufferPlace;
+pub use route::{DecodeRouterKind, IterationLengths};
 
 use crate::error::{Error, Result};
 use crate::random::{Source, Stream};
@@ -52,7 +55,7 @@ pub struct ControlConfig {
 
 impl ControlConfig {
     /// Tests what can be told without a workload: the first field that is wrong or missing is the error.
-    pub fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
+    pub(crate) fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
         self.router.check_plan(self.planned)?;
         if self.planned && slots < 2 {
             return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
@@ -93,7 +96,7 @@ pub struct ControlledCluster {
 
 /// Something that begins now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub(crate) enum Start {
     /// A prefill, on this replica.
     Prefill(Waiting, u32),
     /// A decode, on this replica.
@@ -112,7 +115,7 @@ pub struct Control {
 
 impl Control {
     /// No request there. `tokens` are those of each class of the workload, in the order of the allocation.
-    pub fn new(
+    pub(crate) fn new(
         policy: &ControlConfig,
         cluster: &ControlledCluster,
         allocation: Option<&Allocation>,
@@ -133,13 +136,13 @@ impl Control {
     }
 
     /// A request of a class arrived. Its place in the class's prefill queue.
-    pub fn arrived(&mut self, request: u32, handle: u32, class: u32) -> u64 {
+    pub(crate) fn arrived(&mut self, request: u32, handle: u32, class: u32) -> u64 {
         let turn = self.turn();
         self.prefills.waiting[class as usize].push(Waiting { request, handle, class, from: 0, turn })
     }
 
     /// A prefill is done: its slot is free, and its decode joins the buffer.
-    pub fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> BufferPlace {
+    pub(crate) fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> BufferPlace {
         self.prefills.running[class as usize] -= 1;
         self.slots.prefill_ends(replica);
         let turn = self.turn();
@@ -147,23 +150,23 @@ impl Control {
     }
 
     /// A decode is done: its slot is free.
-    pub fn decode_done(&mut self, replica: u32) {
+    pub(crate) fn decode_done(&mut self, replica: u32) {
         self.slots.decode_ends(replica);
     }
 
     /// A request that waited for its prefill at this place gave up.
-    pub fn left_queue(&mut self, class: u32, place: u64) {
+    pub(crate) fn left_queue(&mut self, class: u32, place: u64) {
         self.prefills.waiting[class as usize].leave(place);
     }
 
     /// A request that waited for its decode at this place gave up.
-    pub fn left_buffer(&mut self, place: BufferPlace) {
+    pub(crate) fn left_buffer(&mut self, place: BufferPlace) {
         self.router.leave(place);
     }
 
     /// What begins next, decodes before prefills unless the router has it the other way; `None` once nothing can. To be
     /// asked after everything that happens at an instant has been told.
-    pub fn start(&mut self) -> Option<Start> {
+    pub(crate) fn start(&mut self) -> Option<Start> {
         if self.router.prefers_prefills() {
             self.start_prefill().or_else(|| self.start_decode())
         } else {

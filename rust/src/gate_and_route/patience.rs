@@ -13,7 +13,7 @@ pub struct Patience {
 
 /// A queue in which patience runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueKind {
+pub(crate) enum QueueKind {
     /// For a prefill.
     Prefill = 0,
     /// For a slot to decode in.
@@ -26,7 +26,7 @@ impl Patience {
     }
 
     /// How long a request of a class waits in a queue before it gives up; `None`: for ever.
-    pub fn draw(&self, request: u32, class: u32, queue: QueueKind) -> Option<Span> {
+    pub(crate) fn draw(&self, request: u32, class: u32, queue: QueueKind) -> Option<Span> {
         let mean = self.means[class as usize]?;
         let units = exponential_quantile(self.draws.uniform(u64::from(request), queue as u64));
         Some(Span((units * mean).round_ties_even() as u128))

@@ -34,7 +34,7 @@ impl Divisor {
 /// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
 /// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
 #[derive(Clone, Debug)]
-pub struct Residues {
+pub(crate) struct Residues {
     modulus: Divisor,
     counts: Vec<u64>,
     total: u64,
@@ -44,7 +44,7 @@ pub struct Residues {
 
 impl Residues {
     /// No member, modulo `modulus`.
-    pub fn new(modulus: u64) -> Residues {
+    pub(crate) fn new(modulus: u64) -> Residues {
         Residues { modulus: Divisor::new(modulus), counts: vec![0; modulus as usize], total: 0, next: 0 }
     }
 
@@ -55,7 +55,7 @@ impl Residues {
 
     /// A context joins.
     #[inline]
-    pub fn join(&mut self, context: u64) {
+    pub(crate) fn join(&mut self, context: u64) {
         let place = self.place(context);
         self.counts[place] += 1;
         self.total += 1;
@@ -63,7 +63,7 @@ impl Residues {
 
     /// A context that is `context` tokens long now leaves.
     #[inline]
-    pub fn leave(&mut self, context: u64) {
+    pub(crate) fn leave(&mut self, context: u64) {
         let place = self.place(context);
         self.counts[place] -= 1;
         self.total -= 1;
@@ -71,31 +71,31 @@ impl Residues {
 
     /// ⌈context / m⌉.
     #[inline]
-    pub fn ceiling(&self, context: u64) -> u64 {
+    pub(crate) fn ceiling(&self, context: u64) -> u64 {
         self.modulus.quotient(context + (self.modulus.value - 1))
     }
 
     /// All members grow by `ticks` tokens.
     #[inline]
-    pub fn advance(&mut self, ticks: u64) {
+    pub(crate) fn advance(&mut self, ticks: u64) {
         let behind = self.modulus.rest(ticks);
         self.next = self.modulus.rest(self.next as u64 + self.modulus.value - behind) as usize;
     }
 
     /// The blocks that the next tick takes.
     #[inline]
-    pub fn next_growth(&self) -> u64 {
+    pub(crate) fn next_growth(&self) -> u64 {
         self.counts[self.next]
     }
 
     /// No more blocks than this are taken by the next `ticks` ticks.
     #[inline]
-    pub fn growth_at_most(&self, ticks: u64) -> u64 {
+    pub(crate) fn growth_at_most(&self, ticks: u64) -> u64 {
         (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
     }
 
     /// The ticks after the next one over which no block is taken.
-    pub fn quiet_ticks(&self) -> u64 {
+    pub(crate) fn quiet_ticks(&self) -> u64 {
         if self.total == 0 {
             return u64::MAX;
         }
@@ -105,7 +105,7 @@ impl Residues {
 
     /// The blocks that the next `ticks` ticks take in all.
     #[inline]
-    pub fn growth(&self, ticks: u64) -> u64 {
+    pub(crate) fn growth(&self, ticks: u64) -> u64 {
         let whole = self.modulus.quotient(ticks) * self.total;
         // The places that come next lie below one another, from `next` downwards and round.
         let rest = self.modulus.rest(ticks) as usize;

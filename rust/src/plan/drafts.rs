@@ -9,43 +9,43 @@ use crate::request::{Phase, Place};
 impl Plan<'_> {
     /// Drafts on offer for the next row of a request: they are owed behind all else, and may be cut.
     #[inline]
-    pub fn offered(&self, place: Place) -> u64 {
+    pub(crate) fn offered(&self, place: Place) -> u64 {
         self.state.drafts.as_ref().map_or(0, |drafts| drafts.offer(place))
     }
 
     /// Drafts that are offered after a row that emitted.
     #[inline]
-    pub fn most_drafts(&self) -> u64 {
+    pub(crate) fn most_drafts(&self) -> u64 {
         self.state.drafts.as_ref().map_or(0, |drafts| drafts.most())
     }
 
     /// Did the last row of a request emit, or will it, if it is in flight?
     #[inline]
-    pub fn last_row_emits(&self, place: Place) -> bool {
+    pub(crate) fn last_row_emits(&self, place: Place) -> bool {
         self.state.drafts.as_ref().is_some_and(|drafts| drafts.emitted(place))
     }
 
     /// Tokens of the longest request, prompt and output.
     #[inline]
-    pub fn longest_request(&self) -> u64 {
+    pub(crate) fn longest_request(&self) -> u64 {
         self.state.drafts.as_ref().map_or(u64::MAX, |drafts| drafts.longest())
     }
 
     /// Tokens for which a row takes blocks that computes up to so many: drafters read ahead.
     #[inline]
-    pub fn slots(&self, tokens: u64) -> u64 {
+    pub(crate) fn slots(&self, tokens: u64) -> u64 {
         self.state.drafts.as_ref().map_or(tokens, |drafts| drafts.slots(tokens))
     }
 
     /// Does the row that computes the last token which a request owes emit one?
     #[inline]
-    pub fn emits_next(&self, place: Place) -> bool {
+    pub(crate) fn emits_next(&self, place: Place) -> bool {
         let requests = self.requests();
         requests.owed(place) == 1 && requests.until_next_token(place) == requests.context(place) + 1
     }
 
     /// Computes the next `tokens` tokens of an admitted request: what it owes, and drafts behind that.
-    pub fn verify(&mut self, place: Place, tokens: u64) -> Result<()> {
+    pub(crate) fn verify(&mut self, place: Place, tokens: u64) -> Result<()> {
         let request = self.state.requests.at(place);
         if request.phase != Phase::Started || request.placed {
             return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
@@ -56,7 +56,7 @@ impl Plan<'_> {
 
     /// Admits a waiting request with the blocks of its row, which computes its next `tokens` tokens; with `fills` they may be
     /// more than it owes: drafts that are never accepted.
-    pub fn admit_to_verify(&mut self, place: Place, tokens: u64, fills: bool) -> Result<()> {
+    pub(crate) fn admit_to_verify(&mut self, place: Place, tokens: u64, fills: bool) -> Result<()> {
         let held = self.slots(self.state.requests.context(place) + tokens);
         self.admit(place, held)?;
         let most = if fills { 1 + self.most_drafts() } else { self.state.requests.at(place).owed() };

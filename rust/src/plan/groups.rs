@@ -6,7 +6,7 @@ impl Plan<'_> {
     /// Selects another group of the standing decodes from here on: [`Plan::decode`] adds to it, [`Plan::decodes`]
     /// counts it, [`Plan::rest_decodes`] rests it. A plan begins with group 0 and with no group at rest.
     #[inline]
-    pub fn select_group(&mut self, group: usize) {
+    pub(crate) fn select_group(&mut self, group: usize) {
         if self.state.groups.len() <= group {
             self.add_groups(group);
         }
@@ -15,7 +15,7 @@ impl Plan<'_> {
 
     /// Lets all groups sit this iteration out.
     #[inline]
-    pub fn rest_all(&mut self) {
+    pub(crate) fn rest_all(&mut self) {
         self.state.groups.iter_mut().for_each(|group| group.rests = true);
         self.state.standing = 0;
         self.state.is_resting = true;
@@ -30,7 +30,7 @@ impl Plan<'_> {
 
     /// Tokens that the decodes of the group can load: what neither chunks nor other groups take.
     #[inline]
-    pub fn budget_for_decodes(&self) -> u64 {
+    pub(crate) fn budget_for_decodes(&self) -> u64 {
         let others = self.state.standing - self.state.groups[self.group].active();
         self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + others)
     }

@@ -8,12 +8,12 @@ use crate::request::Place;
 impl Plan<'_> {
     /// Names the admitted requests that give up their blocks before any request of the policy that plans next; the
     /// last one goes first. They must not be in the batch.
-    pub fn set_juniors(&mut self, juniors: Vec<Place>) {
+    pub(crate) fn set_juniors(&mut self, juniors: Vec<Place>) {
         self.state.batch.juniors = juniors;
     }
 
     /// Preempts a junior, if there is one left.
-    pub fn dismiss_junior(&mut self, preemption: Preemption) -> Result<bool> {
+    pub(crate) fn dismiss_junior(&mut self, preemption: Preemption) -> Result<bool> {
         let Some(junior) = self.state.batch.juniors.pop() else { return Ok(false) };
         self.preempt(junior, preemption)?;
         self.state.batch.dismissed.push(junior);
@@ -21,23 +21,23 @@ impl Plan<'_> {
     }
 
     /// The juniors that were preempted since this was asked last, in order.
-    pub fn dismissed(&mut self) -> Vec<Place> {
+    pub(crate) fn dismissed(&mut self) -> Vec<Place> {
         std::mem::take(&mut self.state.batch.dismissed)
     }
 
     /// Sets what [`Plan::refused`] answers: a scheduler that lets several policies plan keeps them apart.
-    pub fn set_refused(&mut self, refused: Option<Limit>) {
+    pub(crate) fn set_refused(&mut self, refused: Option<Limit>) {
         self.state.batch.refused = refused;
     }
 
     /// For how long this plan is to hold, as far as it was said.
-    pub fn held(&self) -> Hold {
+    pub(crate) fn held(&self) -> Hold {
         self.state.batch.hold
     }
 
     /// Requests that this plan has admitted, in order.
     #[inline]
-    pub fn admitted(&self) -> &[Place] {
+    pub(crate) fn admitted(&self) -> &[Place] {
         &self.state.batch.admitted
     }
 }

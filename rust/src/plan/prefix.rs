@@ -9,13 +9,13 @@ use crate::request::{Phase, Place};
 impl Plan<'_> {
     /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
     #[inline]
-    pub fn shares_blocks(&self) -> bool {
+    pub(crate) fn shares_blocks(&self) -> bool {
         self.state.blocks.has_cache()
     }
 
     /// Reserves free blocks for rows that the plan has yet to ask for: what they still hold is evicted.
     #[inline]
-    pub fn reserve(&mut self, blocks: u64) {
+    pub(crate) fn reserve(&mut self, blocks: u64) {
         if self.state.blocks.has_cache() {
             self.state.blocks.reserve(self.state.standing_growth() + blocks);
         }
@@ -24,14 +24,14 @@ impl Plan<'_> {
     /// A request decodes in this batch, though the plan has yet to ask for it: requests that continue its output find what
     /// it computes.
     #[inline]
-    pub fn publish_decode(&mut self, place: Place) {
+    pub(crate) fn publish_decode(&mut self, place: Place) {
         if self.state.blocks.followed().contains(&place) {
             self.state.blocks.scheduled(place, self.state.requests.context(place) + 1);
         }
     }
 
     /// A victim that the batch had a row for: it has taken the blocks for so many tokens, and they are cached.
-    pub fn pass(&mut self, place: Place, tokens: u64) {
+    pub(crate) fn pass(&mut self, place: Place, tokens: u64) {
         if self.state.blocks.has_cache() {
             if self.state.requests.at(place).phase == Phase::Decoding {
                 self.state.leave_decodes(place);
@@ -44,14 +44,14 @@ impl Plan<'_> {
     }
 
     /// The same as [`Plan::preempt`], before any request takes a block in this plan.
-    pub fn preempt_first(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+    pub(crate) fn preempt_first(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.leave_batch(place)?;
         self.give_up(place, preemption)
     }
 
     /// Blocks that requests here can hold: all but those of requests on their way to another replica.
     #[inline]
-    pub fn blocks_here(&self) -> u64 {
+    pub(crate) fn blocks_here(&self) -> u64 {
         self.state.blocks.capacity() - self.state.sent_blocks
     }
 }

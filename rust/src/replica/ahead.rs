@@ -412,21 +412,21 @@ impl Scheduler for Foresighted {
 impl Plan<'_> {
     /// Requests of which the last token is certain to come with the batch that runs while this one is planned, in no order.
     #[inline]
-    pub fn ending(&self) -> &[Place] {
+    pub(crate) fn ending(&self) -> &[Place] {
         self.state.ending()
     }
 
     /// Output tokens of a request, none or one, that are computed by the batch that runs while this one is planned. They count
     /// among those that it has emitted.
     #[inline]
-    pub fn tokens_in_flight(&self, place: Place) -> u64 {
+    pub(crate) fn tokens_in_flight(&self, place: Place) -> u64 {
         self.state.tokens_in_flight(place)
     }
 
     /// Is the last token of an admitted request certain to come with the batch that runs while this one is planned? It
     /// gets no row, and holds its seat and its blocks until that batch ends.
     #[inline]
-    pub fn is_ending(&self, place: Place) -> bool {
+    pub(crate) fn is_ending(&self, place: Place) -> bool {
         self.state.is_ending(place)
     }
 
@@ -438,7 +438,7 @@ impl Plan<'_> {
 
     /// This plan holds also when requests leave whose seats and blocks it counts as taken.
     #[inline]
-    pub fn hold_as_requests_leave(&mut self) {
+    pub(crate) fn hold_as_requests_leave(&mut self) {
         if let Some(ahead) = &mut self.state.ahead {
             ahead.frees = false;
         }

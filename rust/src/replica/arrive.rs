@@ -13,7 +13,12 @@ use crate::workload::Arrival;
 impl Replica {
     /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
     #[inline(never)]
-    pub fn arrive(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+    pub(crate) fn arrive(
+        &mut self,
+        arrival: &Arrival,
+        content: &[Segment],
+        results: &mut Recorder,
+    ) -> Result<Option<Place>> {
         self.arrive_here(arrival, content, results)
     }
 
@@ -120,7 +125,7 @@ impl Replica {
     }
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.
-    pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
+    pub(crate) fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
         let request = departure.request.handed_off(now);
         let history = departure.history.handed_off(departure.from, departure.at, now);
         self.state.brought_tokens += u64::from(request.output_tokens - request.emitted);
@@ -162,13 +167,13 @@ impl Replica {
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
     /// where `id` still waits, since a request that left waits no more.
-    pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
+    pub(crate) fn awaits_admission(&self, place: Place, id: u32) -> bool {
         let request = self.state.requests.at(place);
         request.id == id && request.phase() == Phase::Waiting && self.state.requests.history(place).is_new()
     }
 
     /// A request runs out of patience, if it still waits for its first admission.
-    pub fn abandon(&mut self, place: Place, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
+    pub(crate) fn abandon(&mut self, place: Place, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
         if !self.awaits_admission(place, id) {
             return Ok(false);
         }
@@ -191,7 +196,7 @@ impl Replica {
 
     /// The client of a request takes it back. Before its first admission it leaves at once, and this says so; afterwards
     /// its next token is its last.
-    pub fn cancel(&mut self, place: Place, now: Instant, results: &mut Recorder) -> Result<bool> {
+    pub(crate) fn cancel(&mut self, place: Place, now: Instant, results: &mut Recorder) -> Result<bool> {
         let id = self.state.requests.at(place).id;
         if self.abandon(place, id, now, results)? {
             results.taken_back += 1;

@@ -48,7 +48,7 @@ pub(crate) use groups::Groups;
 pub(crate) use state::State;
 
 /// One engine on one GPU group.
-pub struct Replica {
+pub(crate) struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
     /// What a reader of the results should know of it.
@@ -87,7 +87,7 @@ pub struct Replica {
 
 /// What a replica does for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// All of it.
     Whole,
     /// The prompt; then the request goes on elsewhere.
@@ -97,7 +97,7 @@ pub enum Role {
 }
 
 /// A request that has its prompt computed and goes to another replica.
-pub struct Departure {
+pub(crate) struct Departure {
     pub(crate) request: Request,
     pub(crate) history: History,
     /// The replica that it leaves, and when.
@@ -144,7 +144,7 @@ fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
 
 impl Replica {
     /// An idle replica. Requests outside `measured` are in no histogram; with `stepping` every stretch is one iteration.
-    pub fn new(
+    pub(crate) fn new(
         index: u32,
         engine: EngineParts,
         role: Role,
@@ -248,7 +248,7 @@ impl Replica {
     }
 
     /// Requests that left for another replica since this was asked last, in order of their ids.
-    pub fn departures(&mut self) -> std::vec::Drain<'_, Departure> {
+    pub(crate) fn departures(&mut self) -> std::vec::Drain<'_, Departure> {
         self.departures.drain(..)
     }
 
@@ -282,7 +282,7 @@ impl Replica {
 
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
     #[inline(never)]
-    pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
+    pub(crate) fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         self.form_here(now, drain)
     }
 

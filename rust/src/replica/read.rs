@@ -15,42 +15,42 @@ use crate::workload::Arrival;
 impl Replica {
     /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
     #[inline]
-    pub fn next_instant(&self) -> Instant {
+    pub(crate) fn next_instant(&self) -> Instant {
         self.next
     }
 
     /// Its number in the results.
     #[inline]
-    pub fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.index
     }
 
     /// Is no iteration under way?
     #[inline]
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.is_idle
     }
 
     /// Does it hold no request?
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.state.requests.is_empty()
     }
 
     /// Requests in its queue, preempted and swapped ones included.
     #[inline]
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.state.waiting
     }
 
     /// Requests here, waiting and running.
     #[inline]
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.state.waiting + self.state.running
     }
 
     /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
-    pub fn tokens_ahead(&self, at: Instant) -> Result<u64> {
+    pub(crate) fn tokens_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.tokens_ahead_after(self.over(at)?))
     }
 
@@ -78,7 +78,7 @@ impl Replica {
     }
 
     /// Blocks that no request holds at an instant, before batches are formed at it, and those that requests hold.
-    pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
+    pub(crate) fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match self.stretch() {
             Some(stretch) => self.more_blocks_of(stretch, stretch.begun_before(at)?.min(stretch.count)),
@@ -93,7 +93,7 @@ impl Replica {
     }
 
     /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
-    pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
+    pub(crate) fn blocks_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.free_and_used_blocks(at)?.1 + self.state.blocks_of_queue())
     }
 
@@ -129,39 +129,34 @@ impl Replica {
     }
 
     /// Tokens in a block.
-    pub fn block_tokens(&self) -> u64 {
+    pub(crate) fn block_tokens(&self) -> u64 {
         self.state.blocks.block_tokens()
     }
 
     /// Most preemptions of one request so far.
-    pub fn most_preempted(&self) -> u32 {
+    pub(crate) fn most_preempted(&self) -> u32 {
         self.state.most_preempted
     }
 
     /// Where its batches went beyond what its timing model was measured for.
-    pub fn beyond(&self) -> Beyond {
+    pub(crate) fn beyond(&self) -> Beyond {
         let of_drafter = self.state.drafts.as_ref().map_or(Beyond::default(), |drafts| drafts.beyond());
         self.timing.beyond().and(of_drafter)
     }
 
     /// What its prefix cache did so far, if it has one.
-    pub fn block_operations(&self) -> Option<BlockOperations> {
+    pub(crate) fn block_operations(&self) -> Option<BlockOperations> {
         self.state.blocks.operations(self.index)
     }
 
     /// What a reader of the results should know of its scheduler.
-    pub fn findings(&self) -> &[&'static str] {
+    pub(crate) fn findings(&self) -> &[&'static str] {
         &self.findings
     }
 
     /// Iterations that it has run.
-    pub fn iterations(&self) -> u64 {
+    pub(crate) fn iterations(&self) -> u64 {
         self.state.iterations
-    }
-
-    /// Has it never served a request?
-    pub fn is_unused(&self) -> bool {
-        self.state.iterations == 0
     }
 
     /// Requests that its scheduler may admit at once.
@@ -171,13 +166,13 @@ impl Replica {
 
     /// The tokens that an iteration loads if so many can be loaded; no number where batches are planned ahead, which by
     /// design leave out what came since.
-    pub fn budget_to_fill(&self) -> u64 {
+    pub(crate) fn budget_to_fill(&self) -> u64 {
         if self.state.ahead.is_some() { Limits::NONE } else { self.state.limits.token_budget }
     }
 
     /// Why this replica can never serve a request, if that is so (rule 11).
     #[inline]
-    pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+    pub(crate) fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
         if self.is_too_long(arrival) {
             return self.refuses_too_long(arrival);
         }
@@ -224,14 +219,14 @@ impl Replica {
     }
 
     /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
-    pub fn sends_on(&self, arrival: &Arrival) -> bool {
+    pub(crate) fn sends_on(&self, arrival: &Arrival) -> bool {
         let is_last = arrival.output_tokens == 1 || arrival.prompt_tokens + 1 == self.max_model_len;
         let is_over = is_last && self.state.requests.first_token == FirstToken::Prefill;
         self.role != Role::Whole && !is_over
     }
 
     /// Blocks of the cache, and how many of them the longest context of a request takes.
-    pub fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
+    pub(crate) fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
         (self.state.blocks.capacity(), self.state.blocks.need(self.longest_context(arrival)))
     }
 
@@ -241,7 +236,7 @@ impl Replica {
     }
 
     /// The requests that are here now.
-    pub fn ids(&self) -> Vec<u32> {
+    pub(crate) fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).id).collect();
         ids.sort_unstable();
         ids
@@ -249,7 +244,7 @@ impl Replica {
 
     /// The state at an instant, without going there.
     #[inline]
-    pub fn sample(&self, at: Instant) -> Result<Sample> {
+    pub(crate) fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {
             at,

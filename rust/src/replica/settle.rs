@@ -16,7 +16,7 @@ use crate::timing::Pace;
 impl Replica {
     /// Settles the stretch that ends now, if any does: tokens come out, contexts grow, finished requests leave.
     #[inline(never)]
-    pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
+    pub(crate) fn settle(&mut self, results: &mut Recorder) -> Result<()> {
         self.settle_here(results)
     }
 
@@ -297,7 +297,7 @@ impl Replica {
 
     /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
     /// still here stays unfinished. What the cache knows of them counts too, whether or not it was asked for.
-    pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
+    pub(crate) fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
         let under_way = self.break_off(end, results)?;
         let live: Vec<Place> = self.state.live().collect();
         for place in live {

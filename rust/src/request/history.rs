@@ -137,15 +137,9 @@ impl History {
         self.admitted == Instant::NEVER
     }
 
-    /// The start of its first iteration, if that was.
-    #[inline]
-    pub fn admitted(&self) -> Option<Instant> {
-        (self.admitted != Instant::NEVER).then_some(self.admitted)
-    }
-
     /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
     #[inline]
-    pub fn order(&self) -> (Instant, u32) {
+    pub(crate) fn order(&self) -> (Instant, u32) {
         let at = self.detour.as_ref().map_or(self.arrival.at, |detour| detour.reached);
         (at, self.arrival.id)
     }

@@ -61,7 +61,7 @@ fn lower_edge(bin: usize) -> u128 {
 impl Histogram {
     /// Counts a span `times` times.
     #[inline(always)]
-    pub fn add(&mut self, span: Span, times: u64) -> Result<()> {
+    pub(crate) fn add(&mut self, span: Span, times: u64) -> Result<()> {
         // Most spans are below 18 s, so that 64 bits hold them.
         let Ok(short) = u64::try_from(span.0) else { return self.add_wide(span, times) };
         let sum = u128::from(short) * u128::from(times);
@@ -96,7 +96,7 @@ impl Histogram {
 
     /// Counts `first, first + growth, …` (`count` spans), each `times` times.
     #[inline(always)]
-    pub fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
+    pub(crate) fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
         if count == 1 {
             return self.add(first, times);
         }

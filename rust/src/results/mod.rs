@@ -24,8 +24,7 @@ pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
 pub(crate) use members::Members;
-pub use recorder::Recorder;
-pub(crate) use recorder::{Cut, MOST_SAMPLES, Rejections, too_many_samples};
+pub(crate) use recorder::{Cut, MOST_SAMPLES, Recorder, Rejections, too_many_samples};
 pub use rows::RequestRows;
 pub(crate) use told::{Emissions, Told};
 pub(crate) use work_conservation::Bound;
@@ -179,7 +178,7 @@ pub struct Totals {
 }
 
 /// The ways in which a request that arrived can end.
-pub const STATUSES: usize = 5;
+pub(crate) const STATUSES: usize = 5;
 
 /// Everything that a run leaves behind, with the rows of its requests or the columns that were made of them.
 #[derive(Clone, Debug, Default, PartialEq)]

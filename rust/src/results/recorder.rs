@@ -9,7 +9,7 @@ use crate::request::History;
 use crate::workload::Arrival;
 
 /// Results as they grow.
-pub struct Recorder {
+pub(crate) struct Recorder {
     pub(crate) results: Results,
     /// The request whose row is the first here: those before it have been taken.
     first_row: usize,
@@ -80,7 +80,7 @@ impl Rejections {
 
 impl Recorder {
     /// Room for no request as yet.
-    pub fn new(classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
+    pub(crate) fn new(classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
         Recorder {
             results: Results { tbt: vec![Histogram::default(); classes], ..Results::default() },
             first_row: 0,

@@ -89,7 +89,7 @@ impl Work {
     }
 
     /// Iterations that loaded fewer tokens than `budget` although another could have been added.
-    pub fn broken(&self, budget: u64) -> u64 {
+    pub(crate) fn broken(&self, budget: u64) -> u64 {
         self.loads().take_while(|&(tokens, _)| tokens < budget).map(|(_, load)| load.broken).sum()
     }
 }

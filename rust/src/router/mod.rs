@@ -34,7 +34,7 @@ pub trait Router: Send {
         None
     }
 
-    /// By which measure it asks for the replica that has least ([`Fleet::with_least`]); `None`: by none.
+    /// By which measure it asks for the replica that has least (`Fleet::with_least`); `None`: by none.
     fn ranks(&self) -> Option<Measure> {
         None
     }
@@ -212,13 +212,13 @@ impl Fleet {
 
     /// Number of replicas, open or not: each has a place below it, at which it is named.
     #[inline]
-    pub fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         self.pools[self.pool].replicas.len()
     }
 
     /// Is there a replica at this place that takes requests?
     #[inline]
-    pub fn is_open(&self, place: usize) -> bool {
+    pub(crate) fn is_open(&self, place: usize) -> bool {
         let Pool { replicas, open, .. } = &self.pools[self.pool];
         open.as_ref().map_or(place < replicas.len(), |open| open.are.get(place) == Some(&true))
     }
@@ -231,7 +231,7 @@ impl Fleet {
 
     /// The place of the first open replica from one on, and around.
     #[inline]
-    pub fn next_open(&self, from: usize) -> usize {
+    pub(crate) fn next_open(&self, from: usize) -> usize {
         match &self.pools[self.pool].open {
             None => from % self.places(),
             Some(open) => open.places[open.places.partition_point(|&place| place < from) % open.places.len()],
@@ -251,7 +251,7 @@ impl Fleet {
 
     /// The lowest replica with the fewest requests.
     #[inline]
-    pub fn with_fewest_requests(&self) -> usize {
+    pub(crate) fn with_fewest_requests(&self) -> usize {
         self.pools[self.pool].fewest.least() as u32 as usize
     }
 
@@ -281,12 +281,12 @@ impl Fleet {
     }
 
     /// Tokens in a block of a replica.
-    pub fn block_tokens(&self, replica: usize) -> u64 {
+    pub(crate) fn block_tokens(&self, replica: usize) -> u64 {
         self.replica(replica).block_tokens()
     }
 
     /// With what the request's prompt begins, before what is its own.
-    pub fn content(&self) -> &[Segment] {
+    pub(crate) fn content(&self) -> &[Segment] {
         &self.content
     }
 
@@ -341,7 +341,7 @@ impl Fleet {
     }
 
     /// The lowest replica that has least of what the router ranks replicas by (see [`Router::ranks`]).
-    pub fn with_least(&mut self) -> Result<usize> {
+    pub(crate) fn with_least(&mut self) -> Result<usize> {
         let (ranking, scene) = self.ranking()?;
         Ok(ranking.first(scene)?.1 as usize)
     }

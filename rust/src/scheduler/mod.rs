@@ -21,7 +21,8 @@ use crate::workload::Arrival;
 
 use parameters::SchedulerParameters;
 pub use parameters::{PreemptionKind, QueueOrder};
-pub use queue::{List, Queue};
+pub use queue::List;
+pub(crate) use queue::Queue;
 
 // Deployed policies, then those of the papers.
 kinds! {

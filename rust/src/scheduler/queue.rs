@@ -44,25 +44,25 @@ fn link(place: Place) -> u32 {
 impl List {
     /// The first request.
     #[inline]
-    pub fn first(&self) -> Option<Place> {
+    pub(crate) fn first(&self) -> Option<Place> {
         if self.is_empty() { None } else { place(self.at(END).next) }
     }
 
     /// The last request.
     #[inline]
-    pub fn last(&self) -> Option<Place> {
+    pub(crate) fn last(&self) -> Option<Place> {
         if self.is_empty() { None } else { place(self.at(END).previous) }
     }
 
     /// The request after this one.
     #[inline]
-    pub fn after(&self, at: Place) -> Option<Place> {
+    pub(crate) fn after(&self, at: Place) -> Option<Place> {
         place(self.at(link(at)).next)
     }
 
     /// The request before this one.
     #[inline]
-    pub fn before(&self, at: Place) -> Option<Place> {
+    pub(crate) fn before(&self, at: Place) -> Option<Place> {
         place(self.at(link(at)).previous)
     }
 
@@ -78,41 +78,41 @@ impl List {
 
     /// Number of requests.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.length
     }
 
     /// Is no request in it?
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// All requests in order.
-    pub fn iter(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
         std::iter::successors(self.first(), |&at| self.after(at))
     }
 
     /// All requests, the last one first.
-    pub fn iter_back(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn iter_back(&self) -> impl Iterator<Item = Place> {
         std::iter::successors(self.last(), |&at| self.before(at))
     }
 
     /// Adds at the end.
     #[inline]
-    pub fn push_back(&mut self, at: Place) {
+    pub(crate) fn push_back(&mut self, at: Place) {
         self.insert_after(at, self.at(END).previous);
     }
 
     /// Adds at the head.
     #[inline]
-    pub fn push_front(&mut self, at: Place) {
+    pub(crate) fn push_front(&mut self, at: Place) {
         self.insert_after(at, END);
     }
 
     /// Adds behind the last request that `goes_before` it.
     #[inline(never)]
-    pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
+    pub(crate) fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
         let mut previous = self.at(END).previous;
         while let Some(other) = place(previous).filter(|&other| !goes_before(other)) {
             previous = self.at(link(other)).previous;
@@ -152,13 +152,13 @@ impl List {
 
     /// Is this request in the list?
     #[inline]
-    pub fn contains(&self, at: Place) -> bool {
+    pub(crate) fn contains(&self, at: Place) -> bool {
         self.links.get(link(at) as usize).is_some_and(|neighbours| neighbours.next != ABSENT)
     }
 
     /// Takes a request out, if it is there.
     #[inline(always)]
-    pub fn remove(&mut self, at: Place) -> bool {
+    pub(crate) fn remove(&mut self, at: Place) -> bool {
         let Some(neighbours) = self.links.get_mut(link(at) as usize) else { return false };
         let Neighbours { previous, next } = *neighbours;
         if next == ABSENT {
@@ -188,7 +188,7 @@ type Rank = (bool, i64, Instant, u32);
 
 /// The waiting requests of one replica.
 #[derive(Debug)]
-pub enum Queue {
+pub(crate) enum Queue {
     /// By arrival. Victims come back to the head.
     Fcfs(List),
     /// By a key of the policy, then by arrival. Victims come back to their place.
@@ -204,17 +204,17 @@ pub enum Queue {
 
 impl Queue {
     /// First come, first served.
-    pub fn fcfs() -> Queue {
+    pub(crate) fn fcfs() -> Queue {
         Queue::Fcfs(List::default())
     }
 
     /// By a key, lowest first, equal ones by arrival; requests of the class `first` go before all others.
-    pub fn by(key: fn(&Arrival) -> i64, first: Option<u32>) -> Queue {
+    pub(crate) fn by(key: fn(&Arrival) -> i64, first: Option<u32>) -> Queue {
         Queue::Keyed { key, first, order: BTreeMap::new() }
     }
 
     /// Number of waiting requests.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Queue::Fcfs(list) => list.len(),
             Queue::Keyed { order, .. } => order.len(),
@@ -222,13 +222,13 @@ impl Queue {
     }
 
     /// Does no request wait?
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
     #[inline(always)]
-    pub fn push(&mut self, at: Place, requests: &Requests) {
+    pub(crate) fn push(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => insert_by_arrival(list, at, requests),
             Queue::Keyed { .. } => self.insert_keyed(at, requests),
@@ -236,7 +236,7 @@ impl Queue {
     }
 
     /// A victim comes back (rule 12). Several victims come back latest first, so they keep their order.
-    pub fn push_victim(&mut self, at: Place, requests: &Requests) {
+    pub(crate) fn push_victim(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => list.push_front(at),
             Queue::Keyed { .. } => self.push(at, requests),
@@ -245,7 +245,7 @@ impl Queue {
 
     /// The request that is served next.
     #[inline]
-    pub fn head(&self) -> Option<Place> {
+    pub(crate) fn head(&self) -> Option<Place> {
         match self {
             Queue::Fcfs(list) => list.first(),
             Queue::Keyed { order, .. } => order.first_key_value().map(|(_, &at)| at),
@@ -254,7 +254,7 @@ impl Queue {
 
     /// Takes a request out, if it is there.
     #[inline(always)]
-    pub fn remove(&mut self, at: Place, requests: &Requests) -> bool {
+    pub(crate) fn remove(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(list) => list.remove(at),
             Queue::Keyed { .. } => self.remove_keyed(at, requests),
@@ -278,7 +278,7 @@ impl Queue {
     }
 
     /// Can an arrival be served before the present head?
-    pub fn may_be_overtaken(&self) -> bool {
+    pub(crate) fn may_be_overtaken(&self) -> bool {
         matches!(self, Queue::Keyed { .. })
     }
 }

@@ -80,7 +80,7 @@ pub struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     /// A batch of chunks alone.
-    pub fn of(chunks: &'a [ChunkShape]) -> Shape<'a> {
+    pub(crate) fn of(chunks: &'a [ChunkShape]) -> Shape<'a> {
         Shape::summed(chunks, &chunks.iter().copied().collect())
     }
 
@@ -114,7 +114,7 @@ impl<'a> Shape<'a> {
 
     /// Adds decodes whose contexts have the given sum.
     #[inline]
-    pub fn add_decodes(&mut self, count: u64, context: u64) {
+    pub(crate) fn add_decodes(&mut self, count: u64, context: u64) {
         self.decodes += count;
         self.decode_context += context;
     }
@@ -161,7 +161,7 @@ impl Pace {
 
     /// One after the other.
     #[inline]
-    pub fn plus(&self, other: &Pace) -> Result<Pace> {
+    pub(crate) fn plus(&self, other: &Pace) -> Result<Pace> {
         Ok(Pace {
             first: self.first.plus(other.first)?,
             growth: self.growth.checked_add(other.growth).ok_or_else(overflow)?,
@@ -171,7 +171,7 @@ impl Pace {
 
     /// Both at once: the longer of the two, up to the iteration in which the other one becomes it.
     #[inline]
-    pub fn larger(&self, other: &Pace) -> Pace {
+    pub(crate) fn larger(&self, other: &Pace) -> Pace {
         let is_self = (self.first, self.growth) >= (other.first, other.growth);
         let (above, below) = if is_self { (self, other) } else { (other, self) };
         let mut holds = above.holds.min(below.holds);
@@ -216,7 +216,7 @@ impl Pace {
     }
 
     /// The most iterations, up to `limit`, that together take no longer than `span`.
-    pub fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
+    pub(crate) fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
         if limit <= 1 || span < self.first {
             return Ok(if span < self.first { 0 } else { limit });
         }
@@ -255,7 +255,7 @@ impl Pace {
 
     /// The longest of the first `count` iterations.
     #[inline(always)]
-    pub fn longest(&self, count: u64) -> Result<Span> {
+    pub(crate) fn longest(&self, count: u64) -> Result<Span> {
         if count > 1 && self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
     }
 
@@ -332,7 +332,7 @@ impl Beyond {
 
     /// The axes of both.
     #[must_use]
-    pub fn and(self, other: Beyond) -> Beyond {
+    pub(crate) fn and(self, other: Beyond) -> Beyond {
         Beyond(self.0 | other.0)
     }
 

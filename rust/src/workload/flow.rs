@@ -29,13 +29,13 @@ impl Flow<'_> {
 
     /// For how many others a row waits.
     #[inline]
-    pub fn parents(&self, row: usize) -> u32 {
+    pub(crate) fn parents(&self, row: usize) -> u32 {
         self.parents.get(row).copied().unwrap_or(0)
     }
 
     /// Does a row arrive at another instant than its `arrival_s`?
     #[inline]
-    pub fn is_delayed(&self, row: usize) -> bool {
+    pub(crate) fn is_delayed(&self, row: usize) -> bool {
         self.parents(row) > 0 || self.delay_s.get(row).is_some_and(|&delay| delay > 0.0)
     }
 
@@ -46,7 +46,7 @@ impl Flow<'_> {
     }
 
     /// The delay of a row's arrival. The rows have been checked.
-    pub fn delay(&self, row: usize) -> Span {
+    pub(crate) fn delay(&self, row: usize) -> Span {
         span(self.delay_s, row).unwrap_or(Span::ZERO)
     }
 

@@ -23,4 +23,4 @@ mod tally;
 
 pub use results::{ExponentialColumns, ExponentialResults, StageSample};
 pub use run::{ExponentialOptions, simulate};
-pub use tally::{ByStage, STAGES, Stage};
+pub use tally::{STAGES, Stage};

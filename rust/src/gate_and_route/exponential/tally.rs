@@ -22,7 +22,7 @@ pub enum Stage {
 pub const STAGES: usize = 5;
 
 /// A number for each stage of each class.
-pub type ByStage<T> = Vec<[T; STAGES]>;
+pub(crate) type ByStage<T> = Vec<[T; STAGES]>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {

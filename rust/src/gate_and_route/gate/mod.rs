@@ -41,7 +41,7 @@ impl Prefills {
 
 /// Tokens of a class in the whole workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClassTokens {
+pub(crate) struct ClassTokens {
     /// Requests.
     pub requests: u64,
     /// Σ P.
@@ -52,7 +52,7 @@ pub struct ClassTokens {
 
 impl ClassTokens {
     /// Those of each class of a workload, which has been checked.
-    pub fn of(workload: &Workload) -> Vec<ClassTokens> {
+    pub(crate) fn of(workload: &Workload) -> Vec<ClassTokens> {
         let mut tokens = vec![ClassTokens::default(); workload.class_count];
         for row in 0..workload.len() {
             let of_class = &mut tokens[workload.class.get(row).map_or(0, |&class| class as usize)];

@@ -21,7 +21,7 @@ use crate::random::{Source, Stream};
 
 /// Where in a decode buffer a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferPlace {
+pub(crate) struct BufferPlace {
     /// Which of the router's lines.
     pub(super) line: u32,
     /// The place in it.
@@ -63,7 +63,7 @@ pub enum DecodeRouterKind {
 
 impl DecodeRouterKind {
     /// With a plan or without: an error where only one of the two makes sense.
-    pub fn check_plan(self, planned: bool) -> Result<()> {
+    pub(crate) fn check_plan(self, planned: bool) -> Result<()> {
         let wants = match self {
             DecodeRouterKind::Greedy => planned,
             DecodeRouterKind::Randomised | DecodeRouterKind::General => true,
