@@ -98,8 +98,8 @@ def replay(
         str | None,
         option(
             "NAME",
-            "What is not given is what this server does unasked on --gpu: vllm-0.11, vllm-0.14, vllm-0.32, "
-            "vllm-0.33 or sglang-0.5; else the newest.",
+            "What is not given is what this server does unasked on --gpu: vllm-0.11 to vllm-0.33 or "
+            "sglang-0.5; else the newest.",
         ),
     ] = None,
     max_model_len: Annotated[

@@ -122,13 +122,13 @@ class Engine(Description):
             tensor_parallel: GPUs of the replica; None: those of the table, shipped or given, or where there
                 is none (a `Roofline` that is given does not say) the smallest power of two on which the model
                 fits.
-            server: what is not given is what this server does unasked on that card: `"vllm-0.11"`,
-                `"vllm-0.14"`, `"vllm-0.32"`, `"vllm-0.33"` or `"sglang-0.5"`, a patch release too
-                (`"sglang-0.5.1"`). It sets the scheduler and its limits, planning ahead, the share of the
-                memory, the blocks, the prefix cache, the longest request, and the time of its host and of its
-                API; `explain()` says each with its source, and what of that server is not simulated. None:
-                the newest that is known, `"vllm-0.33"`, or with SGLang's scheduler `"sglang-0.5"`; then also
-                a scheduler or a prefix cache that this server has not is taken, beside all else of it.
+            server: what is not given is what this server does unasked on that card: `"vllm-0.11"` to
+                `"vllm-0.33"` or `"sglang-0.5"`, a patch release too (`"sglang-0.5.1"`). It sets the scheduler
+                and its limits, planning ahead, the share of the memory, the blocks, the prefix cache, the
+                longest request, and the time of its host and of its API; `explain()` says each with its
+                source, and what of that server is not simulated. None: the newest that is known,
+                `"vllm-0.33"`, or with SGLang's scheduler `"sglang-0.5"`; then also a scheduler or a prefix
+                cache that this server has not is taken, beside all else of it.
             scheduler: None: the server's. A table of some of its fields replaces these, a whole scheduler all
                 of them. Its `token_budget` and its seats decide how much memory activations take.
             utilisation: share of the card's memory that the engine may use; None: the server's.

@@ -22,10 +22,30 @@ from inferq.workload.columns import nearest
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Any]]:
+    """Every release; an entry of `servers.json` is that of its first one, and of all up to `until`.
+
+    vLLM's were read release by release in its source distributions; 0.15 has none.
+    """
     read: dict[str, dict[str, Any]] = json.loads(
         (Path(__file__).parent / "servers.json").read_text(encoding="utf-8")
     )
-    return read
+    table = {}
+    for first, entry in read.items():
+        engine, major, minor = re.split(r"[-.]", first)
+        for number in range(int(minor), entry["until"] + 1):
+            version = f"{major}.{number}"
+            table[f"{engine}-{version}"] = {**entry, "sources": _sources(entry["sources"], version)}
+    return table
+
+
+def _sources(sources: Mapping[str, str], version: str) -> Mapping[str, str]:
+    """The sources of a release, by setting."""
+    read = "0.14.0" if version == "0.15" else f"{version}.0"
+    beside = "; 0.16.0 agrees, taken to hold in 0.15" if version == "0.15" else ""
+    return {
+        name: source.format(release=read, version=version) + (beside if "{release}" in source else "")
+        for name, source in sources.items()
+    }
 
 
 def known_servers() -> tuple[str, ...]:
@@ -314,4 +334,6 @@ def _nearest(name: str) -> str:
         major, minor = map(int, one.partition("-")[2].split("."))
         return abs(major - asked[0]), abs(minor - asked[1]) if major == asked[0] else -minor
 
-    return f"; the nearest is {min(same, key=apart)} (known are {', '.join(_table())})"
+    vllm, sglang = ([one for one in _table() if one.startswith(engine)] for engine in ("vllm", "sglang"))
+    known = f"{vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
+    return f"; the nearest is {min(same, key=apart)} (known are {known})"

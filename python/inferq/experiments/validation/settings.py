@@ -192,16 +192,16 @@ def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
         assumed.take("max_num_batched_tokens", budget, why)
     if run.max_num_seqs is None:
         seqs = min(seqs, budget)
-    whole = version is None or version >= (0, 18)
+    whole = version is None or version >= (0, 19)
     assumed.take(
         "reserve_full_prompt",
         "on" if whole else "off",
-        "vLLM has it since pull request 37307 of March 2026, taken to be 0.18",
+        "scheduler_reserve_full_isl, which vLLM has since 0.19",
     )
     ahead = version is None or version >= (0, 14)
     assumed.take("async_scheduling", "on" if ahead else "off", "vLLM plans ahead by default since 0.14")
     if ahead:
-        assumed.take("pause_s", 0.001, "the engine loop of vLLM 0.33.0 sleeps 1 ms; taken to hold since 0.14")
+        assumed.take("pause_s", 0.001, "the engine loop of vLLM sleeps 1 ms since 0.14")
     return VllmV1(
         token_budget=budget,
         max_seqs=seqs,
@@ -266,8 +266,8 @@ def _utilisation(run: MeasuredRun, assumed: Assumed) -> float:
     if run.gpu_mem_util is not None:
         return run.gpu_mem_util
     version = version_of(run)
-    share = 0.92 if version is None or version >= (0, 32) else 0.9
-    return float(assumed.take("gpu_mem_util", share, "vLLM's default: 0.90 in 0.14, 0.92 in 0.32"))
+    share = 0.92 if version is None or version >= (0, 20) else 0.9
+    return float(assumed.take("gpu_mem_util", share, "vLLM's default: 0.92 since 0.20, 0.90 before"))
 
 
 def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
