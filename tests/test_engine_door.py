@@ -134,6 +134,14 @@ def test_the_api_is_a_part_of_ttft_and_e2e_and_of_nothing_in_the_engine() -> Non
 
 def test_what_is_the_apis_is_said_beside_the_latencies(tmp_path: Path) -> None:
     asked = rows((0, 5, 2), (1, 5, 2))
+    alone = iq.simulate(asked, engine(api_s=0.25), out=tmp_path / "run").summary()
+    assert alone["api_mean"].item() == 0.25 and iq.simulate(asked, engine()).summary()["api_mean"].item() == 0
+    # One request at each of two replicas, and none that finishes where both are too long.
+    two = iq.Cluster([engine(api_s=0.25), engine()], router=iq.RoundRobin())
+    assert iq.simulate(asked, two).summary()["api_mean"].item() == 0.125
+    assert iq.simulate(asked, two).summary(by="replica")["api_mean"].to_list() == [0.25, 0.0]
+    refused = iq.simulate(rows((0, 5, 2), (1, 500, 2)), engine(api_s=0.25, max_model_len=100))
+    assert refused.summary(by="status")["api_mean"].to_list() == [0.25, None]
     assert at_the_api(iq.simulate(asked, engine())) == ""
     assert at_the_api(iq.simulate(asked, engine(api_s=0.25))) == "250.0 ms"
     page = iq.report(iq.simulate(asked, engine(api_s=0.25)), tmp_path / "run.html")

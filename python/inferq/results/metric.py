@@ -35,7 +35,7 @@ COSTS: dict[str, tuple[str, Literal["lower", "higher"]]] = {
     "revenue_per_hour": ("money", "higher"),
 }
 """The columns of `Result.summary` where prices are given, after the others, with what they are counted in."""
-SUMMARY = ("completed", "failed", "duration_s", *RATES, *LATENCIES, "cached_tokens", "hit_rate")
+SUMMARY = ("completed", "failed", "duration_s", *RATES, *LATENCIES, "api_mean", "cached_tokens", "hit_rate")
 """The columns of `Result.summary`, after those of its groups."""
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import pl
+from inferq._lazy import NDArray, np, pl
 from inferq._version import __version__
 from inferq.errors import ConfigError, NotThereError
 from inferq.inputs import path_of
@@ -21,6 +21,7 @@ from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
+from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
 from inferq.workload import rows
 from inferq.workload.columns import sha256
@@ -479,10 +480,13 @@ class Result:
         | `request_goodput` | finished with `ttft_s` and `max_tbt_s` within objectives, per second |
         | `ttft_mean`, then `_p50`, `_p90`, `_p95`, `_p99`, `_max` | seconds, of those that have it, or null |
         | the same six of `tbt`, `tpot`, `e2e`, `queue` | |
+        | `api_mean` | seconds of `ttft_mean` and of `e2e_mean` that are the API's, of the finished |
         | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
         | `hit_rate` | their share of all prompt tokens of admitted requests |
 
         The last two are null where there is no prefix cache; `hit_rate` also where none was admitted.
+        `api_mean` is null where none finished; of a stored run whose policy was written in Python it is not
+        known.
 
         With `prices` there follow `gpus`, `nodes`, `cost_per_hour`, `cost_per_request`,
         `cost_per_million_output_tokens`, `watts`, `joules_per_request`, `joules_per_million_output_tokens`
@@ -521,7 +525,8 @@ class Result:
             True
         """
         priced = Prices.of(prices)
-        found = summary(self._tables, by, slo, has_prefix_cache=self.has_prefix_cache)
+        cached = self.has_prefix_cache
+        found = summary(self._tables, by, slo, has_prefix_cache=cached, api_s=self._api_s)
         if priced is None:
             return found
         if by is not None:
@@ -529,6 +534,22 @@ class Result:
         return found.with_columns(
             as_columns(costs(self._tables, self._served, priced, found.row(0, named=True)))
         )
+
+    @cached_property
+    def _api_s(self) -> NDArray[np.float64]:
+        """Seconds between a client and each replica; one 0 where no engine takes any; NaN: not known."""
+        if '"api_s"' not in self.scenario:
+            return np.zeros(1)
+        try:
+            pools = pools_of(self._served)
+        except ConfigError:
+            return np.full(1, np.nan)
+        each = (
+            np.full(count, engine.api_s)
+            for pool in pools
+            for engine, count in zip(pool.engines, pool.counts, strict=True)
+        )
+        return np.concatenate(list(each))
 
     @cached_property
     def _served(self) -> System:

@@ -51,6 +51,7 @@ def summary(
     slo: Mapping[str, float | None] | None,
     *,
     has_prefix_cache: bool,
+    api_s: NDArray[np.float64],
 ) -> pl.DataFrame:
     """One row for each group of measured requests; see `Result.summary`.
 
@@ -59,6 +60,7 @@ def summary(
         by: a column of `requests`, or several; None makes one group of all.
         slo: objectives instead of those of the workload.
         has_prefix_cache: whether prompts could be found in a prefix cache.
+        api_s: seconds between a client and each replica; one number for all of them; NaN: not known.
 
     Raises:
         ConfigError: an unknown column or objective, or an objective that is no number of seconds.
@@ -95,6 +97,11 @@ def summary(
         else:
             statistics = _core.summarise(groups, count, {name: values[f"{name}_s"]})[name]
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})
+    each_s = np.broadcast_to(api_s, values.height)
+    if api_s.size > 1:
+        each_s = np.append(api_s, math.nan)[np.minimum(values["replica"], api_s.size)]
+    with np.errstate(invalid="ignore"):
+        table["api_mean"] = pl.Series(total(finished, each_s) / completed, nan_to_null=True)
     cached = prompts = np.full(count, math.nan)
     if has_prefix_cache:
         admitted = ~np.isnan(values["admitted_s"])
