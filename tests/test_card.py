@@ -257,6 +257,14 @@ kind = "Sarathi"
         ({"gpu": "h200"}, "engine.model: missing"),
         ({"model": "llama-3.1-8b", "gpu": "h20"}, "did you mean h200?"),
         ({"model": "lama-3.1-8b", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
+        (
+            {"model": "gpt-oss-120b", "gpu": "h200"},
+            "model: gpt-oss-120b is not described: its layers attend",
+        ),
+        (
+            {"model": "deepseek-v3.1", "gpu": "h200"},
+            "deepseek-v3.1 is not described: it keeps one latent vector",
+        ),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor": 2}, "engine: unknown field 'tensor'"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 heads"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),

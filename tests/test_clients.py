@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,25 +169,56 @@ def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
     assert np.allclose(drawn["arrival_s"], trace["arrival_s"])
 
 
-def test_toml_has_them_too(tmp_path: Path) -> None:
-    (tmp_path / "loop.toml").write_text(
-        f"""
-        [workload]
-        trace = "{Path(TRACE).resolve()}"
-        head = 20
-        concurrency = 4
-        ramp_s = 2.0
-        [engine]
-        timing = {{ kind = "Constant", seconds = 0.02 }}
-        scheduler = {{ kind = "VllmV1" }}
-        kv = "unlimited"
-        [run]
-        max_in_flight = 3
-        """
+def toml(value: Any) -> str:
+    """A value of JSON as TOML writes it, without what is not said."""
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{name} = {toml(one)}" for name, one in value.items() if one is not None) + "}"
+        )
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "workload", "run", "transformed"),
+    [
+        (
+            ("--concurrency", "4", "--ramp", "2"),
+            "concurrency = 4\nramp_s = 2.0",
+            "",
+            lambda trace: trace.closed_loop(4, ramp_s=2.0),
+        ),
+        (
+            ("--request-rate", "inf", "--max-in-flight", "3"),
+            "request_rate = inf",
+            "max_in_flight = 3",
+            lambda trace: trace.at_once(),
+        ),
+        (
+            ("--request-rate", "2", "--burstiness", "0.25", "--max-in-flight", "7"),
+            "request_rate = 2\nburstiness = 0.25",
+            "max_in_flight = 7",
+            lambda trace: trace.with_arrivals(iq.Gamma(2.0, cv=2.0)),
+        ),
+    ],
+)
+def test_shell_toml_and_python_have_the_same_clients(
+    tmp_path: Path, flags: tuple[str, ...], workload: str, run: str, transformed: Any
+) -> None:
+    shell = replayed(*flags, out=tmp_path / "shell")
+    ran = json.loads((tmp_path / "shell" / "scenario.json").read_text(encoding="utf-8"))
+    written = tmp_path / "written.toml"
+    written.write_text(
+        f'engine = {toml(ran["engine"])}\n[workload]\ntrace = "{Path(TRACE).resolve()}"\n'
+        f"head = 60\n{workload}\n"
+        f"[run]\nseed = 0\n{run}\n",
+        encoding="utf-8",
     )
-    rows = iq.Scenario.read(tmp_path / "loop.toml").run().requests
-    sent, left = rows["arrival_s"].to_numpy(), rows["finish_s"].to_numpy()
-    assert max(int(((sent <= at) & (left > at)).sum()) for at in sent) == 3
+    told = iq.Scenario.read(written)
+    assert told.run().requests.equals(shell)
+    asked = transformed(iq.read_trace(TRACE).head(60))
+    bound = re.search(r"max_in_flight = (\d+)", run)
+    more = {} if bound is None else {"max_in_flight": int(bound[1])}
+    assert iq.simulate(asked, told.system, seed=0, **more).requests.equals(shell)
 
 
 @pytest.mark.parametrize(

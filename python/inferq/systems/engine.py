@@ -266,11 +266,11 @@ class Engine(Description):
             )
         else:
             given = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
-            why = (
-                "no measured table of it is shipped"
-                if kv_dtype == "bf16"
-                else "what was measured keeps 16-bit numbers in the cache"
-            )
+            why = "no measured table of it is shipped"
+            if kv_dtype != "bf16":
+                why = "what was measured keeps 16-bit numbers in the cache"
+            elif measured:
+                why += f" for {gpus} × {card.name}, but for {', '.join(map(str, sorted(measured)))}"
             lines.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)

@@ -7,6 +7,7 @@ names its source.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,15 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.workload.columns import nearest
+
+_NOT_DESCRIBED = {
+    r"gpt-?oss|gemma-?[23]": "its layers attend to all tokens and to a window in turn, where tables, "
+    "rooflines and caches have one kind of attention",
+    r"deepseek-(v[23]|r1$)|kimi-?k2": "it keeps one latent vector for all heads, where tables, rooflines and "
+    "caches have keys and values of heads",
+    r"qwen3-(next|coder-next)|qwen3\.5": "most of its layers keep a state instead of keys and values",
+}
+"""Families of models that people run, and what of them has no place here."""
 
 
 @cache
@@ -34,6 +44,9 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     names = entries(kind)
     plain = name.strip().lower()
     if plain not in names:
+        for family, why in _NOT_DESCRIBED.items() if kind == "models" else ():
+            if re.search(family, plain):
+                raise ConfigError(field, f"{name} is not described: {why}; no model that is stands for it")
         longer = [one for one in names if plain and one.startswith(plain)]
         hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, names)
         raise ConfigError(field, f"unknown name {name!r}{hint}")

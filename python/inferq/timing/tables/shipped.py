@@ -64,7 +64,9 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str, weight
             return one
     sizes = ", ".join(str(one.tensor_parallel) for one in left)
     raise ConfigError(
-        "tensor_parallel", f"the shipped table of {model} on {gpu} is for {sizes}, not {tensor_parallel}"
+        "tensor_parallel",
+        f"the shipped table of {model} on {gpu} is for {sizes}, not {tensor_parallel}; `inferq timing bake` "
+        "makes one, and a Roofline needs none",
     )
 
 
