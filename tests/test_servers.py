@@ -159,6 +159,12 @@ def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_na
             "unknown server 'vllm-0.34'; the nearest is vllm-0.33 .known are vllm-0.11 to vllm-0.33, sgl",
         ),
         ("qwen3-8b", "h200", {"server": "vlm-0.33"}, "did you mean vllm-0.33"),
+        (
+            "qwen3-8b",
+            "h200",
+            {"server": "trtllm-1.0"},
+            "'trtllm-1.0'; known are vllm-0.11 to vllm-0.33, sglang-0.5",
+        ),
         ("qwen3-8b", "h200", {"server": "sglang-0.4"}, "the nearest is sglang-0.5"),
         ("qwen3-8b", "h200", {"server": "vllm-1.0"}, "the nearest is vllm-0.33"),
         ("llama-3.1-8b", "a10g", {"server": "vllm-0.33"}, "max_model_len: vllm-0.33 does not start"),

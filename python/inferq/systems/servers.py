@@ -326,14 +326,15 @@ def _nearest(name: str) -> str:
     """The nearest version of the program that is named, else the nearest name."""
     found = re.fullmatch(r"([a-z]+)-?v?(\d+)(?:\.(\d+))?.*", name.strip().lower())
     same = [one for one in _table() if found and one.startswith(f"{found[1]}-")]
+    vllm, sglang = ([one for one in _table() if one.startswith(engine)] for engine in ("vllm", "sglang"))
+    known = f"known are {vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
     if found is None or not same:
-        return nearest(name, _table())
+        hint = nearest(name, _table())
+        return hint if "did you mean" in hint else f"; {known}"
     asked = (int(found[2]), int(found[3] or 0))
 
     def apart(one: str) -> tuple[int, int]:
         major, minor = map(int, one.partition("-")[2].split("."))
         return abs(major - asked[0]), abs(minor - asked[1]) if major == asked[0] else -minor
 
-    vllm, sglang = ([one for one in _table() if one.startswith(engine)] for engine in ("vllm", "sglang"))
-    known = f"{vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
-    return f"; the nearest is {min(same, key=apart)} (known are {known})"
+    return f"; the nearest is {min(same, key=apart)} ({known})"
