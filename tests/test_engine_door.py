@@ -136,10 +136,10 @@ def test_what_is_the_apis_is_said_beside_the_latencies(tmp_path: Path) -> None:
     asked = rows((0, 5, 2), (1, 5, 2))
     alone = iq.simulate(asked, engine(api_s=0.25), out=tmp_path / "run").summary()
     assert alone["api_mean"].item() == 0.25 and iq.simulate(asked, engine()).summary()["api_mean"].item() == 0
-    # One request at each of two replicas, and none that finishes where both are too long.
-    two = iq.Cluster([engine(api_s=0.25), engine()], router=iq.RoundRobin())
-    assert iq.simulate(asked, two).summary()["api_mean"].item() == 0.125
-    assert iq.simulate(asked, two).summary(by="replica")["api_mean"].to_list() == [0.25, 0.0]
+    # By turns at two replicas; and none that finishes where it is too long.
+    two, turns = iq.Cluster([engine(api_s=0.25), engine()], router=iq.RoundRobin()), rows(*[(0, 5, 2)] * 4)
+    assert iq.simulate(turns, two).summary()["api_mean"].item() == 0.125
+    assert iq.simulate(turns, two).summary(by="replica")["api_mean"].to_list() == [0.25, 0.0]
     refused = iq.simulate(rows((0, 5, 2), (1, 500, 2)), engine(api_s=0.25, max_model_len=100))
     assert refused.summary(by="status")["api_mean"].to_list() == [0.25, None]
     assert at_the_api(iq.simulate(asked, engine())) == ""

@@ -97,8 +97,9 @@ def summary(
         else:
             statistics = _core.summarise(groups, count, {name: values[f"{name}_s"]})[name]
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})
-    each_s = np.broadcast_to(api_s, values.height)
-    if api_s.size > 1:
+    if api_s.size == 1:
+        each_s = np.broadcast_to(api_s, values.height)
+    else:  # by replica; a request that was refused has none
         each_s = np.append(api_s, math.nan)[np.minimum(values["replica"], api_s.size)]
     with np.errstate(invalid="ignore"):
         table["api_mean"] = pl.Series(total(finished, each_s) / completed, nan_to_null=True)
