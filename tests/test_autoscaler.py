@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import inferq as iq
+from inferq.reports import run_tables
+from inferq.results.metric import Metric
 
 ENGINE = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(max_seqs=2), kv=iq.KvCache(tokens=1000))
 ROWS = {"arrival_s": [0.2 * at for at in range(40)], "prompt_tokens": [9] * 40, "output_tokens": [6] * 40}
@@ -171,10 +173,9 @@ def test_each_cluster_of_a_network_has_its_own() -> None:
     network = iq.Network(parts, [iq.Workflow("w", stages=stages)])
     result = iq.simulate({"arrival_s": ROWS["arrival_s"]}, network)
     assert set(result.fleet_events["replica"].unique()) >= {0, 4, 5}
-    assert (
-        result.jobs["status"].to_list().count("finished") + result.requests["status"].to_list().count("lost")
-        >= 40
-    )
+    ended = result.jobs["status"].to_list()
+    lost = result.requests.filter(status="lost")["job"].n_unique()
+    assert ended.count("lost") == lost and ended.count("finished") + lost == 40
 
 
 def test_lost_requests_are_counted_and_said() -> None:
@@ -189,6 +190,13 @@ def test_lost_requests_are_counted_and_said() -> None:
     )
     assert any(finding.startswith("stranded: ") for finding in result.findings)
     assert any(finding.startswith("lost: ") for finding in result.findings)
+    row, finished = result.summary().row(0, named=True), result.requests.filter(status="finished").height
+    assert (row["completed"], row["failed"], row["lost"]) == (finished, lost.height, lost.height)
+    assert Metric.of("failed_share").of_row(row) == lost.height / (lost.height + finished)
+    shown = run_tables.counts([("all", row)])
+    assert shown.header[2] == "lost" and shown.lines[0][2] == str(lost.height)
+    never = iq.simulate(ROWS, _cluster(replicas=2)).summary().row(0, named=True)
+    assert never["lost"] == 0 and "lost" not in run_tables.counts([("all", never)]).header
 
 
 def test_a_request_that_was_taken_back_loses_no_patience_afterwards() -> None:

@@ -387,6 +387,26 @@ def test_replay_through_several_replicas(tmp_path: Path):
     assert pl.read_parquet(out / "requests.parquet").equals(iq.simulate(iq.read_trace(AZURE), fleet).requests)
 
 
+def test_replicas_that_come_go_and_die_on_the_command_line(tmp_path: Path, scenario):
+    import inferq as iq
+
+    out = tmp_path / "out"
+    given = ["--autoscale", "by-queue:4,max=3,startup_s=2,every_s=1", "--failures", "at=3:0+4:1,retries=0"]
+    shown = run("replay", AZURE, *given, "--rate", "30", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    fleet = iq.Scenario.read(out).system
+    assert isinstance(fleet, iq.Cluster)
+    assert fleet.autoscaler == iq.Autoscaler(iq.ByQueue(4), max=3, startup_s=2, every_s=1)
+    assert fleet.failures == iq.Failures(at=[(3, 0), (4, 1)], retries=0)
+    assert re.search(r"^ *completed +failed +lost ", shown.stdout, re.MULTILINE)
+    repeated = run("simulate", str(out / "scenario.json"))
+    assert repeated.exit_code == 0 and " lost " in repeated.stdout
+    fields = ["cluster.replicas=2", "cluster.failures.mtbf_s=9", "cluster.failures.repair_s=1"]
+    settings = [text for field in fields for text in ("--set", field)]
+    shown = run("simulate", scenario(SCENARIO), *settings)
+    assert "failures   Failures(at=(), mtbf_s=9, repair_s=1, retries=3)" in shown.stdout, shown.output
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -395,6 +415,14 @@ def test_replay_through_several_replicas(tmp_path: Path):
         (["--replicas", "2", "--router", "robin"], "--router: unknown name 'robin'; did you mean RoundRobin"),
         (["--replicas", "2", "--router", "random:7"], "--router: '7' is one value too many"),
         (["--replicas", "2", "--router", "by-session"], "router: BySession needs to know sessions"),
+        (["--autoscale", "by-queue:12"], "--autoscale: how many replicas at most? Add max=8"),
+        (["--autoscale", "by-kew:12,max=2"], "--autoscale: unknown name 'by-kew'"),
+        (["--autoscale", "by-queue:requests=0,max=2"], "--autoscale.requests: "),
+        (["--autoscale", "by-queue:9,max=2,min=3"], "--autoscale.max: must be from min, 3"),
+        (["--autoscale", "by-queue:9,max=2", "--replicas", "3"], "--replicas: must be from 1 to 2"),
+        (["--failures", "mtbf=9"], "--failures: unknown field 'mtbf'; did you mean mtbf_s?"),
+        (["--failures", "at=5"], "--failures: at=5 is not of the form at=600:0"),
+        (["--failures", "at=5:1"], "--failures.at[0]: replica 1 does not exist: they go from 0 to 0"),
     ],
 )
 def test_a_wrong_fleet_on_the_command_line_is_one_line(given: list[str], said: str):

@@ -286,6 +286,18 @@ def test_what_is_better_is_told_and_how_to_keep_it(folder: Path):
     assert "--update" in result.stdout.splitlines()[-1]
 
 
+def test_a_long_list_that_changed_is_told_by_its_length(folder: Path):
+    """Another card has another table of times: a line for each part, none of more than a terminal's."""
+    engine = SCENARIO[SCENARIO.index("timing =") : SCENARIO.index("[run]")]
+    other = SCENARIO.replace(engine, "model = 'llama-3.1-8b'\ngpu = 'a100-80gb'\n\n")
+    (folder / "chat.toml").write_text(other)
+    assert run("gate", "chat.toml", "--update").exit_code == 0
+    (folder / "chat.toml").write_text(other.replace("a100-80gb", "h100-80gb"))
+    shown = run("gate", "chat.toml").stdout.splitlines()
+    assert "chat: engine.timing.decode.seconds: 400 values → 400 values, others" in shown
+    assert max(map(len, shown)) < 240
+
+
 def test_other_scenarios_of_the_baseline_stay_and_are_told(folder: Path):
     (folder / "flood.toml").write_text(FLOOD)
     run("gate", ".", "--update")

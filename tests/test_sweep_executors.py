@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
+from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.sweeps import executors
 
 from .swept import GRID, chat, content
@@ -182,6 +183,23 @@ def interrupted_over(cluster: object) -> None:
     assert kept.join(whole, on=["rate", "budget", "seed"], how="semi").height == kept.height
 
 
+def planned(executor: object, folder: Path, *, resume: bool = False) -> FleetPlan:
+    """The cheapest of some fleets; what an executor has run is kept."""
+    engines = {f"{seats}": local_engine(seats) for seats in (2, 4)}
+    kept = folder / "plan.json" if executor is not None or resume else None
+    chat = iq.Workload.synthetic(
+        requests=400, arrivals=iq.Poisson(4), prompt=iq.Fixed(100), output=iq.Geometric(20)
+    )
+    slo, sizes = iq.Slo(ttft_mean=0.5), range(1, 7)
+    return iq.plan(chat, slo, engines=engines, replicas=sizes, executor=executor, resume=kept)
+
+
+def local_engine(seats: int) -> iq.Engine:
+    return iq.Engine(
+        timing=iq.Constant(0.05), scheduler=iq.Sarathi(max_seqs=seats), kv=iq.KvCache.unlimited()
+    )
+
+
 @pytest.mark.filterwarnings("ignore")  # of Dask and Python about each other
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_a_dask_cluster_gives_the_same_bytes_and_survives_a_killed_worker(tmp_path: Path):
@@ -194,6 +212,9 @@ def test_a_dask_cluster_gives_the_same_bytes_and_survives_a_killed_worker(tmp_pa
     ):
         whole = iq.sweep(local_scenario(), seeds=range(2), executor=client, **GRID)
         assert content(whole) == expected
+        here, there = (planned(executor, tmp_path) for executor in (None, client))
+        assert here.probes.equals(there.probes) and here.candidates.equals(there.candidates)
+        assert planned(None, tmp_path, resume=True).runs == 0
         before = set(client.run(os.getpid).values())
         found = iq.sweep(local_scenario(tmp_path), seeds=range(2), executor=client, **GRID)
         assert (tmp_path / "killed").exists()

@@ -57,6 +57,13 @@ gpu = "a100-80gb"
 replicas = 4
 router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and replicas
 
+[cluster.autoscaler]            # optional: replicas that come and go, see `Autoscaler`
+policy = { kind = "ByQueue", requests = 12 }
+max = 8
+
+[cluster.failures]              # optional: replicas that die, see `Failures`
+mtbf_s = 86_400
+
 [run]                           # optional: the keyword arguments of `simulate`, but for progress and out
 seed = 1
 warmup = "30s"
@@ -258,7 +265,7 @@ class ScenarioFile:
         Args:
             fields: values by the path of a field, `engine.scheduler.token_budget`; an entry of a list by its
                 number, `cluster.engines.0.kv.tokens`. The table that holds a field must be in the file,
-                except `run`.
+                except `run`, `cluster`, the scheduler of an engine, and what makes replicas come and go.
 
         Raises:
             ConfigError: a path that leads nowhere.
@@ -279,6 +286,13 @@ class ScenarioFile:
             raise error.within(str(self.file), ": ") from None
 
 
+_MAY_BE_NEW = (
+    *(("", "run"), ("", "cluster"), ("engine", "scheduler")),
+    *(("cluster", "autoscaler"), ("cluster", "failures")),
+)
+"""Tables whose fields may be set where the file has none of them, and what they are in."""
+
+
 def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
     """A copy of `tables`, which holds what is left of `path`, in which that field has `value`."""
     name, rest = parts[0], parts[1:]
@@ -294,9 +308,7 @@ def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
         raise ConfigError(path, f"{before} is {tables!r}, not a table")
     if not rest:
         return {**tables, name: value}
-    if name not in tables and not (
-        path == f"run.{rest[0]}" or (before.endswith("engine") and name == "scheduler")
-    ):
+    if name not in tables and (before.split(".")[-1], name) not in _MAY_BE_NEW:
         known = nearest(name, tables) if tables else ""
         raise ConfigError(path, f"the file has no {f'{before}.' if before else ''}{name}{known}")
     return {**tables, name: _with(tables.get(name, {}), rest, value, path)}

@@ -13,7 +13,9 @@ from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
 from inferq.reports.text import listed
 from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
+from inferq.systems.autoscaler import SCALING_POLICIES, Autoscaler
 from inferq.systems.engine import Engine
+from inferq.systems.failures import Failures
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.routers import ROUTERS, Router
@@ -38,6 +40,9 @@ A100 = PiecewiseLinear(
     per_chunk_context=1.3e-9,
 )
 """What `--timing a100` means. An illustration, not a measurement: those are in timing tables."""
+
+_AUTOSCALED = "by-queue:requests=12,min=2,max=8,startup_s=60"
+_FAILING = "mtbf_s=86400,repair_s=300,retries=3, or at=600:0+900:2"
 
 TIMING_PRESETS = {"a100": "a100, an illustration: roughly a 7-8B model on one A100-80GB"}
 """The timing models with a name of their own, and how they are called on screen."""
@@ -225,6 +230,38 @@ def scheduler(text: str | None, **given: Any) -> Scheduler | dict[str, int]:
 def router(text: str) -> Router:
     """The router of `--router`, in any spelling."""
     return description("--router", text, ROUTERS)
+
+
+def autoscaler(text: str) -> Autoscaler:
+    """The autoscaler of `--autoscale`: a policy with its fields, and among them those of the autoscaler."""
+    option = "--autoscale"
+    name, _, rest = text.partition(":")
+    own = [field for field in Autoscaler.written_fields() if field != "policy"]
+    parts = rest.split(",") if rest.strip() else []
+    is_own = [part.partition("=")[0].strip() in own for part in parts]
+    policy = ",".join(part for part, its in zip(parts, is_own, strict=True) if not its)
+    fields = pairs(option, (part for part, its in zip(parts, is_own, strict=True) if its), "max=8")
+    if "max" not in fields:
+        raise ConfigError(option, f"how many replicas at most? Add max=8, as in {_AUTOSCALED}")
+    described = {field: _value(value) for field, value in fields.items()}
+    made = description(option, f"{name}:{policy}" if policy else name, SCALING_POLICIES)
+    return read_fields(option, {"policy": made.to_json(), **described}, Autoscaler)
+
+
+def failures(text: str) -> Failures:
+    """The failures of `--failures`: their fields, deaths as seconds:replica with a plus between them."""
+    option = "--failures"
+    fields: dict[str, Any] = dict(pairs(option, text.split(","), _FAILING))
+    for name, value in fields.items():
+        fields[name] = _value(value)
+    if "at" in fields:
+        deaths = [one.partition(":") for one in str(fields["at"]).split("+")]
+        fields["at"] = [[_value(seconds), _value(replica)] for seconds, _, replica in deaths]
+        if not all(isinstance(one, (int, float)) for death in fields["at"] for one in death):
+            raise ConfigError(
+                option, f"at={'+'.join(map(''.join, deaths))} is not of the form at=600:0+900:2"
+            )
+    return read_fields(option, fields, Failures)
 
 
 def think(text: str | None) -> float | DurationDistribution | None:

@@ -12,7 +12,9 @@ from inferq.reports.text import listed
 from inferq.results.costs import hourly
 from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS
+from inferq.systems.autoscaler import SCALING_POLICIES
 from inferq.systems.cluster import MOST_REPLICAS, Cluster
+from inferq.systems.engine import Engine
 from inferq.systems.prices import Prices
 from inferq.systems.routers import ROUTERS
 from inferq.timing import TIMING_MODELS
@@ -166,6 +168,21 @@ def replay(
             "round-robin unless told.",
         ),
     ] = None,
+    autoscale: Annotated[
+        str | None,
+        option(
+            "SPEC",
+            f"An autoscaler: {options.spelled(SCALING_POLICIES)}, with its fields and min, max, startup_s, "
+            "every_s, cooldown_s, as in by-queue:requests=12,min=2,max=8,startup_s=60.",
+        ),
+    ] = None,
+    failures: Annotated[
+        str | None,
+        option(
+            "FIELD=VALUE,…",
+            "When replicas die: mtbf_s=86400,repair_s=300,retries=3, or at=600:0+900:2, seconds and replica.",
+        ),
+    ] = None,
     seed: Annotated[int, option("N", "Seed of whatever is drawn.")] = 0,
     horizon: Annotated[float | None, option("SECONDS", "End the run at this instant.")] = None,
     warmup: Annotated[str, option("CUT", "Do not measure the first requests (500) or seconds (30s).")] = "0",
@@ -200,13 +217,18 @@ def replay(
     priced = Prices.of(prices)
     if replicas is not None:
         whole("--replicas", replicas, 1, MOST_REPLICAS)
-    if replicas is None and router is not None:
+    scaler = None if autoscale is None else options.autoscaler(autoscale)
+    dying = None if failures is None else options.failures(failures)
+    is_fleet = not (replicas is None and scaler is None and dying is None)
+    if router is not None and not is_fleet:
         raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")
-    system = (
-        engine
-        if replicas is None
-        else Cluster(engine, replicas=replicas, router=options.router(router or "round-robin"))
-    )
+    sent = options.router(router or "round-robin")
+    system: Engine | Cluster = engine
+    if is_fleet:
+        try:
+            system = Cluster(engine, replicas=replicas, router=sent, autoscaler=scaler, failures=dying)
+        except ConfigError as error:
+            raise error.within("--", "") from None
     trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit)
     notes: list[str] = []
     workload = adapted(

@@ -9,6 +9,7 @@ from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
 from inferq.reports.text import percent, seconds
 from inferq.results.result import Result
+from inferq.results.tables import FAILED
 from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
 
@@ -75,7 +76,7 @@ def jobs(result: Result) -> list[dict[str, Any]]:
             {
                 "workflow": name,
                 "completed": int((of_name["status"] == "finished").sum()),
-                "failed": int(of_name["status"].is_in(["rejected", "abandoned"]).sum()),
+                "failed": int(of_name["status"].is_in(FAILED).sum()),
                 "mean": took_s.mean(),
                 **quantiles,
                 "max": took_s.max(),

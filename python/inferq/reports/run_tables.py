@@ -43,15 +43,18 @@ def counts(rows: Rows) -> Grid:
     """How many requests and tokens, and how fast."""
     columns = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
     several = len(rows) > 1
+    ended = (
+        ("completed", "failed", "lost") if any(row["lost"] for _, row in rows) else ("completed", "failed")
+    )
     lines = [
         [
             *([name] if several else []),
-            *(f"{row['completed']:,}", f"{row['failed']:,}"),
+            *(f"{row[count]:,}" for count in ended),
             *(number(row[column]) for column in columns),
         ]
         for name, row in rows
     ]
-    names = ("completed", "failed", "req/s", "good/s", "output tok/s", "total tok/s")
+    names = (*ended, "req/s", "good/s", "output tok/s", "total tok/s")
     return Grid(title="", header=("class", *names) if several else names, lines=lines, texts=int(several))
 
 

@@ -18,7 +18,7 @@ Kind = Literal["bad", "beware", "good", "plain"]
 
 STABLE: Mapping[str, Kind] = {"stable": "good", "unstable": "bad", "unknown": "plain"}
 """What kind of news a verdict about a queue is."""
-_GRAVE = ("overload", "rejected", "abandoned", "nothing", "stalled", "deadline", "burst", "starving")
+_GRAVE = ("overload", "rejected", "abandoned", "lost", "nothing", "stalled", "deadline", "burst", "starving")
 """With which words findings begin that say that requests were not served, or late."""
 _ENOUGH = 0.99
 """The share of requests within their own objectives that is good news; below nine of ten it is bad."""

@@ -22,7 +22,7 @@ RATES = {
 LATENCIES = {
     f"{quantity}_{statistic}": (quantity, statistic) for quantity in QUANTITIES for statistic in STATISTICS
 }
-COUNTS = ("completed", "failed", "cached_tokens")
+COUNTS = ("completed", "failed", "lost", "cached_tokens")
 COSTS: dict[str, tuple[str, Literal["lower", "higher"]]] = {
     "gpus": ("", "lower"),
     "nodes": ("", "lower"),
@@ -35,7 +35,10 @@ COSTS: dict[str, tuple[str, Literal["lower", "higher"]]] = {
     "revenue_per_hour": ("money", "higher"),
 }
 """The columns of `Result.summary` where prices are given, after the others, with what they are counted in."""
-SUMMARY = ("completed", "failed", "duration_s", *RATES, *LATENCIES, "api_mean", "cached_tokens", "hit_rate")
+SUMMARY = (
+    *("completed", "failed", "lost", "duration_s", *RATES),
+    *(*LATENCIES, "api_mean", "cached_tokens", "hit_rate"),
+)
 """The columns of `Result.summary`, after those of its groups."""
 
 

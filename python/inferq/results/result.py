@@ -105,12 +105,12 @@ class Result:
         """One row for each job of a network that arrived by the horizon; what never happened is null.
 
         `job` (row of the workload), `workflow`, `status`, `measured`, `arrival_s`, `finish_s` (of the last
-        stage), `left_s` (`finish_s`; of a rejected or abandoned job the instant when the last of its stages
-        that arrived left), `e2e_s` (finish − arrival), `stages` (that arrived), `finished_stages`,
+        stage), `left_s` (`finish_s`; of a rejected, abandoned or lost job the instant when the last of its
+        stages that arrived left), `e2e_s` (finish − arrival), `stages` (that arrived), `finished_stages`,
         `prompt_tokens`, `output_tokens` (of the stages that arrived).
 
-        A job is rejected if one of its stages was, else abandoned if one was, finished if all have finished,
-        and else unfinished. One of which no stage has arrived yet is not measured.
+        A job is rejected if one of its stages was, else abandoned or lost if one was, finished if all have
+        finished, and else unfinished. One of which no stage has arrived yet is not measured.
 
         Raises:
             ConfigError: the run was not over a network.
@@ -472,7 +472,8 @@ class Result:
         |---|---|
         | the columns of `by` | the group, such as `"replica"`, `"stage"`, `"engine"`; groups are sorted |
         | `completed` | finished requests |
-        | `failed` | rejected and abandoned requests; the unfinished are in neither count |
+        | `failed` | rejected, abandoned and lost requests; the unfinished are in neither count |
+        | `lost` | those of them that died with their replicas |
         | `duration_s` | first arrival to last finish of all measured requests; null when nothing finished |
         | `request_throughput` | completed requests per second of `duration_s`; 0 when nothing finished |
         | `output_throughput` | output tokens of completed requests per second |

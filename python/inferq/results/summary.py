@@ -11,7 +11,7 @@ from inferq._lazy import NDArray, np, pl
 from inferq.checks import not_negative
 from inferq.errors import ConfigError
 from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
-from inferq.results.tables import STATUSES, Columns, RunTables
+from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed
 from inferq.workload.columns import nearest
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
@@ -70,7 +70,7 @@ def summary(
     named, groups, count = _grouped(tables.rows(keys, values.rows) if keys else None, values.height)
 
     status = values["status"]
-    finished, rejected, abandoned = (status == STATUSES.index(name) for name in STATUSES[:3])
+    finished, failed, lost = (status == STATUSES.index("finished"), has_failed(status), status == LOST)
     good = in_time(tables, slo, values)
 
     def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
@@ -84,7 +84,8 @@ def summary(
     completed, outputs = total(finished), total(finished, values["output_tokens"])
     table: dict[str, Any] = {
         "completed": completed.astype(np.int64),
-        "failed": total(rejected | abandoned).astype(np.int64),
+        "failed": total(failed).astype(np.int64),
+        "lost": total(lost).astype(np.int64),
         "duration_s": pl.Series([duration_s] * count, dtype=pl.Float64),
         "request_throughput": completed / span_s,
         "output_throughput": outputs / span_s,

@@ -19,6 +19,9 @@ from inferq.workload.parts import Scanned
 Columns = Mapping[str, "NDArray[Any]"]
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished", "lost")
+LOST = STATUSES.index("lost")
+FAILED = ("rejected", "abandoned", "lost")
+"""How a request leaves that does not finish."""
 
 EVENTS = ("asked", "ready", "drains", "ended", "died")
 """What can happen to a replica, in the order of the codes of the core."""
@@ -50,6 +53,13 @@ _ABSENT = {
 }
 FRAMES = ("tbt", "timeline", "block_operations", *_ABSENT)
 """The frames of a result besides `requests`: each an attribute of `RunTables`, and a file of that name."""
+
+
+def has_failed(status: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which requests have left without their last token, by the codes of their statuses."""
+    codes = [STATUSES.index(name) for name in FAILED]
+    found: NDArray[np.bool_] = np.isin(status, codes)
+    return found
 
 
 def _empty(kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:

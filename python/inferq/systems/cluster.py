@@ -115,7 +115,7 @@ class Cluster(Description):
             if replica >= self.places:
                 raise ConfigError(
                     f"failures.at[{place}]",
-                    f"replica {replica} does not exist: there are {self.places}, counted from 0",
+                    f"replica {replica} does not exist: they go from 0 to {self.places - 1}",
                 )
 
     def to_json(self) -> dict[str, Any]:

@@ -98,12 +98,12 @@ class Jobs:
         # a job whose first stages are still delayed has no request yet
         by_then = int(np.searchsorted(arrival_s, math.inf if horizon_s is None else horizon_s, "right"))
         count = max(seen, by_then)
-        finished, rejected, abandoned, unfinished = (
-            np.bincount(job[requests["status"] == code], minlength=count) for code in range(4)
+        finished, rejected, abandoned, unfinished, lost = (
+            np.bincount(job[requests["status"] == code], minlength=count) for code in range(5)
         )
         arrived = np.bincount(job, minlength=count)
         whole = finished == np.diff(self.first)[:count]
-        status = np.select([rejected > 0, abandoned > 0, whole], [1, 2, 0], 3).astype(np.uint8)
+        status = np.select([rejected > 0, abandoned > 0, lost > 0, whole], [1, 2, 4, 0], 3).astype(np.uint8)
 
         last_s = np.full(count, -math.inf)
         left_s = requests["left_s"]

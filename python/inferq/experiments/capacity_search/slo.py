@@ -43,9 +43,9 @@ class Slo:
     workload, which each request meets or misses.
 
     A request that fails has no latency, and a service that turns slow requests away would look fast. So the
-    share of the measured requests that are rejected, abandoned, or unfinished at the `horizon_s` of a run is
-    an objective as well, with the limit 0 unless told. Under a horizon, `cooldown` leaves out those that came
-    too late to finish. With a higher limit the latencies are those of the requests that have them.
+    share of the measured requests that are rejected, abandoned, lost, or unfinished at the `horizon_s` of a
+    run is an objective as well, with the limit 0 unless told. Under a horizon, `cooldown` leaves out those
+    that came too late to finish. With a higher limit the latencies are those of the requests that have them.
 
     Over a `Network`, `e2e` and the failed are those of jobs, the other latencies those of their stages.
 

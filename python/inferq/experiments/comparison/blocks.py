@@ -41,7 +41,7 @@ from inferq.results.costs import SECONDS_OF_HOUR, Bill, paid
 from inferq.results.metric import Metric
 from inferq.results.result import Result
 from inferq.results.summary import in_time
-from inferq.results.tables import STATUSES
+from inferq.results.tables import STATUSES, has_failed
 from inferq.systems.prices import Prices
 
 COUNTS = (16, 8)
@@ -249,7 +249,7 @@ def _of_ratio(
 ) -> NDArray[np.float64] | None:
     """The pseudo-values of a share of requests, or of something per second."""
     columns = result._tables.requests
-    finished, rejected, abandoned = (columns["status"] == STATUSES.index(name) for name in STATUSES[:3])
+    finished, failed = columns["status"] == STATUSES.index("finished"), has_failed(columns["status"])
 
     def total(which: NDArray[np.bool_], *weights: str) -> NDArray[np.float64]:
         """The sum over the requests of each block, of 1 or of some columns."""
@@ -258,7 +258,7 @@ def _of_ratio(
         return np.bincount(block[rows], each, minlength=count).astype(np.float64)
 
     if metric.name == "failed_share":
-        upper, lower = total(rejected | abandoned), total(finished | rejected | abandoned)
+        upper, lower = total(failed), total(finished | failed)
     elif metric.name == "hit_rate":
         if not result.has_prefix_cache:
             return None

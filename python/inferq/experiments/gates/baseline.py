@@ -25,6 +25,9 @@ DEFAULT_FILE = "inferq-baseline.json"
 
 _REMEDY = "take it from version control, or remove it and make it anew"
 
+_LONGEST = 80
+"""So many characters of a value are shown where a description has changed."""
+
 _UNEQUAL = {
     "requests_sha256": "the requests differ",
     "seeds": "the seeds differ",
@@ -86,11 +89,12 @@ class Record:
         lines = []
         for path in sorted({*before, *after}):
             if path not in before:
-                lines.append(f"{path}: {json.dumps(after[path])} (new)")
+                lines.append(f"{path}: {_told(after[path])} (new)")
             elif path not in after:
-                lines.append(f"{path}: {json.dumps(before[path])} (gone)")
+                lines.append(f"{path}: {_told(before[path])} (gone)")
             elif before[path] != after[path]:
-                lines.append(f"{path}: {json.dumps(before[path])} → {json.dumps(after[path])}")
+                ours, theirs = _told(before[path]), _told(after[path])
+                lines.append(f"{path}: {ours} → {theirs if theirs != ours else f'{theirs}, others'}")
         return lines
 
 
@@ -146,6 +150,18 @@ def _written(value: object, indent: str = "", key: str = "") -> str:
     if isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
         return "[\n" + ",\n".join(f"{deeper}{_written(one, deeper)}" for one in value) + f"\n{indent}]"
     return json.dumps(plain(value), sort_keys=True, allow_nan=False)
+
+
+def _told(value: object) -> str:
+    """A value as JSON; a long list, such as the times of a table, by how many it has."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{_count(value):,} values" if isinstance(value, list) else f"{text[: _LONGEST - 1]}…"
+
+
+def _count(value: object) -> int:
+    return sum(map(_count, value)) if isinstance(value, list) else 1
 
 
 def _brief(value: object) -> str:

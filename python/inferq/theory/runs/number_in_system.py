@@ -8,6 +8,7 @@ from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.results.result import Result
+from inferq.results.tables import FAILED
 from inferq.workload.dependencies import of_sessions
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
@@ -173,7 +174,7 @@ def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
         )
         .select("id", "chain", pl.len().over("chain").alias("turns"))
     )
-    failed = pl.col("status").is_in(["rejected", "abandoned"]).any()
+    failed = pl.col("status").is_in(FAILED).any()
     gone = pl.col("left_s").is_not_null().all() & ((pl.len() == pl.col("turns").first()) | failed)
     joined = rows.join(turns, on="id", how="left", maintain_order="left").sort(
         "arrival_s", maintain_order=True
