@@ -429,6 +429,43 @@ def test_a_wrong_fleet_on_the_command_line_is_one_line(given: list[str], said: s
     assert error("replay", AZURE, *given).startswith(said)
 
 
+PLAN = ("plan", AZURE, "--model", "llama-3.1-8b", "--tp", "1", "--most-replicas", "4")
+
+
+def test_a_plan_with_a_spare_and_a_schedule(tmp_path: Path):
+    asked = ["--gpus", "h200", "--rate", "30", "--slo", "ttft_p99=1", "--spare", "1"]
+    out = tmp_path / "fleet.toml"
+    shown = run(*PLAN, *asked, "--schedule", "5", "--startup", "1", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    for said in ("one of 2 replicas dies when it", "replica-hours against", "from   requests/s   replicas"):
+        assert said in shown.stdout
+    assert run("simulate", str(out)).exit_code == 0
+
+
+def test_a_plan_that_nothing_keeps_says_what_comes_nearest_and_which_bound_forbids_more():
+    shown = run(*PLAN, "--gpus", "h200,l4", "--slo", "tpot_p50=0.0045")
+    assert shown.exit_code == 1
+    assert "no fleet was found that keeps" in shown.stdout and "nearest comes" in shown.stdout
+    assert "is below the shortest iteration" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--slo", "ttft_p99=1", "--gpus", ","], "gpus: there is nothing to choose from"),
+        (["--slo", "ttft_p99=1", "--gpus", "h200", "--schedule", "0"], "--schedule: must be above 0"),
+        (["--slo", "ttft_p99=1", "--gpus", "h200", "--startup", "3"], "--startup: of which schedule?"),
+        (["--slo", "ttft_p99=1", "--gpus", "h200", "--prices", "PRICES"], "prices.gpu_hour.h200: no price"),
+        (["--slo", "ttft_p99=1", "--gpus", "l4", "--model", "llama-3.1-70b"], "gpus: nothing fits"),
+    ],
+)
+def test_a_wrong_plan_on_the_command_line_is_one_line(given: list[str], said: str, tmp_path: Path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[gpu_hour]\nl40s = 0.9\n")
+    given = [str(prices) if one == "PRICES" else one for one in given]
+    assert error(*PLAN, *given).startswith(said)
+
+
 def test_replay_of_a_model_on_a_gpu_is_the_engine_of_the_package(tmp_path: Path):
     import inferq as iq
 

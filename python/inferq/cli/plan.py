@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from inferq.checks import not_negative, positive
 from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
 from inferq.experiments.plans.plan import plan as cheapest
-from inferq.reports.plan_tables import candidates, frontier
+from inferq.reports.plan_tables import candidates, frontier, windows
 from inferq.reports.report import checked
 from inferq.reports.report import report as write_report
 from inferq.results.files import check_writable, write_text
@@ -84,6 +85,11 @@ def plan(
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Say what 10 % more or less would change.")
     ] = False,
+    schedule: Annotated[
+        float | None,
+        option("SECONDS", "Say too how many replicas each part of the time needs, 3600 for each hour."),
+    ] = None,
+    startup: Annotated[float, option("SECONDS", "With --schedule: until a replica serves.")] = 0,
     page: Annotated[Path | None, option("FILE", "Write a page about it (.html).")] = None,
     out: Annotated[Path | None, option("FILE", "Write the fleet as a scenario, for gate (.toml).")] = None,
 ) -> None:
@@ -101,6 +107,11 @@ def plan(
         check_writable(out)
     if scheduler is not None and token_budget is not None:
         raise ConfigError("--token-budget", "schedulers are given; put it there: VllmV1:token_budget=4096")
+    if schedule is None and startup:
+        raise ConfigError("--startup", "of which schedule? Give --schedule too")
+    for name, seconds in (("--schedule", schedule), ("--startup", startup)):
+        if seconds is not None:
+            (positive if name == "--schedule" else not_negative)(name, seconds)
     trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit)
     notes: list[str] = []
     workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
@@ -128,6 +139,8 @@ def plan(
         resume=resume,
         tell=show.tell,
     )
+    if schedule is not None and answer.fleet is not None:
+        answer = replace(answer, scheduled=answer.schedule(schedule, startup_s=startup))
     answer = replace(answer, command=shlex.join(["inferq", *sys.argv[1:]]))
     if gathered.is_on():
         gathered.value("candidates", answer.candidates.to_dicts())
@@ -137,6 +150,9 @@ def plan(
     for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
         show.lines(["", grid.title])
         show.grid(grid)
+    if answer.scheduled is not None:
+        show.paragraphs(answer.scheduled.explain().splitlines())
+        show.grid(windows(answer, _MOST_ROWS))
     if sensitivity and answer.fleet is not None:
         show.paragraphs(_changes(answer))
     if page is not None:

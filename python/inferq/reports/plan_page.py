@@ -8,7 +8,7 @@ from typing import Literal
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.reports.document import HEADS, Chapter, Document, Grid, Note, Picture, cut
 from inferq.reports.plan_charts import of_frontier
-from inferq.reports.plan_tables import candidates, frontier
+from inferq.reports.plan_tables import candidates, frontier, windows
 from inferq.reports.text import counted, number, percent, sentence
 
 _MOST_ROWS = 200
@@ -71,6 +71,12 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
         for one in plan.fates.ordered(_MOST_REASONS + 1)
         if one.kind != "cheapest"
     ]
+    if plan.scheduled is not None:
+        yield Chapter(
+            title="A load that changes",
+            text=" ".join(map(sentence, plan.scheduled.explain().splitlines())),
+            grids=(windows(plan, _MOST_ROWS),),
+        )
     yield Chapter(
         title="What rules the others out",
         grids=(candidates(plan, _MOST_ROWS),),

@@ -54,6 +54,26 @@ def frontier(plan: FleetPlan) -> Grid:
     )
 
 
+def windows(plan: FleetPlan, most: int) -> Grid:
+    """How many replicas each window of the plan's schedule needs."""
+    assert plan.scheduled is not None
+    rows = plan.scheduled.frame.rows(named=True)
+    lines = [
+        [
+            *(amount(row["start_s"], "s"), number(row["rate_per_s"]), number(row["replicas"])),
+            *[number(row["gpus"]), number(row["cost"])][: len(_costs(plan))],
+        ]
+        for row in rows[:most]
+    ]
+    return Grid(
+        title="",
+        header=["from", "requests/s", "replicas", *_costs(plan)],
+        lines=lines,
+        texts=0,
+        note=f"{len(rows) - most:,} more are in `schedule().frame`." if len(rows) > most else "",
+    )
+
+
 def _costs(plan: FleetPlan) -> list[str]:
     """The columns of what a fleet costs: without prices its GPUs are the cost."""
     return ["GPUs"] if plan.prices is None else ["GPUs", plan.unit]

@@ -15,6 +15,7 @@ from inferq.experiments.plans.fate import Fate, Fates
 from inferq.experiments.plans.probing import Prober, Trial
 from inferq.experiments.plans.schedule import Schedule, schedule
 from inferq.experiments.plans.sensitivity import sensitivity
+from inferq.experiments.plans.simulated import Death, death_of
 from inferq.experiments.plans.standing import Standings
 from inferq.experiments.plans.toml import scenario_as_toml
 from inferq.reports.text import amount, counted, number, percent
@@ -61,6 +62,8 @@ class FleetPlan:
     runs: int
     output_tokens_mean: float
     """Of a request."""
+    scheduled: Schedule | None = None
+    """A schedule that the page shows too: `dataclasses.replace(plan, scheduled=plan.schedule(3600))`."""
     command: str = ""
     """The command line that made it; empty where it was made in Python."""
     scenario: str
@@ -111,6 +114,20 @@ class FleetPlan:
         if self.prices is None or self.answer is None:
             return None
         return replace(self.prices, card=self.answer.candidate.card)
+
+    @cached_property
+    def death(self) -> Death | None:
+        """What becomes of the planned fleet when one replica dies while it has the most to do, for good.
+
+        Its requests are sent to the others, and computed once more (see `Failures`); the objectives are held
+        against all requests of these runs, one of each seed. So `spare=1` is proved, or shown not to be
+        enough. None where nothing keeps the SLO, or prefill and decode are on replicas apart, which do not
+        fail.
+
+        Raises:
+            SimulationError: a run that cannot go on.
+        """
+        return death_of(self)
 
     @property
     def undecided(self) -> tuple[Fate, ...]:
@@ -317,6 +334,8 @@ class FleetPlan:
         ]
         if answer.trial is not None:
             lines.append(f"risk: {answer.trial.worst}")
+        if self.spare and not self.stopped and self.death is not None:
+            lines.append(str(self.death))
         second = self.runner_up
         if second is not None and second.units is not None:
             lines.append(f"runner-up: {self.name(second.candidate, second.units)}, {second.why}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import np, pl
 from inferq.checks import not_negative, positive
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import measured
+from inferq.experiments.capacity_search.slo import Objective, measured
 from inferq.experiments.plans.candidate import Candidate
+from inferq.experiments.plans.simulated import Followed, followed
 from inferq.experiments.replication import at_once
 from inferq.reports.text import amount, counted, number, percent
 from inferq.simulation.progress import Progress
@@ -55,6 +57,12 @@ class Schedule:
     """Of a replica, an hour or in GPUs."""
     startup_s: float
     spare: int
+    workload: Workload
+    """All requests, as they come."""
+    objectives: tuple[Objective, ...]
+    seed: int
+    options: Mapping[str, Any]
+    """Of the runs."""
 
     @property
     def peak(self) -> int | None:
@@ -154,11 +162,9 @@ class Schedule:
         starts = {max(0.0, one.start_s - lead) for one in self.windows for lead in (0.0, lead_s)}
         steps: list[tuple[float, int]] = []
         for at_s in sorted(starts):
-            needed = max(
-                ((one.units or 0) + self.spare) * self.candidate.replicas_of_unit
-                for one in self.windows
-                if one.start_s - lead_s <= at_s < one.end_s
-            )
+            first = bisect_right(self.windows, at_s, key=lambda one: one.end_s)
+            last = bisect_right(self.windows, at_s, key=lambda one: one.start_s - lead_s)
+            needed = max((one.units or 0) + self.spare for one in self.windows[first:last])
             if not steps or steps[-1][1] != needed:
                 steps.append((at_s, needed))
         counts = [count for _, count in steps]
@@ -166,6 +172,19 @@ class Schedule:
             BySchedule(steps), min=min(counts), max=max(counts), startup_s=self.startup_s, every_s=every_s
         )
         return replace(fixed, replicas=counts[0], autoscaler=scaler)
+
+    @cached_property
+    def followed(self) -> Followed | None:
+        """What simulation says of it: `cluster()` over all requests, beside the fleet for the peak.
+
+        So what is saved, and whether the SLO holds while replicas come and go, is measured; a window by
+        itself begins with empty replicas and knows of no change. None where a window has no number of
+        replicas, or prefill and decode are on replicas apart.
+        """
+        fixed = None if self.peak is None else self.candidate.system(self.peak)
+        if not isinstance(fixed, Cluster):
+            return None
+        return followed(self.cluster(), fixed, self.workload, self.objectives, self.seed, self.options)
 
     def explain(self) -> str:
         """The peak, what the schedule takes, and what it saves, a line each."""
@@ -189,6 +208,8 @@ class Schedule:
         lines.append(
             f"started {amount(self.startup_s, 's')} before they are needed; those that go finish first"
         )
+        if self.followed is not None:
+            lines.append(str(self.followed))
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -246,6 +267,10 @@ def schedule(plan: FleetPlan, every_s: float, startup_s: float, workload: object
         unit_cost=standing.unit_cost,
         startup_s=startup_s,
         spare=plan.spare,
+        workload=Workload(whole),
+        objectives=plan.prober.objectives,
+        seed=plan.seeds[0],
+        options=plan.prober.options,
     )
 
 
