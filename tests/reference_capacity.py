@@ -1,7 +1,8 @@
 """What must happen where replicas come and go, said plainly from the rules in DESIGN.md.
 
-One pool of alike replicas before which a router stands, with an autoscaler, told deaths, or both. One replica
-is `reference.py`'s; routers, sessions and the order of an instant are `reference_fleet.py`'s.
+One pool of alike replicas before which a router stands, with an autoscaler, told deaths, drains and starts,
+or both. One replica is `reference.py`'s; routers, sessions and the order of an instant are
+`reference_fleet.py`'s.
 """
 
 import math
@@ -183,7 +184,9 @@ class Shifting(Fleet):
         if self.scaler:
             self.policy, self.every = Policy(self.scaler["policy"]), exact(self.scaler["every_s"])
             self.next_look = self.every
-        self.deaths = sorted((exact(at), which) for at, which in self.failures["at"]) if self.failures else []
+        kinds = ("at", "drains", "starts")
+        told = [(name, *one) for name in kinds for one in (self.failures or {}).get(name, ())]
+        self.told = sorted((exact(at), kinds.index(name), name, which) for name, at, which in told)
         for at in range(pool["replicas"]):
             self.open(at)
 
@@ -222,12 +225,15 @@ class Shifting(Fleet):
     # What happens to places at an instant.
 
     def change(self) -> None:
-        dying = []
-        while self.deaths and self.deaths[0][0] <= self.now:
-            _, which = self.deaths.pop(0)
-            dying += [which] if self.places[which].state in ("starting", "open", "draining") else []
-        for at in sorted(dying):
-            self.die(at)
+        while self.told and self.told[0][0] <= self.now:
+            _, _, what, which = self.told.pop(0)
+            state = self.places[which].state
+            if what == "at" and state in ("starting", "open", "draining"):
+                self.die(which)
+            elif what == "drains" and state in ("starting", "open", "broken"):
+                self.withdraw(which)
+            elif what == "starts" and state in ("closed", "broken"):
+                self.ask(which)
         for at, place in enumerate(self.places):
             if place.until == self.now and place.state == "broken":
                 self.ask(at)
@@ -276,12 +282,16 @@ class Shifting(Fleet):
         cool = self.changed is None or self.changed + exact(self.scaler["cooldown_s"]) <= self.now
         if wanted < there and cool:
             for at in (starting[::-1] + open_[::-1])[: there - wanted]:
-                if at in open_:
-                    self.places[at].state = "draining"
-                    self.note(at, "drains")
-                else:
-                    self.close(at, "ended")
+                self.withdraw(at)
                 self.changed = self.now
+
+    def withdraw(self, at: int) -> None:
+        """One that serves drains; one that only comes does not come."""
+        if self.places[at].state == "open":
+            self.places[at].state = "draining"
+            self.note(at, "drains")
+        else:
+            self.close(at, "ended")
 
     # The order of an instant.
 
@@ -347,9 +357,10 @@ class Shifting(Fleet):
     def coming(self, until: int = NEVER) -> int:
         """When something happens next, of arrivals those up to the horizon."""
         others = min(self.going_on() + [r.due for r in self.everyone if not r.arrived and r.due <= until])
-        changes = [place.until for place in self.places] + [self.deaths[0][0] if self.deaths else NEVER]
+        changes = [place.until for place in self.places] + [self.told[0][0] if self.told else NEVER]
         change = min(changes + ([self.next_look] if self.scaler else []))
-        is_awaited = self.line and (self.scaler or self.which("starting", "broken"))
+        is_told = any(what == "starts" for _, _, what, _ in self.told)
+        is_awaited = self.line and (self.scaler or self.which("starting", "broken") or is_told)
         return change if change <= others and (others < NEVER or is_awaited) else others
 
     def run_all(self, horizon: int) -> Outcome:

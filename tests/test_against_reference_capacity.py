@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 import inferq as iq
+from inferq.simulation.live import Live
+from inferq.systems.failures import COMMANDS
 
 from . import reference_capacity
 from .agreement import assert_batches, assert_calls, frame, seconds
@@ -72,9 +77,14 @@ def _pool(rng: random.Random, kind: str, rows: list[Described]) -> Described:
     if what != "scaler":
         places = scaler["max"] if scaler else replicas
         grid = rng.choice([0.001, 0.01, 0.0062])
-        at = {(round(rng.randint(0, 60) * grid, 9), rng.randrange(places)) for _ in range(rng.randint(1, 6))}
+
+        def told(most: int) -> list[list[float]]:
+            one = {(round(rng.randint(0, 60) * grid, 9), rng.randrange(places)) for _ in range(most)}
+            return [list(pair) for pair in sorted(one)]
+
         failures = {
-            "at": [list(one) for one in sorted(at)],
+            "at": told(rng.randint(1, 6)),
+            **({name: told(rng.randint(1, 4)) for name in ("drains", "starts") if rng.random() < 0.4}),
             "repair_s": rng.choice([None, 0, 0.01, 0.05, 1.0]),
             "retries": rng.choice([0, 1, 1, 3]),
         }
@@ -136,3 +146,60 @@ def test_deaths_by_chance_are_exponential_from_the_opening_on() -> None:
             elif event == "died":
                 uniform = ((word(11, 18, place, life - 1) >> 12) + 0.5) / 2**52
                 assert at_s == pytest.approx(opened - 20.0 * math.log(uniform), abs=1e-9)
+
+
+@grouped(seed=seeds(60))
+def test_what_replicas_are_told_while_a_run_goes_on_is_what_its_failures_say(seed: int) -> None:
+    """Rows and commands are fed at their instants, with looks in between; the whole run is the same."""
+    rng = chance(f"told {seed}")
+    engine = iq.Engine(
+        timing=iq.PiecewiseLinear(base=0.01, per_token=1e-3, knee=8),
+        scheduler=rng.choice(
+            [iq.Sarathi(token_budget=32, max_seqs=4), iq.VllmV1(max_seqs=3), iq.Orca(max_seqs=2)]
+        ),
+        kv=iq.KvCache(tokens=rng.choice([160, 4096]), block=8, prefix_cache=rng.choice([None, "blocks"])),
+    )
+    scaler = iq.Autoscaler(iq.ByQueue(2), min=1, max=3, every_s=0.05, startup_s=rng.choice([0, 0.08]))
+    known = iq.Failures(at=[(0.3, 0)], repair_s=rng.choice([None, 0.1]), retries=rng.choice([0, 1, 9]))
+    system = iq.Cluster(
+        engine,
+        replicas=rng.randint(1, 3) if (scaled := rng.random() < 0.4) else 3,
+        router=rng.choice([iq.RoundRobin(), iq.LeastRequests(), iq.BySession(), iq.LeastKv()]),
+        autoscaler=scaler if scaled else None,
+        failures=rng.choice([None, known]),
+    )
+    at = sorted(rng.sample(range(10**9), rng.randint(3, 40)))
+    rows = [(ns, rng.randint(1, 60), rng.randint(1, 20), rng.randint(0, 4)) for ns in at]
+    asked = [
+        (rng.randrange(10**9), rng.choice(["die", "drain", "start"]), rng.randrange(3))
+        for _ in range(rng.randint(1, 8))
+    ]
+    parts: list[dict[str, Any]] = []
+    live = Live(system, sessions=True, takes_commands=True, take=parts.append, batches=True)
+    told: dict[str, list[tuple[float, int]]] = {"die": [], "drain": [], "start": []}
+    sessions: dict[int, int] = {}
+    seen = 0
+    for ns, what, *numbers in sorted(
+        [(row[0], "row", *row[1:]) for row in rows] + asked, key=lambda one: one[0]
+    ):
+        if rng.random() < 0.7:
+            live.advance(seen := rng.randint(seen, ns))
+        if what == "row":
+            prompt, output, session = numbers
+            live.arrive(ns, prompt, output, session=sessions.setdefault(session, len(sessions)))
+        else:
+            told[what].append((live.tell(numbers[0], what, ns), numbers[0]))
+    tables = live.finish()[1]
+    all_ = {} if system.failures is None else system.failures.to_json()
+    all_ |= {name: [*all_.get(name, []), *told[what]] for what, name in COMMANDS.items()}
+    columns = zip(*rows, strict=True)
+    names = ("arrival_s", "prompt_tokens", "output_tokens", "session_id")
+    frame_ = pl.DataFrame(dict(zip(names, map(list, columns), strict=True)))
+    workload = iq.Workload(frame_.with_columns(pl.col("arrival_s") / 10**9))
+    whole = iq.simulate(workload, replace(system, failures=iq.Failures.from_json(all_)), batches=True)
+    for column in parts[0].keys() - {"class"}:
+        left = np.concatenate([part[column] for part in parts])
+        np.testing.assert_array_equal(left, whole._tables.requests[column], err_msg=column)
+    for table in ("batches", "fleet_events"):
+        for column, values in tables[table].items():
+            np.testing.assert_array_equal(values, getattr(whole._tables, table)[column], err_msg=column)

@@ -47,6 +47,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: iq.Failures(), "nothing dies"),
     (lambda: iq.Failures(at=[(-1, 0)]), r"at\[0\]"),
     (lambda: iq.Failures(at=[(1, 0), (1, 0)]), "dies twice"),
+    (lambda: iq.Failures(drains=[(1, -1)]), r"drains\[0\]"),
+    (lambda: iq.Failures(starts=[(1, 0), (1, 0)]), "starts twice"),
     (lambda: iq.Failures(mtbf_s=0), "mtbf_s"),
     (lambda: iq.Failures(mtbf_s=9, repair_s=-1), "repair_s"),
     (lambda: iq.Failures(mtbf_s=9, retries=-1), "retries"),
@@ -54,6 +56,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (
         lambda: _cluster(replicas=2, failures=iq.Failures(at=[(1, 2)])),
         r"failures.at\[0\]: replica 2 does not",
+    ),
+    (
+        lambda: _cluster(replicas=2, failures=iq.Failures(drains=[(1, 0), (2, 2)])),
+        r"failures.drains\[1\]: replica 2 does not",
     ),
     (lambda: iq.Cluster([ENGINE, ENGINE], autoscaler=SCALER), "autoscaler: starts replicas of one engine"),
     (lambda: _cluster(autoscaler=3), "autoscaler"),

@@ -49,7 +49,10 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "scaling policy" => parse::<ScalingConfig>(description).and_then(|policy| policy.build().map(drop)),
         "failures" => {
             // How many replicas there are is known where they are used.
-            parse::<FailuresDescription>(description).and_then(|failures| failures.build(0, usize::MAX).map(drop))
+            parse::<FailuresDescription>(description).and_then(|failures| {
+                failures.check()?;
+                failures.build(0, usize::MAX).map(drop)
+            })
         }
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|one| one.check()),

@@ -1,8 +1,9 @@
 //! A run that is fed while it goes on: rows in as they come, tokens out as they fall, the results at the end.
 
-use inferq_core::clock::{Instant, NANOSECOND};
+use inferq_core::clock::{Instant, NANOSECOND, attoseconds};
 use inferq_core::engine::parse;
 use inferq_core::error::{Error, Result};
+use inferq_core::failures::Command;
 use inferq_core::results::{Sample, Status};
 use inferq_core::simulation::{Live, News, Options, Tokens};
 use pyo3::exceptions::PyValueError;
@@ -98,6 +99,19 @@ impl PyLive {
     /// A client takes a request back at an instant that has not come. Says whether the request was still here.
     fn cancel(&self, py: Python, request: u32, at_ns: u64) -> PyResult<bool> {
         self.with(py, |running| running.live.cancel(request, Instant::from_nanoseconds(at_ns)))
+    }
+
+    /// A replica dies, drains or starts at an instant that has not come.
+    fn tell(&self, py: Python, replica: usize, at_s: f64, what: &str) -> PyResult<()> {
+        self.with(py, |running| {
+            let what = match what {
+                "die" => Command::Die,
+                "drain" => Command::Drain,
+                "start" => Command::Start,
+                _ => return Err(Error::config("what", format!("{what}: must be die, drain or start"))),
+            };
+            running.live.tell(replica, Instant(attoseconds(at_s, "at_s")?), what)
+        })
     }
 
     /// Lets happen all that happens before so many nanoseconds.

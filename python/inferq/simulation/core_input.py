@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferq._lazy import NDArray, np, pl
@@ -25,10 +26,18 @@ ONE_CLASS = "default"
 
 
 class Crossing:
-    """A system on its way to the core, and how the requests get there."""
+    """A system on its way to the core, and how the requests get there.
 
-    def __init__(self, system: System, columns: Sequence[str]) -> None:
+    Args:
+        system: the system.
+        columns: those of the workload.
+        takes_commands: whether replicas of a cluster may be told to die, to drain and to start.
+    """
+
+    def __init__(self, system: System, columns: Sequence[str], *, takes_commands: bool = False) -> None:
         self.pools: Sequence[Pool] = pools_of(system)
+        if takes_commands:
+            self.pools = [replace(pool, takes_commands=True) for pool in self.pools]
         self.control = system.to_json() if isinstance(system, GateAndRoute) else None
         self._alone = isinstance(system, Engine)
         by_session = any(isinstance(one.router, BySession) for one in self.pools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class Live:
     Args:
         system: an `Engine`, a `Cluster` or a `Disaggregated`.
         sessions: whether requests say to which session they belong.
+        takes_commands: whether replicas may be told to die, to drain and to start: those of a `Cluster` whose
+            engines have one `max_model_len` and one `first_token`.
         take: gets the columns of `Result.requests` of requests that have left, in the order of their ids.
         options: of `simulate`: `seed`, `timeline_s`, `iterations`, `batches`.
 
@@ -87,12 +90,13 @@ class Live:
         system: System,
         *,
         sessions: bool = False,
+        takes_commands: bool = False,
         take: Callable[[Columns], object] = lambda _: None,
         **options: Any,
     ) -> None:
         if isinstance(system, (Network, GateAndRoute)):
             raise ConfigError(system.name_of_kind, "cannot be fed while it runs")
-        crossing = Crossing(system, ["session_id"] if sessions else [])
+        crossing = Crossing(system, ["session_id"] if sessions else [], takes_commands=takes_commands)
         self.pools: Sequence[Pool] = crossing.pools
         self._has_keys = keys(self.pools, pl.DataFrame(), None) is not None
         self.knows_prefixes = crossing.knows_prefixes
@@ -162,6 +166,20 @@ class Live:
             Whether it was still here: then its `cancel_s` in the workload is that instant, from its arrival.
         """
         return self._run.cancel(request, at_ns)
+
+    def tell(self, replica: int, what: str, at_ns: int) -> float:
+        """A replica is told to `"die"`, `"drain"` or `"start"` at an instant that has not come.
+
+        Returns:
+            When, in seconds: in the `Failures` of a cluster that is simulated it is the same instant.
+
+        Raises:
+            ConfigError: replicas that stay, or one that is told the same already.
+        """
+        # A float may lie before the nanosecond that it stands for; the next one does not.
+        at_s = math.nextafter(at_ns / NANOSECONDS, math.inf)
+        self._run.tell(replica, at_s, what)
+        return at_s
 
     def advance(self, until_ns: int) -> News:
         """Let happen all that happens before an instant, and tell of it.

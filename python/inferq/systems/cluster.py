@@ -10,7 +10,7 @@ from inferq.description import Description, plain, read_fields
 from inferq.errors import ConfigError
 from inferq.systems.autoscaler import Autoscaler
 from inferq.systems.engine import Engine
-from inferq.systems.failures import Failures
+from inferq.systems.failures import COMMANDS, Failures
 from inferq.systems.routers import ROUTERS, RoundRobin, Router
 
 MOST_REPLICAS = 65_536
@@ -111,12 +111,13 @@ class Cluster(Description):
             raise ConfigError(
                 "replicas", f"must be from {scaler.min} to {scaler.max} as the autoscaler's, is {replicas}"
             )
-        for place, (_, replica) in enumerate(() if self.failures is None else self.failures.at):
-            if replica >= self.places:
-                raise ConfigError(
-                    f"failures.at[{place}]",
-                    f"replica {replica} does not exist: they go from 0 to {self.places - 1}",
-                )
+        for name in () if self.failures is None else COMMANDS.values():
+            for place, (_, replica) in enumerate(getattr(self.failures, name)):
+                if replica >= self.places:
+                    raise ConfigError(
+                        f"failures.{name}[{place}]",
+                        f"replica {replica} does not exist: they go from 0 to {self.places - 1}",
+                    )
 
     def to_json(self) -> dict[str, Any]:
         """The cluster as JSON-ready values, with its `kind`; the inverse of `from_json`.

@@ -1,4 +1,4 @@
-"""Replicas that die."""
+"""Replicas that die, and those that are told to drain or to start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from inferq.description import Description, fields_of, read_fields
 from inferq.errors import ConfigError
 from inferq.systems.autoscaler import pairs
 
+RETRIES = 3
+"""How often a request is sent again where nothing else is said."""
 _MOST_RETRIES = 2**32 - 1
+COMMANDS = {"die": "at", "drain": "drains", "start": "starts"}
+"""What replicas are told, and the field that says when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures(Description):
-    """When replicas of a cluster die, and what becomes of their requests.
+    """When replicas of a cluster die, drain or are started, and what becomes of their requests.
 
     A replica dies at the instants of `at`, and where `mtbf_s` is given at the end of an exponential time
     after it opened, drawn from the seed of the run by the replica and how often it has opened. Iterations
@@ -29,6 +33,10 @@ class Failures(Description):
     that have no replica, because none is open, wait for one in the order of their ids; patience goes on until
     the first admission. Where none will ever open they stay unfinished, and a finding says so.
 
+    A replica that is told to drain takes no further request, and ends with the last that it has; one that is
+    told to start comes where none is, after the `startup_s` of an autoscaler if there is one. At one instant
+    replicas die, then drain, then start.
+
     Source: requests that migrate with their tokens, as in NVIDIA Dynamo's fault tolerance
         (docs.nvidia.com/dynamo, "Request migration").
 
@@ -40,10 +48,12 @@ class Failures(Description):
         repair_s: seconds until a dead replica is started again, 0 or above; None: never, but an autoscaler
             may start another in its place.
         retries: how often a request is sent again; 0: it is lost with its replica.
+        drains: pairs of seconds and a replica, which drains then. One that only comes does not come.
+        starts: pairs of seconds and a replica, which is started then, where it is dead or closed.
 
     Raises:
-        ConfigError: nothing dies, a number outside these ranges, a replica that the cluster does not have,
-            one that dies twice at an instant.
+        ConfigError: nothing happens, a number outside these ranges, a replica that the cluster does not have,
+            one that is told the same twice at an instant.
 
     Example:
         The replica dies in the middle of the second token; the other one computes ten tokens and the first
@@ -64,18 +74,23 @@ class Failures(Description):
     at: Sequence[Sequence[float]] = field(default=())
     mtbf_s: float | None = None
     repair_s: float | None = None
-    retries: int = 3
+    retries: int = RETRIES
+    drains: Sequence[Sequence[float]] = field(default=())
+    starts: Sequence[Sequence[float]] = field(default=())
 
     def __post_init__(self) -> None:
-        """Turn the deaths into pairs of a time and a whole number."""
-        object.__setattr__(self, "at", pairs("at", self.at, "(seconds, replica)"))
+        """Turn what is told into pairs of a time and a whole number."""
+        for name in COMMANDS.values():
+            object.__setattr__(self, name, pairs(name, getattr(self, name), "(seconds, replica)"))
         if isinstance(self.retries, int) and self.retries > _MOST_RETRIES:
             raise ConfigError("retries", f"must be at most {_MOST_RETRIES}, is {self.retries}")
         Description.__post_init__(self)
 
     def to_json(self) -> dict[str, Any]:
         """The failures as JSON-ready values; the inverse of `from_json`."""
-        return {**fields_of(self), "at": [list(pair) for pair in self.at]}
+        told = {name: [list(pair) for pair in getattr(self, name)] for name in COMMANDS.values()}
+        every = {**fields_of(self), **told}
+        return {name: value for name, value in every.items() if name not in ("drains", "starts") or value}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Failures:

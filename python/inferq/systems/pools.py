@@ -20,7 +20,7 @@ from inferq.systems.autoscaler import Autoscaler, ScalingPolicy
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
 from inferq.systems.engine import Engine
-from inferq.systems.failures import Failures
+from inferq.systems.failures import RETRIES, Failures
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.routers import Router
@@ -43,11 +43,13 @@ class Pool:
     """How many replicas are there at the beginning, where they come and go."""
     autoscaler: Autoscaler | None = None
     failures: Failures | None = None
+    takes_commands: bool = False
+    """Whether its replicas may be told to die, to drain and to start while a run goes on that is fed."""
 
     @property
     def stays(self) -> bool:
         """Whether all of its replicas serve all the time."""
-        return self.autoscaler is None and self.failures is None
+        return self.autoscaler is None and self.failures is None and not self.takes_commands
 
     def to_json(self) -> dict[str, Any]:
         """The pool in the form that the core reads."""
@@ -62,10 +64,11 @@ class Pool:
         }
 
     def _capacity(self) -> dict[str, Any]:
+        failures = self.failures and self.failures.to_json()
         return {
             "open": self.open,
             "autoscaler": self.autoscaler and self.autoscaler.to_json(),
-            "failures": self.failures and self.failures.to_json(),
+            "failures": {"retries": RETRIES} if failures is None and self.takes_commands else failures,
         }
 
 

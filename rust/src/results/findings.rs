@@ -125,7 +125,7 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
     }
     if facts.missed_deaths > 0 {
         findings.push(format!(
-            "no one to die: {} of the deaths that were told named a replica that was not there then",
+            "told in vain: {} of the deaths, drains and starts named a replica that could not do that then",
             facts.missed_deaths
         ));
     }

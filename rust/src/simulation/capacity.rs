@@ -5,9 +5,9 @@
 //! and whose scheduler remembers nothing. Requests that have no replica stand in a line before the pools, and are routed in
 //! the order of their ids as soon as one is open.
 //!
-//! At one instant, pool by pool: replicas die, the lowest first; those whose time has come open; the autoscaler looks. When
-//! all else has happened, those that have nothing left to do end their drain. What happens to replicas alone keeps no run
-//! going, unless a request waits for it.
+//! At one instant, pool by pool: replicas die, the lowest first; others begin to drain or to start, as they are told; those
+//! whose time has come open; the autoscaler looks. When all else has happened, those that have nothing left to do end their
+//! drain. What happens to replicas alone keeps no run going, unless a request waits for it.
 
 mod deeds;
 mod line;
@@ -19,8 +19,8 @@ use super::run::{Make, Run, sum_of_areas};
 use crate::autoscaler::{Autoscaler, Figures};
 use crate::clock::{Instant, product};
 use crate::cluster::{Capacity, Spare};
-use crate::error::Result;
-use crate::failures::Failures;
+use crate::error::{Error, Result};
+use crate::failures::{Command, Failures};
 use crate::replica::Stranded;
 use crate::results::{Change, FleetEvent, NO_REPLICA, Status};
 use crate::router::Fleet;
@@ -39,7 +39,7 @@ pub(super) struct Capacities {
     paid: u128,
     /// What replicas did that are no more, by the number of their place.
     past: BTreeMap<u32, Past>,
-    /// Deaths told of replicas that were not there.
+    /// What was told of replicas that could not do it.
     pub(super) missed: usize,
 }
 
@@ -56,8 +56,8 @@ struct Shifting {
     /// The last look that changed anything.
     changed: Option<Instant>,
     failures: Option<Failures>,
-    /// The first of the deaths told that has not come.
-    next_death: usize,
+    /// The first of what replicas are told that has not come.
+    next_command: usize,
     arrived: u64,
 }
 
@@ -116,14 +116,19 @@ impl Shifting {
 
     /// When something happens here next by itself.
     fn next(&self) -> Instant {
-        let told = self.failures.as_ref().and_then(|failures| failures.at.get(self.next_death));
-        let told = told.map_or(Instant::NEVER, |death| death.0);
+        let told = self.commands_to_come().first().map_or(Instant::NEVER, |command| command.0);
         self.places.iter().map(Standing::next).fold(self.next_look.min(told), Instant::min)
+    }
+
+    /// What replicas are told that has not come.
+    fn commands_to_come(&self) -> &[(Instant, Command, usize)] {
+        self.failures.as_ref().map_or(&[], |failures| &failures.commands[self.next_command..])
     }
 
     /// Can a replica ever open here again?
     fn can_open(&self) -> bool {
-        self.autoscaler.is_some() || self.starting() > 0
+        let is_told = || self.commands_to_come().iter().any(|command| command.1 == Command::Start);
+        self.autoscaler.is_some() || self.starting() > 0 || is_told()
     }
 }
 
@@ -134,7 +139,7 @@ impl Capacities {
         let count = fleet.pools[pool].replicas.len();
         fleet.close_all(pool);
         let next_look = autoscaler.as_ref().map_or(Instant::NEVER, |autoscaler| Instant(autoscaler.every.0));
-        let (places, changed, next_death, arrived) = (vec![Standing::closed(); count], None, 0, 0);
+        let (places, changed, next_command, arrived) = (vec![Standing::closed(); count], None, 0, 0);
         let shifting = Shifting {
             pool,
             first,
@@ -145,7 +150,7 @@ impl Capacities {
             next_look,
             changed,
             failures,
-            next_death,
+            next_command,
             arrived,
         };
         self.pools.push(shifting);
@@ -275,7 +280,7 @@ impl Run {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         if all.next <= self.now {
             for at in 0..all.pools.len() {
-                self.let_die(&mut all, at)?;
+                self.obey(&mut all, at)?;
                 self.let_open(&mut all, at)?;
                 self.look(&mut all, at)?;
             }
@@ -285,7 +290,21 @@ impl Run {
         Ok(())
     }
 
-    fn let_die(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
+    /// A replica is told something at an instant that has not come.
+    pub(super) fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+        let stays = || Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"));
+        let all = self.capacities.as_mut().ok_or_else(stays)?;
+        let is_here =
+            |shifting: &&mut Shifting| (shifting.first..shifting.first + shifting.places.len()).contains(&replica);
+        let shifting = all.pools.iter_mut().find(is_here).ok_or_else(stays)?;
+        let (passed, place) = (shifting.next_command, replica - shifting.first);
+        shifting.failures.as_mut().ok_or_else(stays)?.tell(passed, at, what, place)?;
+        all.note_next();
+        Ok(())
+    }
+
+    /// Replicas die by draws, and do what they are told.
+    fn obey(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
         let shifting = &mut all.pools[at];
         let now = self.now;
         let mut dying: BTreeSet<usize> = (0..shifting.places.len())
@@ -294,18 +313,28 @@ impl Run {
                 matches!(standing.phase, Phase::Open | Phase::Draining) && standing.dies <= now
             })
             .collect();
-        while let Some(&(when, place)) = shifting.failures.as_ref().and_then(|all| all.at.get(shifting.next_death)) {
-            if when > now {
-                break;
-            }
-            shifting.next_death += 1;
+        let count = shifting.commands_to_come().iter().take_while(|command| command.0 <= now).count();
+        let commands = shifting.commands_to_come()[..count].to_vec();
+        shifting.next_command += count;
+        for &(_, _, place) in commands.iter().filter(|command| command.1 == Command::Die) {
             if matches!(shifting.places[place].phase, Phase::Closed | Phase::Broken(_)) {
                 all.missed += 1;
             } else {
                 dying.insert(place);
             }
         }
-        dying.into_iter().try_for_each(|place| self.kill(all, at, place))
+        dying.into_iter().try_for_each(|place| self.kill(all, at, place))?;
+        for (_, what, place) in commands {
+            match (what, all.pools[at].places[place].phase) {
+                (Command::Die, _) => {}
+                (Command::Drain, Phase::Starting(_) | Phase::Open | Phase::Broken(_)) => {
+                    self.withdraw(all, at, place)?
+                }
+                (Command::Start, Phase::Closed | Phase::Broken(_)) => self.start(all, at, place)?,
+                (Command::Drain | Command::Start, _) => all.missed += 1,
+            }
+        }
+        Ok(())
     }
 
     /// A replica dies, wherever it stands: its requests are sent again, or lost.

@@ -14,6 +14,7 @@ use super::{Options, Outline, Sink, Watch};
 use crate::clock::{Instant, Span};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::failures::Command;
 use crate::results::{Emissions, Results, Sample, Status};
 use crate::workload::{Columns, Workload};
 
@@ -138,6 +139,16 @@ impl Live {
             self.road.cancel(id, at)?;
         }
         Ok(is_here)
+    }
+
+    /// A replica is told to die, to drain or to start at an instant that has not come; in the cluster that its run is
+    /// over, that stands in the [`FailuresDescription`](crate::failures::FailuresDescription).
+    pub fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+        if at < self.now {
+            let (at_s, now_s) = (at.seconds(), self.now.seconds());
+            return Err(Error::config("at_s", format!("{at_s}: it is {now_s} already")));
+        }
+        self.road.tell(replica, at, what)
     }
 
     /// Lets happen all that happens before an instant: no row that arrives before it will come any more.

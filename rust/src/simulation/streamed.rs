@@ -14,6 +14,7 @@ use super::{Options, Watch};
 use crate::clock::Instant;
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
+use crate::failures::Command;
 use crate::results::{Emissions, RequestColumns, RequestRows, Results, Sample, Scatter, Told, take_first};
 use crate::router::Router;
 use crate::workload::{Columns, Workload};
@@ -252,6 +253,14 @@ impl Road {
             }
         }
         Ok(())
+    }
+
+    /// A replica is told something at an instant that has not come.
+    pub(super) fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+        match &mut self.lanes[..] {
+            [lane] => lane.run.tell(replica, at, what),
+            _ => Err(Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"))),
+        }
     }
 
     /// When something happens next that is known.

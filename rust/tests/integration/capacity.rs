@@ -81,14 +81,17 @@ fn autoscaler() -> impl Strategy<Value = AutoscalerDescription> {
     )
 }
 
+fn told(most: usize) -> impl Strategy<Value = Vec<(f64, usize)>> {
+    let at = prop::collection::btree_set((0_u32..600, 0_usize..1), 0..most);
+    at.prop_map(|at| at.into_iter().map(|(ms, replica)| (f64::from(ms) / 1e3, replica)).collect())
+}
+
 fn failures() -> impl Strategy<Value = FailuresDescription> {
-    let at = prop::collection::btree_set((0_u32..600, 0_usize..1), 0..4);
     let repair = prop_oneof![1 => Just(None), 2 => seconds(0, 300).prop_map(Some)];
     let mtbf = prop_oneof![1 => Just(None), 2 => seconds(20, 900).prop_map(Some)];
-    (at, mtbf, repair, 0_u32..4).prop_map(|(at, mtbf_s, repair_s, retries)| {
-        let at: Vec<(f64, usize)> = at.into_iter().map(|(ms, replica)| (f64::from(ms) / 1e3, replica)).collect();
+    (told(4), told(3), told(4), mtbf, repair, 0_u32..4).prop_map(|(at, drains, starts, mtbf_s, repair_s, retries)| {
         let mtbf_s = if at.is_empty() { mtbf_s.or(Some(0.2)) } else { mtbf_s };
-        FailuresDescription { at, mtbf_s, repair_s, retries }
+        FailuresDescription { at, drains, starts, mtbf_s, repair_s, retries }
     })
 }
 
@@ -185,7 +188,8 @@ proptest! {
             prop_assert!(retries <= most);
             prop_assert!(status != Status::Lost as u8 || retries == most && coming.failures.is_some());
         }
-        let stays = coming.failures.as_ref().is_none_or(|failures| failures.repair_s.is_some() || coming.autoscaler.is_some());
+        let is_repaired = |failures: &FailuresDescription| failures.repair_s.is_some() && failures.drains.is_empty();
+        let stays = coming.autoscaler.is_some() || coming.failures.as_ref().is_none_or(is_repaired);
         if scenario.horizon_s.is_none() && stays {
             prop_assert_eq!(results.totals.by_status[Status::Unfinished as usize], 0);
         }
