@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import json
 import random
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import polars as pl
@@ -19,8 +21,10 @@ import pytest
 
 import inferq as iq
 from inferq.errors import ConfigError
+from inferq.serving.lengths import Lengths
+from inferq.serving.record import Record
 from inferq.serving.requests import ApiError, parsed
-from inferq.serving.serve import settings_of
+from inferq.serving.texts import Characters
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -64,19 +68,33 @@ class Run:
 
 
 def served(
-    system: Any, clients: Callable[[Run], Awaitable[None]], tmp_path: Path | None = None, **settings: Any
+    system: Any,
+    clients: Callable[[Run], Awaitable[None]],
+    tmp_path: Path | None = None,
+    *,
+    seed: int = 0,
+    output: Any = None,
+    admin_port: int | None = None,
+    **others: Any,
 ) -> Run:
     """Serve a system while clients do what they do."""
-    from dataclasses import replace
-
     from inferq.serving.server import Server
+    from inferq.serving.service import Settings
 
     run = Run(trace=None if tmp_path is None else tmp_path / "trace.parquet")
-    kept = {"take": run.rows.append, "batches": True, "timeline_s": 1.0}
-    made = settings_of(system, **{"speed": SPEED, "record": run.trace, **settings})
+    others = {"speed": SPEED, **others}
+    settings = Settings(
+        model="inferq",
+        texts=Characters(4),
+        lengths=Lengths(output, seed),
+        seed=seed,
+        record=run.trace and Record(run.trace, engines_of(system)[0].kv.block),
+        options={"take": run.rows.append, "batches": True, "timeline_s": 1.0},
+        **others,
+    )
 
     async def main() -> None:
-        run.server = Server(system, replace(made, options=kept), "127.0.0.1", 0, 0)
+        run.server = Server(system, settings, "127.0.0.1", 0, admin_port)
         await run.server.start()
         run.url = f"http://127.0.0.1:{run.server.port}"
         async with aiohttp.ClientSession() as run.client:
@@ -321,7 +339,7 @@ def test_ten_thousand_malformed_requests_are_refused_and_none_breaks_the_server(
                 for _ in range(3):
                     data[dice.randrange(len(data))] = dice.randrange(256)
             try:
-                run.server.service.begin(parsed(bytes(data)), is_chat, None)
+                run.server.service.begin(parsed(bytes(data)), is_chat, None, 0)
             except ApiError as error:
                 assert 400 <= error.status < 500, (data, error)
                 refused += 1
@@ -372,13 +390,95 @@ def test_faults_happen_on_demand_to_the_same_requests_again():
                 happened[-1] = 0
 
     happened: list[int] = []
-    served(engine(), clients, seed=3)
+    served(engine(), clients, seed=3, admin_port=0)
     first, happened = happened, []
-    served(engine(), clients, seed=3)
+    served(engine(), clients, seed=3, admin_port=0)
     assert happened == first
     counts = {status: first.count(status) for status in (0, 200, 429)}
     assert sum(counts.values()) == 40 and all(5 <= count <= 25 for count in counts.values()), counts
     assert not served(engine(), lambda _: asyncio.sleep(0)).server.service.faults.cut_share
+
+
+def fleet(**fields: Any) -> iq.Cluster:
+    made = {"replicas": 3, "router": iq.LeastRequests(), **fields}
+    return iq.Cluster(engine(), **made)
+
+
+TROUBLED = {
+    "fixed": lambda: fleet(),
+    "caches": lambda: iq.Cluster([engine()] * 3, router=iq.PrefixAffinity()),
+    "own failures": lambda: fleet(failures=iq.Failures(at=[(0.2, 1)], mtbf_s=2.0, repair_s=0.3, retries=99)),
+    "autoscaler": lambda: fleet(
+        autoscaler=iq.Autoscaler(iq.ByQueue(2), min=1, max=4, every_s=0.1, startup_s=0.2)
+    ),
+}
+
+
+async def ask_for(run: Run, fault: str, replica: int) -> tuple[int, Any]:
+    at = f"http://127.0.0.1:{run.server.admin_port}/faults"
+    async with run.client.post(at, json={fault: {"replica": replica}}) as answer:
+        return answer.status, await answer.json()
+
+
+@pytest.mark.parametrize("name", TROUBLED)
+def test_replicas_die_drain_and_start_on_demand_and_the_replay_knows_it(name: str, tmp_path: Path):
+    async def clients(run: Run) -> None:
+        async def long() -> None:
+            assert (await run.post("/v1/chat/completions", chat("Hi", max_tokens=1500)))[0] == 200
+
+        async def trouble() -> None:
+            asked = [("kill", 0), ("drain", 2), ("start", 0), ("kill", 1), ("start", 2), ("start", 1)]
+            for number, (fault, replica) in enumerate(asked):
+                while run.server.service.fleet.asked < 4 * (number + 1):
+                    await asyncio.sleep(0.001)
+                status, faults = await ask_for(run, fault, replica)
+                assert status == 200, faults
+                assert len(faults["failures"][{"kill": "at"}.get(fault, f"{fault}s")]) > 0
+
+        # Each replica has a request that is long enough to be there when it dies.
+        await asyncio.gather(*(long() for _ in range(3)), conversations(run), trouble())
+
+    system = TROUBLED[name]()
+    run = served(system, clients, tmp_path, speed=40, admin_port=0)
+    assert run.trace is not None
+    failures = iq.Failures.from_json(json.loads(run.trace.with_suffix(".failures.json").read_text()))
+    replayed = replace(system, failures=failures)
+    result = iq.simulate(iq.read_trace(run.trace), replayed, batches=True, timeline_s=1.0)
+    live = {column: np.concatenate([part[column] for part in run.rows]) for column in run.rows[0]}
+    for column in live.keys() - {"class"}:
+        np.testing.assert_array_equal(live[column], result._tables.requests[column], err_msg=column)
+    for table in ("batches", "fleet_events", "work"):
+        for column, values in run.tables[table].items():
+            np.testing.assert_array_equal(values, getattr(result._tables, table)[column], err_msg=column)
+    assert live["retries"].sum() > 0 and (live["status"] == 0).all()
+    assert {"died", "drains"} <= set(result.fleet_events["event"])
+
+
+def test_a_request_that_is_lost_with_its_replica_is_told_so():
+    async def clients(run: Run) -> None:
+        asked = run.post("/v1/chat/completions", chat("Hi", max_tokens=2000))
+        waits = asyncio.ensure_future(asked)
+        while not len(run.server.service.fleet):
+            await asyncio.sleep(0.001)
+        assert (await ask_for(run, "kill", 0))[0] == 200
+        status, answer = await waits
+        assert (status, answer["error"]["type"]) == (502, "bad_gateway")
+        # Then one that waits until there is a replica.
+        waits = asyncio.ensure_future(run.post("/v1/chat/completions", chat("Hi")))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        assert (await ask_for(run, "start", 0))[0] == 200
+        assert (await waits)[0] == 200
+        assert (await ask_for(run, "kill", 9))[0] == 400
+
+    failures = iq.Failures(drains=[(1e6, 0)], retries=0)
+    served(fleet(replicas=1, failures=failures), clients, speed=20, admin_port=0)
+
+    async def others(run: Run) -> None:
+        status, answer = await ask_for(run, "kill", 0)
+        assert status == 400 and "Cluster" in answer["error"]["message"]
+
+    served(engine(), others, admin_port=0)
 
 
 def test_sigterm_lets_answers_end_and_writes_the_record(tmp_path: Path):
@@ -485,3 +585,72 @@ def test_the_load_test_of_the_guide_passes(tmp_path: Path, monkeypatch: pytest.M
     names: dict[str, Any] = {}
     exec(compile(code, "test-your-gateway.md", "exec"), names)
     names["test_a_burst_of_64_users_keeps_the_promise"](tmp_path)
+
+
+def test_no_client_gets_a_token_before_the_instant_that_the_simulation_says(tmp_path: Path):
+    """By the clock of the server, which the client reads where it sends and where it has an event."""
+    seen: dict[int, tuple[int, list[int]]] = {}
+
+    async def clients(run: Run) -> None:
+        dice, clock = random.Random(4), run.server.service.fleet.clock
+
+        async def one() -> None:
+            body = {**chat("word " * dice.randint(1, 60), max_tokens=dice.randint(2, 20)), "stream": True}
+            sent, instants = clock.now_ns(), []
+            async with run.client.post(f"{run.url}/v1/chat/completions", json=body) as answer:
+                async for line in answer.content:
+                    if b'"content":" ' in line:
+                        instants.append(clock.now_ns())
+                        number = json.loads(line.removeprefix(b"data: "))["id"].removeprefix("chatcmpl-")
+            seen[int(number)] = (sent, instants)
+
+        users = []
+        for _ in range(40):
+            users.append(asyncio.ensure_future(one()))
+            await asyncio.sleep(dice.expovariate(60))
+        await asyncio.gather(*users)
+
+    run = served(SYSTEMS["affinity"](), clients, tmp_path, speed=2)
+    trace = iq.read_trace(run.trace)
+    said = iq.simulate(trace, SYSTEMS["affinity"]()).requests
+    assert len(seen) == said.height == 40
+    for row in said.iter_rows(named=True):
+        sent, instants = seen[row["id"]]
+        assert len(instants) == row["output_tokens"]
+        assert sent <= row["arrival_s"] * 1e9
+        assert instants[0] >= row["first_token_s"] * 1e9 and instants[-1] >= row["finish_s"] * 1e9
+
+
+def test_the_commands_of_the_guide_run(tmp_path: Path):
+    """Those that serve and those that ask, on ports that are free; the fleet is two of the page's replica."""
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    blocks = [block.split("```")[0] for block in page.split("```bash\n")[1:]]
+    lines = [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    (serves,) = [line for line in lines if line[:2] == ["inferq", "serve"]]
+    asks = [line for line in lines if line[0] == "curl"]
+    assert len(asks) == 7
+    plan = iq.Scenario.read(root / serves[2])
+    assert isinstance(plan.system, iq.Engine)
+    scenario = tmp_path / "scenario.json"
+    fleet_of_two = iq.Cluster(plan.system, replicas=2, router=iq.LeastRequests())
+    iq.Scenario(plan.workload, fleet_of_two).write(scenario)
+    options = ["--port", "0", "--admin-port", "0", "--speed", "20"]
+    assert serves[3] == options[0]
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(scenario), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        ports = {}
+        for line, port in zip(process.stderr, ("8000", "9000"), strict=False):
+            ports[port] = line.split("127.0.0.1:")[1].split("/")[0]
+            if len(ports) == 2:
+                break
+        for _, url, *others in asks:
+            told = dict(zip(others[::2], others[1::2], strict=True))
+            asked = url.split(":")[2].split("/")[0]
+            head = dict([told["-H"].split(": ")] if "-H" in told else [])
+            request = Request(url.replace(asked, ports[asked]), told["-d"].encode(), head)
+            with urlopen(request) as answer:
+                assert answer.status == 200 and answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0

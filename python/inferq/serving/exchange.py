@@ -59,11 +59,8 @@ class Exchange:
         """An answer got a token."""
         self._tokens += 1
         if self.is_stream:
-            if first:
-                opening = self.form.opening(choice.index)
-                if opening:
-                    self._write(opening)
-            self._write(choice.event())
+            event = choice.event()
+            self._write(self.form.opening(choice.index) + event if first else event)
         if self._cut_after is not None and self._tokens > self._cut_after:
             self._break()
 
@@ -174,6 +171,9 @@ class Choice:
             self._answered(self)
         elif status == "abandoned":
             self._metrics.ended["abort"] += 1
+        elif status == "lost":
+            self._metrics.ended["error"] += 1
+            error = ApiError(502, "the replica that served the request died", "bad_gateway")
         elif status == "rejected":
             self._metrics.ended["error"] += 1
             error = ApiError(400, "the request can never be served: it does not fit")

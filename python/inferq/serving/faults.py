@@ -1,4 +1,4 @@
-"""Faults on demand: streams that are cut, requests that are refused, replicas whose tokens come late."""
+"""Faults on demand: streams that are cut, requests that are refused, replicas that are slow, die or drain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from inferq.serving.requests import ApiError, whole, wrong
 
-_KINDS = ("cut", "refuse", "slow")
+_COMMANDS = {"kill": "die", "drain": "drain", "start": "start"}
+"""What replicas are told, and how the run calls that."""
+_KINDS = ("cut", "refuse", "slow", *_COMMANDS)
 
 
 @dataclass(slots=True)
@@ -43,8 +45,8 @@ class Faults:
         drawn = blake2b(f"{self.seed} {fault} {number}".encode(), digest_size=7).digest()
         return int.from_bytes(drawn, "little") < share * 2**56
 
-    def set(self, data: Mapping[str, Any], replicas: int) -> None:
-        """Change some; see `serve` for their form.
+    def set(self, data: Mapping[str, Any], replicas: int) -> list[tuple[str, int]]:
+        """Change some; see `serve` for their form. Returns what is told to which replica.
 
         Raises:
             ApiError: a fault that is not known, or a number out of range.
@@ -63,10 +65,11 @@ class Faults:
             status = whole(data["refuse"], "status", 400, 599)
             self.refuse_share, self.refuse_status = share, status or 429
         if "slow" in data:
-            replica = whole(data["slow"], "replica", 0, replicas - 1)
-            if replica is None:
-                raise wrong("slow.replica", "must be a whole number")
+            replica = _replica(data["slow"], "slow", replicas)
             self.slow_s[replica] = _number(data["slow"], "slow", "by_s", 3600.0)
+
+        asked = [(kind, what) for kind, what in _COMMANDS.items() if kind in data]
+        return [(what, _replica(data[kind], kind, replicas)) for kind, what in asked]
 
     def to_json(self) -> dict[str, Any]:
         """All of them."""
@@ -75,6 +78,13 @@ class Faults:
             "refuse": {"share": self.refuse_share, "status": self.refuse_status},
             "slow": [{"replica": replica, "by_s": by_s} for replica, by_s in sorted(self.slow_s.items())],
         }
+
+
+def _replica(fields: Mapping[str, Any], kind: str, replicas: int) -> int:
+    replica = whole(fields, "replica", 0, replicas - 1)
+    if replica is None:
+        raise wrong(f"{kind}.replica", "must be a whole number")
+    return replica
 
 
 def _share(fields: Mapping[str, Any], kind: str) -> float:

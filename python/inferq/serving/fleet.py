@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Protocol
 
+from inferq.errors import ConfigError
 from inferq.serving.lateness import Lateness
 from inferq.serving.prompts import Prompt
 from inferq.simulation.live import NANOSECONDS, Live, Tokens
+from inferq.systems.cluster import Cluster
+from inferq.systems.failures import COMMANDS, Failures
+from inferq.systems.pools import pools_of
 from inferq.systems.system import System
+
+_POLL_S = 0.001
+"""The event loop sleeps whole milliseconds, rounded up: it wakes by so much too late."""
+_SHORT_S = 0.004
+"""Of a sleep that is not longer, the end is not waited for awake, lest the server does nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Listener(Protocol):
         ...
 
     def end(self, status: str) -> None:
-        """Nothing more comes: `"finished"`, `"rejected"`, `"abandoned"`; `"failed"` where the run broke."""
+        """Nothing more comes: as `status` of `Result.requests` has it, or `"failed"` where the run broke."""
         ...
 
 
@@ -72,6 +81,7 @@ class Fleet:
         heard: gets the arrival, the ask and the id of each request.
         taken_back: gets the id of each whose client went away before its answer was over, and how many
             nanoseconds after its arrival that was.
+        takes_commands: whether replicas may be told to die, to drain and to start.
         options: of `Live`.
     """
 
@@ -83,9 +93,13 @@ class Fleet:
         broke: Callable[[Exception], object],
         heard: Callable[[int, Ask, int], object] = lambda *_: None,
         taken_back: Callable[[int, int], object] = lambda *_: None,
+        takes_commands: bool = False,
         **options: Any,
     ) -> None:
-        self.live = Live(system, sessions=True, **options)
+        self._system = system
+        self._takes_commands = takes_commands and _alike(system)
+        self.live = Live(system, sessions=True, takes_commands=self._takes_commands, **options)
+        self.told: dict[str, list[tuple[float, int]]] = {what: [] for what in COMMANDS}
         self.lateness = Lateness()
         self.broken: Exception | None = None
         self._broke, self._heard, self._taken_back = broke, heard, taken_back
@@ -100,7 +114,8 @@ class Fleet:
         self._last_ns = 0
         self._coming = 0
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._wake_ns = 0
         self._empty = asyncio.Event()
         self._empty.set()
         self.clock = Clock(speed)
@@ -118,9 +133,9 @@ class Fleet:
         """Requests in the queues of all replicas, and those that come at this instant."""
         return sum(replica[0] for replica in self.live.replicas()) + self._coming
 
-    def ask(self, ask: Ask, listener: Listener) -> int:
-        """A request arrives now. Returns its id."""
-        self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
+    def ask(self, ask: Ask, listener: Listener, came_ns: int) -> int:
+        """A request arrives, which came at an instant that is not long ago. Returns its id."""
+        self._last_ns = at_ns = max(came_ns, self._last_ns)
         request = self.live.arrive(
             at_ns,
             len(ask.prompt.ids),
@@ -149,6 +164,30 @@ class Fleet:
         self._end(request, "abandoned")
         self._sleep()
 
+    def tell(self, what: str, replica: int) -> None:
+        """A replica is told to `"die"`, to `"drain"` or to `"start"` now.
+
+        Raises:
+            ConfigError: replicas that stay.
+        """
+        if not self._takes_commands:
+            what = "those of a Cluster come and go, where all have one max_model_len and one first_token"
+            raise ConfigError("replica", f"{replica} stays: only {what}")
+        self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
+        self.told[what].append((self.live.tell(replica, what, at_ns), replica))
+        self._sleep()
+
+    @property
+    def failures(self) -> Failures | None:
+        """Those of the system, and what its replicas were told beside; None where they were told nothing."""
+        if not any(self.told.values()):
+            return None
+        known = self._system.failures if isinstance(self._system, Cluster) else None
+        all_ = {} if known is None else known.to_json()
+        for what, pairs in self.told.items():
+            all_[COMMANDS[what]] = [*all_.get(COMMANDS[what], ()), *pairs]
+        return Failures.from_json(all_)
+
     async def drained(self) -> None:
         """Return when the answer of each request is over."""
         await self._empty.wait()
@@ -172,10 +211,15 @@ class Fleet:
             due_ns = int(self._on_their_way[0][0] * NANOSECONDS) + 1
             next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
         if next_ns is not None:
-            delay_s = self.clock.wall_s(next_ns - self.clock.now_ns())
-            self._timer = self._loop.call_later(max(0.0, delay_s), self._wake)
+            delay_s = max(0.0, self.clock.wall_s(next_ns - self.clock.now_ns()))
+            is_long = delay_s > _SHORT_S
+            self._wake_ns = next_ns if is_long else 0
+            self._timer = self._loop.call_later(delay_s - _POLL_S if is_long else delay_s, self._wake)
 
     def _wake(self) -> None:
+        if self.clock.now_ns() < self._wake_ns:
+            self._timer = self._loop.call_soon(self._wake)
+            return
         self._timer = None
         try:
             self._go_on()
@@ -222,6 +266,14 @@ class Fleet:
             listener.end(status)
             if not self._listeners:
                 self._empty.set()
+
+
+def _alike(system: System) -> bool:
+    """Whether another replica can go on with a request whose own is gone."""
+    if not isinstance(system, Cluster):
+        return False
+    (pool,) = pools_of(system)
+    return len({(engine.max_model_len, engine.first_token) for engine in pool.engines}) == 1
 
 
 def _api_s(pool: Any) -> Sequence[float]:

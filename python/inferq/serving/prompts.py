@@ -16,8 +16,10 @@ from inferq.serving.texts import packed
 from inferq.simulation.live import Chain
 
 _HASHES = 2**62 - 1
-_REMEMBERED = 1 << 20
+_REMEMBERED = 1 << 21
 """Contents of the chains of answers from which a prompt may go on, over the latest of them."""
+_AN_ANSWER = 64
+"""An answer takes the memory of so many contents beside those of its chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,10 @@ class Prompts:
         if key in self._answers:
             return
         self._answers[key] = (request, prompt.chain, len(context))
-        self._contents += len(prompt.chain.contents) + 1
+        self._contents += len(prompt.chain.contents) + _AN_ANSWER
         while self._contents > _REMEMBERED:
             _, (_, chain, _) = self._answers.popitem(last=False)
-            self._contents -= len(chain.contents) + 1
+            self._contents -= len(chain.contents) + _AN_ANSWER
 
 
 def _key(ids: list[int], salt: bytes) -> bytes:

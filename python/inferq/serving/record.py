@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from inferq.errors import ConfigError
 from inferq.inputs import path_of
 from inferq.serving.fleet import Ask
 from inferq.simulation.live import NANOSECONDS
+from inferq.systems.failures import Failures
 
 _ROWS = 1 << 14
 _SCHEMA = {
@@ -28,6 +30,9 @@ _SCHEMA = {
 class Record:
     """Rows on their way into a Parquet file, some thousand in memory.
 
+    Where replicas were told to die, to drain or to start, a file `.failures.json` beside it has the
+    `Failures` with which the run repeats.
+
     Args:
         path: the file, made when the record is closed; parts of it stand beside it until then.
         block: tokens of a block of `prefix_hashes`.
@@ -40,8 +45,10 @@ class Record:
         self._path, self._block = path_of("record", path), block
         if self._path.suffix != ".parquet":
             raise ConfigError("record", f"must end in .parquet, is {str(path)!r}")
-        if self._path.exists():
-            raise ConfigError("record", f"{path} is there already")
+        self._failures = self._path.with_suffix(".failures.json")
+        for file in (self._path, self._failures):
+            if file.exists():
+                raise ConfigError("record", f"{file} is there already")
         self._parts: list[Path] = []
         self._cancel_s: dict[int, float] = {}
         self._begin()
@@ -80,8 +87,10 @@ class Record:
         }
         return pl.DataFrame(self._rows, schema=kinds)
 
-    def close(self) -> int:
-        """Write the file, if any request came. Returns how many did."""
+    def close(self, failures: Failures | None) -> int:
+        """Write the file, if any request came, and the failures. Returns how many came."""
+        if failures is not None:
+            self._failures.write_text(json.dumps(failures.to_json()) + "\n")
         self._flush()
         frame = pl.scan_parquet(self._parts)
         rows = int(frame.select(pl.len()).collect().item())

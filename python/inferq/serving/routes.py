@@ -41,9 +41,9 @@ async def _in_openais_form(request: web.Request, handler: Handler) -> web.Stream
         return _json(ApiError(500, "an error of the server", "internal_error").body(), 500)
 
 
-async def _body(request: web.Request) -> Any:
+async def _body(request: web.Request) -> bytes:
     try:
-        return parsed(await request.read())
+        return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes") from None
 
@@ -58,8 +58,10 @@ def application(service: Service) -> web.Application:
         return await answer(request, is_chat=False)
 
     async def answer(request: web.Request, is_chat: bool) -> web.StreamResponse:
-        data = await _body(request)
-        exchange, requests = service.begin(data, is_chat, request.headers.get("X-Session-ID"))
+        body = await _body(request)
+        came_ns = service.fleet.clock.now_ns()
+        session = request.headers.get("X-Session-ID")
+        exchange, requests = service.begin(parsed(body), is_chat, session, came_ns)
         try:
             if not exchange.is_stream:
                 await exchange.over
@@ -95,7 +97,7 @@ def application(service: Service) -> web.Application:
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def tokenize(request: web.Request) -> web.StreamResponse:
-        return _json(service.counted(await _body(request)))
+        return _json(service.counted(parsed(await _body(request))))
 
     app = web.Application(middlewares=[_in_openais_form], client_max_size=_MOST_BYTES)
     app.router.add_post("/v1/chat/completions", chat)
@@ -111,12 +113,11 @@ def administration(service: Service) -> web.Application:
     """The routes on which faults are asked for."""
 
     async def show(_: web.Request) -> web.StreamResponse:
-        return _json(service.faults.to_json())
+        return _json(service.faults_now())
 
     async def change(request: web.Request) -> web.StreamResponse:
-        service.faults.set(await _body(request), len(service.fleet.live.replicas()))
-        service.fleet.slow_s.update(service.faults.slow_s)
-        return _json(service.faults.to_json())
+        service.change_faults(parsed(await _body(request)))
+        return _json(service.faults_now())
 
     app = web.Application(middlewares=[_in_openais_form])
     app.router.add_get("/faults", show)

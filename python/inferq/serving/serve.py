@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -73,40 +74,15 @@ def serve(
         admin_port: on which faults are asked for, on the loopback address alone; None: on none. `POST
             /faults` takes `{"cut": {"share": 0.1, "after_tokens": 5}}`: so many connections break behind so
             many tokens; `{"refuse": {"share": 0.1, "status": 429}}`; `{"slow": {"replica": 0, "by_s": 0.1}}`:
-            its tokens come so much later, in seconds of the simulation. `GET /faults` shows them.
+            its tokens come so much later, in seconds of the simulation; `{"kill": {"replica": 0}}`, or
+            `"drain"`, or `"start"`: what `Failures` says, now, of a replica of a `Cluster`. `GET /faults`
+            shows them.
 
     Raises:
         ConfigError: an option outside its range, or a system whose requests wait for one another.
         SimulationError: a policy broke a rule, or the clock overflowed.
         OSError: the port cannot be opened, or the record not written.
     """
-    settings = settings_of(
-        system,
-        speed=speed,
-        seed=seed,
-        model=model,
-        tokenizer=tokenizer,
-        characters_per_token=characters_per_token,
-        output=output,
-        max_waiting=max_waiting,
-        record=record,
-    )
-    run(system, settings, host, port, admin_port, lambda line: print(line, file=sys.stderr, flush=True))
-
-
-def settings_of(
-    system: System,
-    *,
-    speed: float = 1,
-    seed: int = 0,
-    model: str | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    characters_per_token: int | None = None,
-    output: LengthDistribution | Workload | Sequence[int] | None = None,
-    max_waiting: int | None = None,
-    record: str | os.PathLike[str] | None = None,
-) -> Settings:
-    """The arguments of `serve`, checked."""
     member("system", system, SYSTEMS)
     try:
         from inferq.serving.service import Settings
@@ -119,7 +95,7 @@ def settings_of(
     seed = whole("seed", seed, 0, 2**64 - 1)
     ratio = CHARACTERS_PER_TOKEN if characters_per_token is None else characters_per_token
     engine = pools_of(system)[0].engines[0]
-    return Settings(
+    settings = Settings(
         model=model or _name(engine.on_card.get("model")),
         texts=Characters(ratio) if tokenizer is None else Tokenizer(tokenizer),
         lengths=Lengths(output, seed),
@@ -128,6 +104,7 @@ def settings_of(
         max_waiting=None if max_waiting is None else whole("max_waiting", max_waiting, 1, 2**31 - 1),
         record=None if record is None else Record(record, engine.kv.block),
     )
+    run(system, settings, host, port, admin_port, lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def run(
@@ -154,8 +131,11 @@ def run(
     async def main() -> None:
         server = Server(system, settings, host, port, admin_port)
         try:
+            # A garbage collection of all that was loaded at the start takes milliseconds.
+            gc.freeze()
             await serving(server, said, began)
         finally:
+            gc.unfreeze()
             if hasattr(server, "service"):
                 fleet = server.service.fleet
                 said(f"{fleet.asked} requests; the server was late by {fleet.lateness}")

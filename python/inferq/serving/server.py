@@ -39,7 +39,8 @@ class Server:
 
     async def start(self) -> None:
         """Open the ports."""
-        self.service = Service(self._system, self._settings, self._broke)
+        takes_commands = self._admin_at is not None
+        self.service = Service(self._system, self._settings, self._broke, takes_commands=takes_commands)
         self.port = await self._open(application(self.service), *self._at)
         self.admin_port: int | None = None
         if self._admin_at is not None:

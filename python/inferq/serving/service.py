@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
+from inferq.errors import ConfigError
 from inferq.serving.answers import Form
 from inferq.serving.exchange import Choice, Exchange
 from inferq.serving.faults import Faults
@@ -48,9 +49,17 @@ class Service:
         system: what serves.
         settings: how.
         broke: called where the simulation cannot go on, with what was raised.
+        takes_commands: whether replicas may be told to die, to drain and to start.
     """
 
-    def __init__(self, system: System, settings: Settings, broke: Callable[[Exception], object]) -> None:
+    def __init__(
+        self,
+        system: System,
+        settings: Settings,
+        broke: Callable[[Exception], object],
+        *,
+        takes_commands: bool = False,
+    ) -> None:
         pools = pools_of(system)
         engines = [engine for pool in pools for engine in pool.engines]
         self.settings = settings
@@ -75,6 +84,7 @@ class Service:
             broke=broke,
             heard=self._heard,
             taken_back=self._taken_back,
+            takes_commands=takes_commands,
             seed=settings.seed,
             **(settings.options or {}),
         )
@@ -89,9 +99,15 @@ class Service:
             self.settings.record.take_back(request, after_ns)
 
     def begin(
-        self, data: Mapping[str, Any], is_chat: bool, session: str | None
+        self, data: Mapping[str, Any], is_chat: bool, session: str | None, came_ns: int
     ) -> tuple[Exchange, list[int]]:
         """Ask the fleet what a client asks. Returns the exchange, and the ids of its requests.
+
+        Args:
+            data: the body.
+            is_chat: whether it has messages, else a prompt.
+            session: the session that its headers name.
+            came_ns: the instant of the simulation at which the body was there.
 
         Raises:
             ApiError: the client is told that.
@@ -113,7 +129,7 @@ class Service:
         requests = []
         for index, ask in enumerate(asks):
             choice = Choice(exchange, index, ask, self._answered, self.vocabulary, self.metrics)
-            request = self.fleet.ask(ask, choice)
+            request = self.fleet.ask(ask, choice, came_ns)
             choice.arrives(request, self.fleet.now_s)
             requests.append(request)
         return exchange, requests
@@ -191,11 +207,26 @@ class Service:
         }
         return {"object": "list", "data": [model]}
 
+    def change_faults(self, data: Mapping[str, Any]) -> None:
+        """Let some things go wrong, or no more; see `serve` for the form."""
+        told = self.faults.set(data, len(self.fleet.live.replicas()))
+        self.fleet.slow_s.update(self.faults.slow_s)
+        try:
+            for what, replica in told:
+                self.fleet.tell(what, replica)
+        except ConfigError as error:
+            raise ApiError(400, str(error), param="replica") from None
+
+    def faults_now(self) -> dict[str, Any]:
+        """What goes wrong, and when which replica was told what."""
+        failures = self.fleet.failures
+        return {**self.faults.to_json(), "failures": None if failures is None else failures.to_json()}
+
     def close(self) -> dict[str, Any] | None:
         """End the run, and write what is recorded. Returns its tables; None where it broke."""
         tables = None if self.fleet.broken is not None else self.fleet.close()
         if self.settings.record is not None:
-            self.settings.record.close()
+            self.settings.record.close(self.fleet.failures)
         return tables
 
 
