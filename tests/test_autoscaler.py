@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import inferq as iq
 from inferq.reports import run_tables
 from inferq.results.metric import Metric
+from inferq.simulation.live import Live, News
 
 ENGINE = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(max_seqs=2), kv=iq.KvCache(tokens=1000))
 ROWS = {"arrival_s": [0.2 * at for at in range(40)], "prompt_tokens": [9] * 40, "output_tokens": [6] * 40}
@@ -252,6 +256,62 @@ def test_money_is_that_of_the_replicas_paid_for() -> None:
     assert result.summary(prices=prices)["cost_per_hour"][0] == pytest.approx(3.0 * mean)
     fixed = iq.simulate(rows, iq.Cluster(engine, replicas=4)).summary(prices=prices)
     assert fixed["cost_per_hour"][0] == 12.0
+
+
+@pytest.mark.parametrize("seed", range(45))
+def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_lost(seed: int) -> None:
+    """In random cuts: each token once, at its instant, whichever replica brings it; how requests leave."""
+    draw = random.Random(seed)
+    gaps = [draw.choice((0.0, 0.05, 0.3, 5.0)) * draw.random() for _ in range(25)]
+    prompts, outputs = draw.choices(range(1, 90), k=25), draw.choices(range(1, 30), k=25)
+    at_ns = [round(at * 1e9) for at in accumulate(gaps)]
+    policies = (iq.ByQueue(2), iq.ByForecast(2.0, window_s=1), iq.BySchedule([(0, 1), (2, 3), (4, 1)]))
+    scaler = iq.Autoscaler(
+        draw.choice(policies), max=draw.randint(1, 4), every_s=0.5, startup_s=draw.choice((0, 0.3, 1.2))
+    )
+    failures = iq.Failures(
+        at=[(round(draw.random() * 5, 3), 0)],
+        mtbf_s=draw.choice((None, 2.0, 8.0)),
+        repair_s=draw.choice((None, 0, 0.5)),
+        retries=draw.choice((0, 1, 3)),
+    )
+    fleet = iq.Cluster(
+        replace(ENGINE, timing=iq.PiecewiseLinear(base=0.05, per_token=1e-3)),
+        router=draw.choice((iq.LeastRequests(), iq.RoundRobin())),
+        autoscaler=None if seed % 3 == 1 else scaler,
+        failures=None if seed % 3 == 0 else failures,
+    )
+    rows = {"arrival_s": [at / 1e9 for at in at_ns], "prompt_tokens": prompts, "output_tokens": outputs}
+    whole = iq.simulate(rows, fleet, seed=seed)
+    live = Live(fleet, seed=seed)
+    told: dict[int, list[float]] = {row: [] for row in range(25)}
+    ended: dict[int, float] = {}
+    left: dict[int, str] = {}
+
+    def note(news: News) -> None:
+        for tokens in news.tokens:
+            for request in tokens.requests:
+                told[request].append(tokens.at_s)
+            ended.update(dict.fromkeys(tokens.finished, tokens.at_s))
+        left.update(news.left)
+
+    now_ns = 0
+    for arrives_ns, prompt, output in zip(at_ns, prompts, outputs, strict=True):
+        while draw.random() < 0.6:
+            next_ns = min(arrives_ns, live.next_ns() or arrives_ns)
+            now_ns = max(now_ns, draw.choice((arrives_ns, draw.randint(now_ns, arrives_ns), next_ns)))
+            note(live.advance(now_ns))
+        live.arrive(arrives_ns, prompt, output)
+    news, tables = live.finish()
+    note(news)
+    for row in whole.requests.rows(named=True):
+        request, status = row["id"], row["status"]
+        assert left.get(request) == (None if status in ("finished", "unfinished") else status)
+        assert ended.get(request) == row["finish_s"]
+        if status == "finished":
+            assert len(told[request]) == row["output_tokens"] and told[request] == sorted(told[request])
+            assert told[request][0] == row["first_token_s"]
+    assert tables["fleet_events"]["at_s"].tolist() == whole.fleet_events["at_s"].to_list()
 
 
 def test_theory_proves_nothing_of_replicas_that_go() -> None:

@@ -249,19 +249,18 @@ def autoscaler(text: str) -> Autoscaler:
 
 
 def failures(text: str) -> Failures:
-    """The failures of `--failures`: their fields, deaths as seconds:replica with a plus between them."""
+    """The failures of `--failures`: their fields, lists as seconds:replica with a plus between them."""
     option = "--failures"
-    fields: dict[str, Any] = dict(pairs(option, text.split(","), _FAILING))
-    for name, value in fields.items():
-        fields[name] = _value(value)
-    if "at" in fields:
-        deaths = [one.partition(":") for one in str(fields["at"]).split("+")]
-        fields["at"] = [[_value(seconds), _value(replica)] for seconds, _, replica in deaths]
-        if not all(isinstance(one, (int, float)) for death in fields["at"] for one in death):
-            raise ConfigError(
-                option, f"at={'+'.join(map(''.join, deaths))} is not of the form at=600:0+900:2"
-            )
-    return read_fields(option, fields, Failures)
+    described: dict[str, object] = {}
+    for name, value in pairs(option, text.split(","), _FAILING).items():
+        if name.endswith("_s") or name == "retries":
+            described[name] = _value(value)
+            continue
+        told = [[_value(one) for one in pair.split(":")] for pair in value.split("+")]
+        if not all(len(pair) == 2 and not isinstance(one, str) for pair in told for one in pair):
+            raise ConfigError(option, f"{name}={value} is not of the form {name}=600:0+900:2")
+        described[name] = told
+    return read_fields(option, described, Failures)
 
 
 def think(text: str | None) -> float | DurationDistribution | None:

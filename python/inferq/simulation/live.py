@@ -44,7 +44,7 @@ class News:
     tokens: list[Tokens]
     """In order of time."""
     left: list[tuple[int, str]]
-    """Requests that left without their last token, and how: `"rejected"` or `"abandoned"`."""
+    """Requests that left without their last token, and how: `"rejected"`, `"abandoned"` or `"lost"`."""
 
 
 @dataclass(frozen=True, slots=True)
