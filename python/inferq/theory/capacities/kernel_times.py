@@ -1,0 +1,208 @@
+"""The parts of an iteration that is measured or modelled, as functions that are straight between points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from inferq._lazy import np
+from inferq.systems.engine import Engine
+from inferq.systems.overhead import Overhead
+from inferq.theory.demands.lengths import Lengths
+from inferq.timing import Roofline, TimingTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers: TypeAlias = NDArray[np.float64]
+    Flags: TypeAlias = NDArray[np.bool_]
+
+MOST_TOKENS_OF_A_BATCH = 2.0**40
+"""Where a policy has no budget: as the core has it, more than any batch holds."""
+MOST_CONTEXT = 2.0**31
+"""No request is longer."""
+_STEP = 1.1
+"""Numbers of decodes are looked at in steps of this ratio where the cache may be full."""
+_RATIO = 1.25
+"""Chunks are looked at in steps of this ratio where a square of them is put between two lines."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """Chunks at the corners of a grid: (tokens, context) and the time of each."""
+
+    tokens: Numbers
+    context: Numbers
+    seconds: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernels:
+    """The parts of an iteration as functions that are straight between the points of their axes.
+
+    An iteration of τ tokens, n of them decodes of mean context m, takes linear(τ) + decode(n, m) + Σ chunks
+    beside the host. `None` for a part that falls below 0 somewhere within reach, where it is cut: then from
+    below it counts 0, and from above nothing is said.
+    """
+
+    budget: float
+    """b, or more tokens than any batch holds."""
+    seats: float
+    """S, at most b."""
+    kv_tokens: float
+    most_context: float
+    linear_points: Sequence[int | float]
+    linear_s: Sequence[float]
+    decode_rows: Sequence[int]
+    decode_columns: Sequence[int]
+    decode_s: Sequence[Sequence[float]]
+    timing: TimingTable | Roofline
+    host: Overhead
+
+    @classmethod
+    def of(cls, engine: Engine, lengths: Lengths) -> Kernels:
+        """Those of an engine with a table or a roofline, as far as requests of these lengths can reach."""
+        timing = engine.timing
+        assert isinstance(timing, (TimingTable, Roofline))
+        budget = float(engine.scheduler.budget() or MOST_TOKENS_OF_A_BATCH)
+        seats = min(float(engine.scheduler.seats() or budget), budget)
+        kv = engine.kv
+        kv_tokens = float("inf") if kv.whole_tokens is None else float(kv.whole_tokens)
+        longest = min(lengths.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)
+        if isinstance(timing, TimingTable):
+            points: Sequence[int | float] = timing.linear.tokens
+            linear_s, decode = timing.linear.seconds, timing.decode
+            rows, columns, decode_s = decode.sequences, decode.mean_context, decode.seconds
+        else:
+            points, linear_s = _roof(timing, budget)
+            each_s = max(timing.decode_compute_s_per_token, timing.decode_memory_s_per_token)
+            rows, columns = (1, 2), (0, 1)
+            decode_s = [[n * (m + 1) * each_s for m in columns] for n in rows]
+        return cls(
+            budget=budget,
+            seats=seats,
+            kv_tokens=kv_tokens,
+            most_context=max(1.0, longest),
+            linear_points=points,
+            linear_s=linear_s,
+            decode_rows=rows,
+            decode_columns=columns,
+            decode_s=decode_s,
+            timing=timing,
+            host=engine.overhead or Overhead(),
+        )
+
+    @property
+    def may_be_full(self) -> bool:
+        """Can decodes on all seats, each at its longest, hold more than the cache?"""
+        return self.seats * self.most_context > self.kv_tokens
+
+    def tokens_at(self) -> Numbers:
+        """Where the line of the linear layers bends, from 1 to b, with S."""
+        return _within(self.linear_points, 1, self.budget, self.seats)
+
+    def decodes_at(self) -> Numbers:
+        """Where the decodes bend along their number, from 1 to S, with S − 1, the most beside a chunk.
+
+        In small steps where the cache may be full: between two of them it is taken to hold what it can beside
+        the fewer.
+        """
+        found = _within(self.decode_rows, 1, self.seats, self.seats - 1)
+        return in_steps(found, _STEP) if self.may_be_full else found
+
+    def linear(self, tokens: Numbers) -> Numbers | None:
+        """The linear layers; None where they fall below 0 within reach."""
+        points = np.asarray(self.linear_points, dtype=float)
+        values = np.asarray(self.linear_s, dtype=float)
+        if (_line(points, values, self.tokens_at()) < 0).any():
+            return None
+        return _line(points, values, tokens)
+
+    def decodes(self, count: Numbers) -> tuple[Numbers, Numbers, Flags] | None:
+        """The mean contexts to look at, the times of n decodes by them, and which corners are to be judged.
+
+        Contexts fit the cache: between two numbers of decodes, n ≤ n', batches have mean contexts of at most
+        (tokens of the cache)/n, which stand among those to look at.
+        """
+        rows = np.asarray(self.decode_rows, dtype=float)
+        columns = np.asarray(self.decode_columns, dtype=float)
+        by_row = np.asarray(self.decode_s, dtype=float)
+        near = self.decodes_at()
+        means = _within((*self.decode_columns, *(self.kv_tokens / near)), 0, self.most_context)
+
+        def at(these: Numbers) -> Numbers:
+            by_column = _line(rows, by_row, these)
+            return _line(columns, by_column.T, means).T
+
+        grid = at(self.decodes_at())
+        if (grid < 0).any() or (_line(rows, by_row, self.decodes_at()) < 0).any():
+            return None
+        fewer = np.array([max(near[near < n], default=1.0) for n in count])
+        return means, at(count), fewer[:, None] * means[None, :] <= self.kv_tokens * (1 + 1e-12)
+
+    def chunks(self, longest: float, steps: bool) -> Chunks | None:
+        """A chunk of a table, less what chunks share, at the corners of cells; None where it falls below 0.
+
+        Args:
+            longest: most tokens of a chunk and its context together.
+            steps: cut the cells along the chunk into steps of a small ratio.
+        """
+        assert isinstance(self.timing, TimingTable)
+        part = self.timing.chunk
+        rows, columns = np.asarray(part.chunk, dtype=float), np.asarray(part.context, dtype=float)
+        values = np.asarray(part.seconds, dtype=float) - part.shared_s
+        tokens = _within(part.chunk, 1, min(self.budget, longest))
+        contexts = _within(part.context, 0, longest - 1)
+        if steps:
+            tokens = in_steps(tokens, _RATIO)
+        by_column = _line(rows, values, tokens)
+        times = _line(columns, by_column.T, contexts).T
+        if (times < 0).any() or (by_column < 0).any():
+            return None
+        before = np.concatenate([tokens[:1], tokens[:-1]])[:, None] + np.concatenate(
+            [contexts[:1], contexts[:-1]]
+        )
+        held = before <= longest
+        c, x = np.broadcast_arrays(tokens[:, None], contexts[None, :])
+        return Chunks(c[held], x[held], times[held])
+
+
+def _roof(timing: Roofline, budget: float) -> tuple[list[float], list[float]]:
+    """What a roofline takes for everything but attention, at 1 token, where it bends, and at the budget."""
+    slope_s = timing.linear_flops_s_per_token - timing.linear_activation_s_per_token
+    bend = timing.linear_weight_s / slope_s if slope_s > 0 else 0.0
+    points = sorted({1.0, max(2.0, budget), *((bend,) if 1 < bend < budget else ())})
+
+    def seconds(tokens: float) -> float:
+        computed_s = timing.linear_flops_s_per_token * tokens
+        read_s = timing.linear_weight_s + timing.linear_activation_s_per_token * tokens
+        exchanged_s = timing.all_reduce_latency_s + timing.all_reduce_s_per_token * tokens
+        return timing.base_s + exchanged_s + max(computed_s, read_s)
+
+    return points, [seconds(tokens) for tokens in points]
+
+
+def _within(points: Sequence[int | float], low: float, high: float, *more: float) -> Numbers:
+    """The points between two ends, with the ends, and further ones that lie between them."""
+    return np.array(sorted({low, high, *(float(at) for at in (*points, *more) if low <= at <= high)}))
+
+
+def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
+    """The points with others between them, so that none is more than `ratio` times the one before."""
+    pieces = [points[:1]]
+    for low, high in pairwise(points):
+        pieces.append(np.geomspace(low, high, 2 + int(math.log(high / low) / math.log(ratio)))[1:])
+    return np.concatenate(pieces)
+
+
+def _line(points: Numbers, values: Numbers, at: Numbers) -> Numbers:
+    """Straight lines from point to point, the first and the last going on; along the first axis."""
+    place = np.clip(np.searchsorted(points, at, side="right") - 1, 0, len(points) - 2)
+    share = (at - points[place]) / (points[place + 1] - points[place])
+    share = share.reshape(-1, *([1] * (values.ndim - 1)))
+    low, high = values[place], values[place + 1]
+    found: Numbers = low + share * (high - low)
+    return found
