@@ -26,6 +26,7 @@ from inferq.experiments.replication import Run, at_once, replications
 from inferq.reports.style import svg
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
+from inferq.simulation.progress import watched
 
 from .arriving import arriving
 from .compared import CHAT, PAIR, engine, md1, one_by_one
@@ -399,6 +400,19 @@ def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | N
     assert ("runs" in terminal.getvalue() and "4/4" in terminal.getvalue()) == shown
 
 
+def test_a_bar_shows_that_something_goes_on_before_anything_is_told(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("inferq.simulation.progress._PULSE_AFTER_S", 0.01)
+    with watched(True, "parts") as tell:
+        while "parts" not in terminal.getvalue():
+            time.sleep(0.01)
+    shown = terminal.getvalue()
+    assert tell is not None
+    tell(1, 2)  # after its end it shows nothing more
+    assert terminal.getvalue() == shown
+
+
 # --- the command
 
 
@@ -437,7 +451,7 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
     workload = arriving(200, 3.0, iq.Geometric(200), iq.Geometric(40))
     systems = {"sarathi": engine(), "vllmv0": engine(iq.VllmV0())}
     found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "tbt_p99"], warmup=20)
-    assert found.explain() in done.stdout
+    assert found.explain() in done.stdout.replace("\n  ", " ")
     assert pl.read_parquet(out).equals(found.frame)
 
 
@@ -496,7 +510,8 @@ def test_engines_by_name_serve_a_trace_of_ones_own(tmp_path: Path):
     trace = iq.read_trace(AZURE).head(60).at_rate(9)
     names = ["vllm-0.14", "sarathi"]
     found = iq.compare(trace, names, model="llama-3.1-8b", gpu="h100-80gb", seeds=[0])
-    assert found.explain() in done.stdout and "llama-3.1-8b on 1 × h100-80gb" in page.read_text("utf-8")
+    assert found.explain() in done.stdout.replace("\n  ", " ")
+    assert "llama-3.1-8b on 1 × h100-80gb" in page.read_text("utf-8")
     by_hand = {
         "vllm-0.14": iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.14"),
         "sarathi": iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=iq.Sarathi()),

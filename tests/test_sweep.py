@@ -250,7 +250,9 @@ def test_points_that_fail_are_named_and_end_the_command_with_1(chat_toml: Path, 
     out = tmp_path / "points.csv"
     done = shell("sweep", chat_toml, "--set", "engine.scheduler.token_budget=64,0", "--out", out)
     assert done.exit_code == 1
-    assert "failed: engine.scheduler.token_budget=0, seed=7: ConfigError: " in done.stdout
+    assert "failed: engine.scheduler.token_budget=0, seed=7: ConfigError: " in done.stdout.replace(
+        "\n  ", " "
+    )
     assert done.stderr == "inferq: 1 of 2 points failed\n"
     assert pl.read_csv(out)["status"].to_list() == ["done", "failed"]
 

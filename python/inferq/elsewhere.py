@@ -30,6 +30,9 @@ NAMES = {
     "max_concurrency": "concurrency",
     "num_prompts": "head",
     "num_requests": "head",
+    "ttft_slo": "slo",
+    "tbt_slo": "slo",
+    "goodput": "slo",
     "qps": "rate",
     "rps": "rate",
     "device": "gpu",
@@ -49,6 +52,9 @@ VALUES = {
     "enable_prefix_caching": "blocks",
     "no_enable_prefix_caching": "none",
     "disable_radix_cache": "none",
+    "ttft_slo": "ttft_s=0.5",
+    "tbt_slo": "tbt_s=0.05",
+    "goodput": "ttft_s=0.5",
 }
 """What a switch without a value stands for."""
 

@@ -150,8 +150,12 @@ def _hint(error: Any) -> None:
     """Say what an option of another program is called here."""
     asked = getattr(error, "option_name", None) or ""
     ours = option_of(asked)
-    if asked == "--slo":
-        error.message = "No such option: --slo; objectives are for inferq capacity and inferq report."
+    if type(error).__name__ == "MissingParameter" and getattr(error.param, "help", None):
+        error.message = error.param.help
+    elif asked == "--slo":
+        error.message = (
+            "No such option: --slo; objectives are for inferq capacity, plan, report, compare and sweep."
+        )
         error.possibilities = None
     elif ours is not None:
         error.message = f"No such option: {error.option_name}; here it is {ours}."

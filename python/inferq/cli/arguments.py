@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from inferq.cli import options
+from inferq.errors import ConfigError
 from inferq.inputs import path_of
 from inferq.scenario import Scenario as ReadScenario
 from inferq.scenario import ScenarioFile
@@ -43,7 +44,7 @@ Out = Annotated[
     typer.Option(
         metavar="DIR",
         help="Write the results as Parquet, the scenario as JSON.",
-        parser=lambda text: path_of("--out", text, "directory"),
+        parser=lambda text: _folder(text),
     ),
 ]
 Set = Annotated[
@@ -62,6 +63,14 @@ Prices = Annotated[
     ),
 ]
 Threads = Annotated[int | None, option("N", "How many runs go on at once; every core unless told.")]
+
+
+def _folder(text: str) -> Path:
+    """The folder of `--out`, which no file is in the way of."""
+    place = path_of("--out", text, "directory")
+    if place.is_file():
+        raise ConfigError(f"{text} is a file; the results are several, in a folder of that name")
+    return place
 
 
 def scenario(file: Path, set_: list[str] | None) -> ReadScenario:

@@ -9,6 +9,7 @@ import typer
 
 from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
+from inferq.cli.objectives import Goodput, goodput_of
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
@@ -56,10 +57,7 @@ def compare(
     metric: Annotated[
         list[str] | None, option("NAME", "A metric such as ttft_p99; may be given several times.")
     ] = None,
-    ttft_slo: Annotated[float | None, option("SECONDS", "Time to first token that counts as good.")] = None,
-    tbt_slo: Annotated[
-        float | None, option("SECONDS", "Longest gap between tokens that counts as good.")
-    ] = None,
+    slo: Goodput = None,
     prices: arguments.Prices = None,
     by_class: Annotated[bool, option(None, "The same for each class of requests.", "--by-class")] = False,
     until: Annotated[
@@ -108,7 +106,6 @@ def compare(
         workload = adapted(trace, head=head, rate=rate, notes=notes)
         systems = dict(engines_on(engines.split(","), model, gpu, tensor_parallel=tensor_parallel))
     numbers = seeds_from(run.pop("seed", 0), seeds)
-    slo = {"ttft_s": ttft_slo, "tbt_s": tbt_slo}
     show.lines([f"compare {' '.join(map(str, scenarios))}", *notes])
     for name, system in systems.items():
         show.lines([name])
@@ -119,7 +116,7 @@ def compare(
             systems,
             seeds=numbers,
             metrics=metric or None,
-            slo={name: limit for name, limit in slo.items() if limit is not None} or None,
+            slo=goodput_of(slo),
             prices=prices,
             by="class" if by_class else None,
             confidence=confidence,

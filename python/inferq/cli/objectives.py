@@ -23,6 +23,22 @@ Objectives = Annotated[
     ),
 ]
 
+Goodput = Annotated[
+    str | None,
+    option(
+        "NAME=SECONDS,…", "What each request must keep to count as good: ttft_s=0.5,tbt_s=50ms (its gaps)."
+    ),
+]
+
+
+def goodput_of(text: str | None) -> dict[str, float] | None:
+    """The objectives of a goodput, in seconds or with their unit; None where there are none."""
+    if text is None:
+        return None
+    form = "ttft_s=0.5 or ttft_s=500ms"
+    given = options.pairs("--slo", text.split(","), form)
+    return {name: limit(name, one, form) for name, one in given.items()}
+
 
 def slo_of(texts: list[str]) -> Slo:
     """The SLO that the options spell."""

@@ -21,6 +21,7 @@ from inferq.systems.overhead import Overhead
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.gpu import Gpu
 from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
 from inferq.workload.transforms import duration
 
@@ -209,7 +210,9 @@ def card(text: str) -> str | dict[str, Any]:
         return text
     content = read_text(path_of("--gpu", text))
     try:
-        return dict(parsed_json(content) if text.endswith(".json") else parsed_toml(content))
+        fields = dict(parsed_json(content) if text.endswith(".json") else parsed_toml(content))
+        Gpu.of(fields)  # whose errors name the file
+        return fields
     except ConfigError as error:
         raise error.within(text, ": ") from None
 

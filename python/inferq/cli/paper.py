@@ -54,10 +54,10 @@ def _print(reproduced: Report) -> None:
         ]
         show.lines(["", section.title])
         show.grid(Grid(title="", header=header, lines=rows, texts=2))
-        show.paragraphs(f" {place}. {_plain(note)}" for place, note in enumerate(notes, start=1))
+        show.lines(f" {place}. {_plain(note)}" for place, note in enumerate(notes, start=1))
     if reproduced.slips:
         show.lines(["", "Where the paper slips"])
-    show.paragraphs(
+    show.lines(
         _plain(f"{slip.where}: printed {slip.printed}; right: {slip.right}") for slip in reproduced.slips
     )
 

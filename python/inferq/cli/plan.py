@@ -21,6 +21,7 @@ from inferq.reports.report import checked
 from inferq.reports.report import report as write_report
 from inferq.results.files import check_writable, write_text
 from inferq.scheduler import SCHEDULERS
+from inferq.simulation.progress import watched
 from inferq.systems.routers import ROUTERS
 from inferq.workload.reading import adapted
 
@@ -117,46 +118,50 @@ def plan(
     workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
     show.lines([f"plan {file}", *notes])
     own: dict[str, Any] = {"server": server, "max_model_len": max_model_len, "weights": weights}
-    answer = cheapest(
-        workload,
-        objectives,
-        model=model,
-        gpus=None if gpus is None else _names(gpus),
-        tensor_parallel=[_whole("--tp", one) for one in _names(tp)],
-        schedulers=_schedulers(scheduler, token_budget),
-        caches=None if prefix_cache is None else _names(prefix_cache),
-        engine_options={name: value for name, value in own.items() if value is not None},
-        pools=_names(pools),
-        routers=None if router is None else [options.router(one) for one in router],
-        replicas=range(1, _whole("--most-replicas", most_replicas) + 1),
-        spare=spare,
-        prices=prices,
-        within=within,
-        seeds=range(_whole("--seeds", seeds)),
-        confidence=confidence,
-        threads=threads,
-        time_s=time,
-        resume=resume,
-        tell=show.tell,
-    )
+    with watched(True, "answers", in_a_pipe=True):
+        answer = cheapest(
+            workload,
+            objectives,
+            model=model,
+            gpus=None if gpus is None else _names(gpus),
+            tensor_parallel=[_whole("--tp", one) for one in _names(tp)],
+            schedulers=_schedulers(scheduler, token_budget),
+            caches=None if prefix_cache is None else _names(prefix_cache),
+            engine_options={name: value for name, value in own.items() if value is not None},
+            pools=_names(pools),
+            routers=None if router is None else [options.router(one) for one in router],
+            replicas=range(1, _whole("--most-replicas", most_replicas) + 1),
+            spare=spare,
+            prices=prices,
+            within=within,
+            seeds=range(_whole("--seeds", seeds)),
+            confidence=confidence,
+            threads=threads,
+            time_s=time,
+            resume=resume,
+            tell=show.tell,
+        )
     if schedule is not None and answer.fleet is not None:
-        answer = replace(answer, scheduled=answer.schedule(schedule, startup_s=startup))
+        with watched(True, "windows", in_a_pipe=True):
+            answer = replace(answer, scheduled=answer.schedule(schedule, startup_s=startup))
     answer = replace(answer, command=shlex.join(["inferq", *sys.argv[1:]]))
     if gathered.is_on():
         gathered.value("candidates", answer.candidates.to_dicts())
     gathered.value("frontier", answer.frontier.to_dicts())
     gathered.value("findings", answer.findings)
-    show.paragraphs(answer.findings)
+    show.lines(answer.findings)
     for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
         show.lines(["", grid.title])
         show.grid(grid)
     if answer.scheduled is not None:
-        show.paragraphs(answer.scheduled.explain().splitlines())
+        show.lines(answer.scheduled.explain().splitlines())
         show.grid(windows(answer, _MOST_ROWS))
     if sensitivity and answer.fleet is not None:
-        show.paragraphs(_changes(answer))
+        show.lines(_changes(answer))
     if page is not None:
-        show.lines([f"written to {write_report(answer, page)}"])
+        with watched(True, "parts of the page", in_a_pipe=True) as progress:
+            write_report(answer, page, progress=progress)
+        show.lines([f"written to {page}"])
     if out is not None and answer.fleet is not None:
         write_text(out, answer.toml())
         show.lines([f"written to {out}"])

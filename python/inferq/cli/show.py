@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,25 +36,17 @@ def width() -> int:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print sentences on standard output: whole in a pipe, where they are searched, wrapped on a terminal."""
-    if gathered.is_on():
-        for text in texts:
+    """Print sentences on standard output, wrapped between words: in a pipe as on a terminal.
+
+    A word or two and the path of a file stay on one line, however long that is.
+    """
+    for text in texts:
+        if gathered.is_on():
             gathered.line(visible(text))
-        return
-    if sys.stdout.isatty():
-        paragraphs(texts)
-        return
-    for text in texts:
-        typer.echo(visible(text))
-
-
-def paragraphs(texts: Iterable[str]) -> None:
-    """Print long sentences on standard output, wrapped everywhere."""
-    if gathered.is_on():
-        lines(texts)
-        return
-    for text in texts:
-        typer.echo("\n".join(terminal.wrapped(text, width(), "" if text.startswith(" ") else "  ")))
+        elif len(text.split()) <= 3:
+            typer.echo(visible(text))
+        else:
+            typer.echo("\n".join(terminal.wrapped(text, width(), "  ")))
 
 
 def tell(text: str) -> None:
@@ -74,7 +65,7 @@ def names(files: Sequence[Path]) -> list[str]:
         short = [str(file) for file in files]
     for place, name in enumerate(short):
         if name in short[:place]:
-            raise ConfigError(name, "is there twice")
+            raise ConfigError(name, "is there twice; give it once")
     return short
 
 
@@ -262,7 +253,7 @@ def stability(verdict: Stability) -> None:
     shares = ("hit rate",) if cached else ()
     header = ("limit", "kind", "per second", "load", *shares, "hypotheses", "says")
     grid(Grid(title="", header=header, lines=rows, texts=2))
-    paragraphs(verdict.explain().splitlines())
+    lines(verdict.explain().splitlines())
 
 
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:

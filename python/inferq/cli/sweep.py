@@ -12,7 +12,7 @@ from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
-from inferq.cli.objectives import limit
+from inferq.cli.objectives import Goodput, goodput_of
 from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import MOST_SEEDS
 from inferq.experiments.sweeps.sweep import sweep as run
@@ -34,9 +34,7 @@ def sweep(
     seeds: Annotated[
         int | None, option("N", "So many runs of each point: seeds 0 to N-1, else that of the file.")
     ] = None,
-    slo: Annotated[
-        str | None, option("NAME=SECONDS,…", "Objectives of the goodput, as ttft_s=0.5,tbt_s=50ms.")
-    ] = None,
+    slo: Goodput = None,
     threads: arguments.Threads = None,
     out: Annotated[
         Path | None,
@@ -57,7 +55,7 @@ def sweep(
     arguments: dict[str, Any] = {
         **grid,
         "seeds": None if seeds is None else range(whole("--seeds", seeds, 1, MOST_SEEDS)),
-        "slo": None if slo is None else _objectives(slo),
+        "slo": goodput_of(slo),
         "progress": True,
     }
     if out is not None and out.suffix not in (".parquet", ".csv"):
@@ -85,13 +83,6 @@ def sweep(
     if failed:
         typer.echo(f"inferq: {failed:,} of {frame.height:,} points failed", err=True)
         raise typer.Exit(1)
-
-
-def _objectives(text: str) -> dict[str, float]:
-    """The objectives of `--slo`, in seconds or with their unit."""
-    form = "ttft_s=0.5 or ttft_s=500ms"
-    given = options.pairs("--slo", text.split(","), form)
-    return {name: limit(name, one, form) for name, one in given.items()}
 
 
 def _without_frame(error: BaseException) -> str:

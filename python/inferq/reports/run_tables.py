@@ -14,8 +14,8 @@ from inferq.results.result import Result
 from inferq.systems.prices import Prices
 
 LEGEND = (
-    "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
-    "e2e: arrival to last token; queue: wait for admission",
+    "ttft: arrival to first token; e2e: arrival to last token;",
+    "tbt: gaps between tokens; tpot: mean gap of a request; queue: wait for admission",
 )
 """What the latencies are, in two lines."""
 NAMES = {"ttft": "TTFT", "tbt": "TBT", "tpot": "TPOT", "e2e": "E2E"}

@@ -11,6 +11,8 @@ from inferq.reports.text import visible
 
 _PIECE = re.compile(r"[^\s_/-]*[\s_/-]?")
 """What of a name stays together where it is folded."""
+_LABEL = re.compile(r"- |\w+( \w+)? {2,}")
+"""What stands before the text of a line: the hyphen of a list, or a word or two in a column of their own."""
 _INDENT = "  "
 
 
@@ -65,8 +67,8 @@ def wrapped(text: str, width: int, hanging: str = "") -> list[str]:
         text: of one line; what it begins with is kept, and where it is a list or a label, further lines
             stand below its text.
         width: columns that there are.
-        hanging: what stands before further lines, beside the spaces and the hyphen that the first begins
-            with.
+        hanging: what stands before further lines of a text without a label, beside the spaces that the
+            first begins with.
 
     Example:
         >>> from inferq.reports.terminal import wrapped
@@ -75,11 +77,12 @@ def wrapped(text: str, width: int, hanging: str = "") -> list[str]:
     """
     text = visible(text)
     body = text.lstrip()
-    before = len(text) - len(body) + (2 if body.startswith("- ") else 0)
+    label = _LABEL.match(body)
+    before = len(text) - len(body) + (label.end() if label else len(hanging))
     return textwrap.wrap(
         text,
         max(width, 20),
-        subsequent_indent=" " * before + hanging,
+        subsequent_indent=" " * before,
         break_long_words=False,
         break_on_hyphens=False,
     ) or [""]

@@ -15,6 +15,8 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Gets how much is done and how much there is in all."""
 
 _SHOW_AFTER_S = 0.5
+_PULSE_AFTER_S = 1.2
+"""Before anything is told."""
 _EVERY_S = 1.8
 """In a pipe a line is written when nothing was for so long."""
 
@@ -74,30 +76,50 @@ def _in_a_notebook() -> bool:
 
 
 class _TerminalBar:
-    """A progress bar on standard error that appears only when the work takes its time."""
+    """A progress bar on standard error that appears only when the work takes its time.
+
+    Where nothing has been told by then, it shows that something goes on.
+    """
 
     def __init__(self, what: str) -> None:
+        from threading import Lock, Timer
+
         self._what = what
         self._started = time.monotonic()
         self._shown: Any = None
         self._task: Any = None
+        self._lock = Lock()
+        self._ended = False
+        self._timer = Timer(_PULSE_AFTER_S, self._show, (0, None))
+        self._timer.daemon = True
+        self._timer.start()
 
     def __call__(self, done: int, total: int) -> None:
-        if self._shown is None:
-            if time.monotonic() - self._started < _SHOW_AFTER_S:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        if self._shown is not None or time.monotonic() - self._started >= _SHOW_AFTER_S:
+            self._timer.cancel()
+            self._show(done, total)
 
-            columns = (TextColumn(self._what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._shown.add_task(self._what, total=total)
-            self._shown.start()
-        self._shown.update(self._task, completed=done, total=total)
+    def _show(self, done: int, total: int | None) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            if self._shown is None:
+                from rich.console import Console
+                from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+                from rich.progress import TimeRemainingColumn as Remaining
+
+                columns = (TextColumn(self._what), BarColumn(), MofNCompleteColumn(), Remaining())
+                self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
+                self._task = self._shown.add_task(self._what, total=total)
+                self._shown.start()
+            self._shown.update(self._task, completed=done, total=total)
 
     def close(self) -> None:
-        if self._shown is not None:
-            self._shown.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._shown is not None:
+                self._shown.stop()
 
 
 class _NotebookBar:
