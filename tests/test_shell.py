@@ -178,7 +178,25 @@ def test_what_is_written_is_read(place: Path, monkeypatch: pytest.MonkeyPatch):
         told = said("report", *shown, "--out", "page.html")
         assert [*told["runs"]] == shown
         page = (place / "page.html").read_text(encoding="utf-8")
+        assert "table of llama-3.1-8b on h100-80gb" in page and "Apache-2.0" in page
         assert "vllm-0.33" in page and ("sglang-0.5" in page) == (len(shown) == 2)
+
+
+def test_limits_that_look_like_milliseconds_are_asked_about(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """By every command that takes them."""
+    monkeypatch.chdir(place)
+    text = (place / "one.toml").read_text().replace("rate = 20", "rate = 20\nhead = 9")
+    gated = "[gate]\nseeds = 1\nslo = { ttft_s = 500 }\ntolerance = { ttft_p99 = '10%' }\n"
+    (place / "gated.toml").write_text(f"{text}\n{gated}")
+    runs = ["--seeds", "1", "--set", "workload.head=9"]
+    for arguments in (
+        ["capacity", "one.toml", *runs, "--slo", "ttft_p99=500", "--high", "40"],
+        ["report", "one", "--slo", "ttft_p99=500"],
+        ["compare", "one.toml", "two.toml", *runs, "--slo", "ttft_s=500"],
+        ["plan", AZURE, "--head", "40", "--model", "llama-3.1-8b", "--slo", "ttft_p99=500", "--gpus", "h200"],
+        ["gate", "gated.toml", "--baseline", "gated.json", "--update"],
+    ):
+        assert "500 milliseconds are 0.5" in json.dumps(said(*arguments)), arguments[0]
 
 
 def test_objectives_of_a_sweep_have_units(place: Path, monkeypatch: pytest.MonkeyPatch):

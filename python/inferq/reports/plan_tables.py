@@ -27,7 +27,7 @@ def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
     left = len(plan.fates) + len(plan.choices.engines.misfits) - len(lines)
     return Grid(
         title="What became of each choice?",
-        header=["choice", "fate", *_costs(plan), "its trial"],
+        header=["choice", "fate", *costs(plan), "its trial"],
         lines=lines,
         texts=2,
         last_is_text=True,
@@ -43,11 +43,11 @@ def frontier(plan: FleetPlan) -> Grid:
         value, low, high = (amount(row[name], metric.metric.unit) for name in ("value", "low", "high"))
         between = NONE if row["low"] is None else f"{low} to {high}"
         kept = "kept" if row["share"] <= 1 else "broken"
-        size = [number(row["gpus"]), number(row["cost"])][: len(_costs(plan))]
+        size = [number(row["gpus"]), number(row["cost"])][: len(costs(plan))]
         lines.append([row["fleet"], *size, row["metric"], value, between, kept])
     return Grid(
         title="What does a lower latency cost?",
-        header=["fleet", *_costs(plan), "metric", "value", "between", "SLO"],
+        header=["fleet", *costs(plan), "metric", "value", "between", "SLO"],
         lines=lines,
         texts=1,
         last_is_text=True,
@@ -61,19 +61,19 @@ def windows(plan: FleetPlan, most: int) -> Grid:
     lines = [
         [
             *(amount(row["start_s"], "s"), number(row["rate_per_s"]), number(row["replicas"])),
-            *[number(row["gpus"]), number(row["cost"])][: len(_costs(plan))],
+            *[number(row["gpus"]), number(row["cost"])][: len(costs(plan))],
         ]
         for row in rows[:most]
     ]
     return Grid(
         title="",
-        header=["from", "requests/s", "replicas", *_costs(plan)],
+        header=["from", "requests/s", "replicas", *costs(plan)],
         lines=lines,
         texts=0,
         note=f"{len(rows) - most:,} more are in `schedule().frame`." if len(rows) > most else "",
     )
 
 
-def _costs(plan: FleetPlan) -> list[str]:
+def costs(plan: FleetPlan) -> list[str]:
     """The columns of what a fleet costs: without prices its GPUs are the cost."""
     return ["GPUs"] if plan.prices is None else ["GPUs", plan.unit]

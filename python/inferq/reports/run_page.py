@@ -48,7 +48,7 @@ def document(
         title=title if title is not None else identity.headline(result),
         setting="",
         ran=tuple([*identity.of_run(result), ("Objectives", judged.asked)]),
-        notes=tuple([*judged.notes, *_notes(result, theory)]),
+        notes=tuple([*judged.notes, *verdicts.questions(slo), *_notes(result, theory)]),
         facts=tuple(_facts(result, rows[-1][1])),
         chapters=tuple(one for one in chapters if one is not None),
     )

@@ -33,7 +33,8 @@ def document(
     names = list(results)
     told = {name: dict(identity.of_run(one)) for name, one in results.items()}
     judged = {name: verdicts.of_run(one, slo) for name, one in results.items()}
-    notes = [
+    notes = verdicts.questions(slo)
+    notes += [
         Note(kind=note.kind, text=f"{name}: {note.text}")
         for name, one in judged.items()
         for note in one.notes

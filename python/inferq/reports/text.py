@@ -141,6 +141,15 @@ _LONG = re.compile(r"(?<![\w.,:/-])\d{4,15}(?![\w:/-]|[.,]\d)")
 """A whole number in a text that wants commas; no part of a name, a decimal or a time."""
 
 
+def grouped(text: str) -> str:
+    """A text with commas in its long whole numbers.
+
+    >>> grouped("3798 of 11877 iterations, 12.3456 s")
+    '3,798 of 11,877 iterations, 12.3456 s'
+    """
+    return _LONG.sub(lambda found: f"{int(found[0]):,}", text)
+
+
 def sentence(text: str, names: Iterable[str] = ()) -> str:
     """A text with a capital letter, a full stop, and commas in its long numbers.
 
@@ -155,7 +164,7 @@ def sentence(text: str, names: Iterable[str] = ()) -> str:
         >>> sentence("3798 of 11877 iterations, 12.3456 s")
         '3,798 of 11,877 iterations, 12.3456 s.'
     """
-    text = _LONG.sub(lambda found: f"{int(found[0]):,}", text)
+    text = grouped(text)
     is_name = "_" in text.split(" ", 1)[0] or any(text.startswith(name) for name in names)
     text = text if is_name else f"{text[:1].upper()}{text[1:]}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

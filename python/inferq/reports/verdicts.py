@@ -9,7 +9,7 @@ from typing import Literal
 from inferq._lazy import NDArray, np
 from inferq.experiments.capacity_search.slo import Slo, measured
 from inferq.reports.document import Grid, Note
-from inferq.reports.text import amount, percent, seconds
+from inferq.reports.text import amount, percent, seconds, sentence
 from inferq.results.result import Result
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
@@ -90,6 +90,11 @@ def limits_of(slo: Slo | None) -> dict[str, list[float]]:
         if one.metric.unit == "s" and one.class_name is None:
             found.setdefault(one.metric.quantity, []).append(one.limit)
     return {name: sorted(set(limits)) for name, limits in found.items()}
+
+
+def questions(slo: Slo | None) -> list[Note]:
+    """What to ask about limits that look like milliseconds."""
+    return [Note(kind="beware", text=sentence(one)) for one in (() if slo is None else slo.questions)]
 
 
 def gravity(finding: str) -> Kind:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferq.errors import ConfigError
+from inferq.reports.text import listed
 from inferq.workload.columns import nearest
 
 QUANTITIES = ("ttft", "tbt", "tpot", "e2e", "queue")
@@ -79,6 +80,10 @@ class Metric:
             turned = {f"{statistic}_{quantity}": new for new, (quantity, statistic) in LATENCIES.items()}
             if name in turned:
                 raise ConfigError(field, f"unknown metric {name!r}; did you mean {turned[str(name)]}?")
+            quantity = str(name).removesuffix("_s")
+            if quantity in QUANTITIES:
+                statistics = listed((f"{quantity}_{one}" for one in STATISTICS), "or")
+                raise ConfigError(field, f"{name} is of one request; of a run it is {statistics}")
             raise ConfigError(field, f"unknown metric {name!r}{nearest(str(name), _METRICS)}")
         return metric
 

@@ -10,7 +10,7 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.checks import not_negative
 from inferq.errors import ConfigError
-from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
+from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed
 from inferq.workload.columns import nearest
 
@@ -152,6 +152,8 @@ def objectives(slo: object) -> Mapping[str, float | None]:
     given: Mapping[str, Any] = slo or {}
     for name, limit in given.items():
         if name not in _OBJECTIVES:
+            if f"{(quantity := str(name).partition('_')[0])}_s" in _OBJECTIVES and name in LATENCIES:
+                raise ConfigError("slo", f"{name} is of a run: a limit for each request is {quantity}_s")
             raise ConfigError("slo", f"unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
         if limit is not None:
             not_negative(f"slo.{name}", limit)

@@ -13,6 +13,7 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import NotThereError, ResultError
 from inferq.inputs import read_parquet
+from inferq.reports.text import grouped
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
 
@@ -93,7 +94,8 @@ class RunTables:
     revenue: Columns | None = None
 
     def __post_init__(self) -> None:
-        """Name statuses; totals in attoseconds are whole."""
+        """Name statuses; totals in attoseconds are whole; findings of the core are written as all others."""
+        self.findings = [grouped(text) for text in self.findings]
         self.names = {**self.names, "status": STATUSES, "event": EVENTS}
         self.totals = {
             name: int(value) if name.endswith("_as") else value for name, value in self.totals.items()

@@ -23,7 +23,7 @@ from inferq.systems.network import Network
 from inferq.systems.pools import pools_of
 from inferq.systems.system import SYSTEMS, System
 from inferq.theory.bounds.stability import Stability, stability
-from inferq.workload.columns import MOST_SECONDS
+from inferq.workload.columns import MOST_SECONDS, Table
 from inferq.workload.workload import Workload
 
 _RATES = (1e-9, 1e12)
@@ -31,7 +31,7 @@ _RATES = (1e-9, 1e12)
 
 
 def capacity(
-    workload: object,
+    workload: Workload | Table | Callable[[float], Workload],
     system: System,
     slo: Slo,
     *,

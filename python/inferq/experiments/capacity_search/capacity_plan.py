@@ -13,7 +13,6 @@ from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.capacity_charts import of_search
 from inferq.reports.style import PANEL, styled
 from inferq.reports.text import counted, number, percent
-from inferq.results.findings import of_objective
 from inferq.theory.bounds.stability import Stability
 
 
@@ -137,8 +136,7 @@ class CapacityPlan:
         """The answer, what breaks first, what theory says, and what to know before trusting it."""
         answer = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
         lines = [answer if self.rate > 0 else f"no rate was found that keeps {self.slo}"]
-        asked = [of_objective(name, limit) for name, limit in self.slo.limits.items()]
-        lines += [question for question in asked if question is not None]
+        lines += self.slo.questions
         if self.reason is not None:
             lines.append(self.reason)
         if self.rate > 0:

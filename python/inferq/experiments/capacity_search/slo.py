@@ -12,6 +12,7 @@ from inferq.checks import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.reports.text import amount, number
+from inferq.results.findings import of_objective
 from inferq.results.metric import Metric
 from inferq.results.result import Result
 from inferq.results.tables import STATUSES
@@ -116,6 +117,12 @@ class Slo:
             if slo.failed_share is not None:
                 objectives.append(Objective(FAILED, slo.failed_share, name))
         return tuple(objectives)
+
+    @property
+    def questions(self) -> list[str]:
+        """What to ask about limits that look like milliseconds."""
+        limits = [(one.metric.name, one.limit) for one in self.objectives if one.metric.unit == "s"]
+        return [asked for name, limit in limits if (asked := of_objective(name, limit)) is not None]
 
     def _latencies(self, class_name: str | None) -> list[Objective]:
         return [Objective(Metric.of(name), limit, class_name) for name, limit in self.limits.items()]

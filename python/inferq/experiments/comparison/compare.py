@@ -36,7 +36,7 @@ from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.workload.columns import nearest
+from inferq.workload.columns import Table, nearest
 from inferq.workload.workload import Workload
 
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
@@ -48,7 +48,7 @@ MOST_SEEDS = 200
 
 
 def compare(
-    workload: object,
+    workload: Workload | Table,
     systems: Mapping[str, System] | Iterable[str] | None = None,
     *,
     model: ModelShape | str | Path | Mapping[str, Any] | None = None,

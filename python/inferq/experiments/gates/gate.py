@@ -28,6 +28,7 @@ from inferq.experiments.replication import Task, at_once, is_user_defined, worke
 from inferq.inputs import path_of
 from inferq.results.costs import hourly
 from inferq.results.files import check_writable
+from inferq.results.findings import of_objectives
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
@@ -331,6 +332,7 @@ def _verdict(
             notes.append(f"the baseline was made by inferq {before.inferq}, this is {now.inferq}")
         elif not changes and any(one.verdict != "identical" for one in judgements):
             notes.append("the description of the system is the same: what has changed is code")
+    notes += of_objectives(terms.slo)
     notes += [f"finding with seed {trial.seeds[0]}: {text}" for text in findings]
     return ScenarioVerdict(trial.name, terms, now, tuple(judgements), tuple(changes), tuple(notes))
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # every run of pytest in this environment loads this file
     from inferq.experiments.gates.gate_report import GateReport
     from inferq.systems.prices import Prices
     from inferq.systems.system import System
+    from inferq.workload.columns import Table
+    from inferq.workload.workload import Workload
 
 _BASELINE = "inferq-baseline.json"
 _ACCEPT = "pytest --inferq-update"
@@ -62,7 +64,7 @@ class Gate:
     def __call__(
         self,
         name: str,
-        workload: object,
+        workload: Workload | Table,
         system: System | Callable[[], System],
         *,
         tolerance: Mapping[str, str] | None = None,

@@ -86,9 +86,11 @@ class Candidate:
     def size(self, units: int) -> str:
         """How many replicas there are of what, in words."""
         if self.ratio is None:
-            return f"{units} × {self.gpus} {self.card}"
-        prefill, decode = self.ratio
-        return f"{prefill * units} + {decode * units} × {self.gpus} {self.card}"
+            many = f"{units}"
+        else:
+            prefill, decode = self.ratio
+            many = f"({prefill * units} + {decode * units})"
+        return f"{many} × {self.card}" if self.gpus == 1 else f"{many} × {self.gpus} {self.card}"
 
     @property
     def is_described(self) -> bool:

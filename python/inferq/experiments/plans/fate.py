@@ -175,7 +175,8 @@ def _fate(one: Standing, best: Standing | None, stopped: bool, unit: str) -> Fat
             trial=last,
         )
     less = _too_small(one, last)
-    dear = f"costs {number(one.least_cost)} {unit} at least"
+    named = "GPU" if unit == "GPUs" and one.least_cost == 1 else unit
+    dear = f"costs {number(one.least_cost)} {named} at least"
     return Fate(
         candidate=candidate,
         kind="undecided" if one.undecided else "beaten",

@@ -22,11 +22,14 @@ from inferq.reports.text import amount, counted, number, percent
 from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
+from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 _SECONDS_OF_HOUR = 3600
 _SAID = 5
 """So many undecided candidates are named."""
+FOUND = "finding in a run of the fleet"
+"""With which words begins what a run of the answer tells."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -97,16 +100,21 @@ class FleetPlan:
         return None if self.prices is None or self.answer is None else self.answer.cost
 
     @cached_property
+    def _told(self) -> tuple[pl.DataFrame, list[str]] | None:
+        """What a run of the planned fleet over all requests of the first seed says, and its findings."""
+        if self.fleet is None:
+            return None
+        seed = self.seeds[0]
+        run = simulate(self.prober._whole(seed), self.fleet, seed=seed, **self.prober.options)
+        return run.summary(prices=self.priced), run.findings
+
+    @property
     def summary(self) -> pl.DataFrame | None:
         """`Result.summary` of the planned fleet over all requests of the first seed, with its costs.
 
         The columns of costs are there with prices alone. None where nothing keeps the SLO.
         """
-        if self.fleet is None or self.answer is None:
-            return None
-        seed = self.seeds[0]
-        run = simulate(self.prober._whole(seed), self.fleet, seed=seed, **self.prober.options)
-        return run.summary(prices=self.priced)
+        return None if self._told is None else self._told[0]
 
     @property
     def priced(self) -> Prices | None:
@@ -260,7 +268,7 @@ class FleetPlan:
         return sensitivity(self, by)
 
     def schedule(
-        self, every_s: float = 3600.0, *, startup_s: float = 0.0, workload: object = None
+        self, every_s: float = 3600.0, *, startup_s: float = 0.0, workload: Workload | Table | None = None
     ) -> Schedule | None:
         """How many replicas each hour needs, and what a fleet saves that has no more than that.
 
@@ -312,6 +320,9 @@ class FleetPlan:
             lines.append("the time was over: what is undecided may be cheaper")
         undecided = islice(self.fates.of_kind("undecided"), _SAID)
         lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in undecided]
+        lines += self.slo.questions
+        if self._told is not None and not self.stopped:
+            lines += [f"{FOUND}: {text}" for text in self._told[1]]
         lines += self.gaps
         lines += self.choices.notes
         if self.prices is None and len({one.card for one in self.choices.engines.families}) > 1:
@@ -329,7 +340,7 @@ class FleetPlan:
         spare = f", {self.spare} of them to spare" if self.spare else ""
         gpus = counted(of.gpus_of(units), "GPU")
         lines = [
-            f"{self.name(of, units)}{spare} keep {self.slo} {sure}",
+            f"a fleet of {self.name(of, units)}{spare} keeps {self.slo} {sure}",
             f"{gpus}, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
         ]
         if answer.trial is not None:

@@ -32,17 +32,18 @@ from inferq.reports.text import counted, number, seconds
 from inferq.results.files import held
 from inferq.systems.prices import Prices
 from inferq.theory.demands.demand import Demand
+from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 _MOST_WITHIN = 10.0
-_LONG_S = 5.0
+_LONG_S = 1.5
 """Theory that takes longer is told of."""
 _SHARE = 4
 """Where there is a time budget theory has one such part of it, and the search for a first answer another."""
 
 
 def plan(
-    workload: object,
+    workload: Workload | Table,
     slo: Slo,
     *,
     model: Any = None,

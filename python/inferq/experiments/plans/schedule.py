@@ -21,6 +21,7 @@ from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.autoscaler import Autoscaler, BySchedule
 from inferq.systems.cluster import Cluster
+from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -221,7 +222,9 @@ class Schedule:
         return f"Schedule({counted(len(self.windows), 'window')}, peak {self.peak})"
 
 
-def schedule(plan: FleetPlan, every_s: float, startup_s: float, workload: object) -> Schedule | None:
+def schedule(
+    plan: FleetPlan, every_s: float, startup_s: float, workload: Workload | Table | None
+) -> Schedule | None:
     """The replicas of the planned candidate, window by window; see `FleetPlan.schedule`."""
     every_s, startup_s = positive("every_s", every_s), not_negative("startup_s", startup_s)
     for name in ("warmup", "cooldown", "horizon_s", "max_in_flight"):
