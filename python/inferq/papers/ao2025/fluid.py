@@ -116,15 +116,15 @@ def settles(quick: bool) -> Section:
         title="Where does the fluid settle?",
         text=(
             "In equilibrium as many requests come during an iteration as leave at its end: "
-            "n*_j = λ_j·ΔT·(l'_j + 1) requests of each type and M* tokens are in each iteration, which lasts "
-            "ΔT = d0/(1 − load). The paper prints no M* or n*. In the simulation every request is in each "
-            "iteration from its arrival on, the cache has no limit, and the means are over iterations."
+            "`n*_j` = λ_j·ΔT·(l'_j + 1) requests of each type and `M*` tokens are in each iteration, which "
+            "lasts ΔT = d0/(1 − load). The paper prints no M* or n*. In the simulation every request is in "
+            "each iteration from its arrival on, the cache has no limit, and the means are over iterations."
         ),
         rows=tuple(rows),
         remarks=(
             "**The equilibrium is exact for means over iterations**: M ↦ λ(d0 + d1·M) is a line, so its "
             "fixed point is the mean of the random process too, as long as the replica does not idle.",
-            "**No policy serves more than C/(E[W](d0 + d1·C))**, W = (l' + 1)(l + l'/2): a batch of M ≤ C "
+            "**No policy serves more than `C/(E[W](d0 + d1·C))`**, W = (l' + 1)(l + l'/2): a batch of M ≤ C "
             "tokens works off M in d0 + d1·M seconds. VllmV1 comes close to it: it recomputes what it has "
             "preempted, which here costs little.",
         ),
