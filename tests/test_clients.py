@@ -230,7 +230,7 @@ def test_shell_toml_and_python_have_the_same_clients(
         (("--request-rate", "2", "--rate", "2"), "leave out rate and speed"),
         (("--request-rate", "2", "--burstiness", "0"), "burstiness: must be"),
         (("--max-in-flight", "0"), "max_in_flight: must be a whole number from 1"),
-        (("--concurrency", "0"), "users: must be a whole number from 1"),
+        (("--concurrency", "0"), "concurrency: must be a whole number from 1"),
     ],
 )
 def test_contradictory_clients_are_refused(arguments: tuple[str, ...], said: str) -> None:

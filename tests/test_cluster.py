@@ -129,6 +129,28 @@ def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any]) -> None:
     iq.Link(**{"latency_s": 0.0, "bytes_per_s": 1.0, "bytes_per_token": 0, **change})
 
 
+def test_a_link_moves_the_keys_and_values_of_the_model_that_prefills() -> None:
+    """Llama-3.1-8B keeps 2 · 32 layers · 8 heads · 128 numbers of a token, of 2 bytes or of 1."""
+    way = iq.Link(latency_s=1e-4, bytes_per_s=25e9)
+    for kv_dtype, size in (("bf16", 2), ("fp8", 1)):
+        made = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2, kv_dtype=kv_dtype)
+        split = iq.Disaggregated(prefill=(made, 1), decode=(made, 1), link=way)
+        assert split.link.bytes_per_token == 2 * 32 * 8 * 128 * size
+        read = iq.Disaggregated.from_json({**split.to_json(), "link": way.to_json()})
+        assert read.link == split.link
+    with pytest.raises(iq.ConfigError, match=r"^link\.bytes_per_token: .* Engine\.on"):
+        iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=way)
+
+
+def test_a_router_is_told_that_it_cannot_know_the_length_of_an_answer() -> None:
+    class Longest(iq.Router):
+        def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
+            return int(request.output_tokens)  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match=r"output_tokens: how long .* prompt_tokens"):
+        iq.simulate(work((0, 5, 3)), iq.Cluster(engine(), replicas=2, router=Longest()))
+
+
 def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
     described = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=LINK).to_json()
     for change, said in [

@@ -192,6 +192,11 @@ def test_answers_in_the_form_of_openai(tmp_path: Path) -> None:
     read = iq.read_trace(lines(tmp_path / "log.jsonl", answers))
     assert rows(read) == expected and read.metadata["rows_left_out"] == {"without_an_answer": 1}
     assert read.metadata["columns_taken"]["arrival_s"] == "created"
+    # a map of the user's goes before what is known of the form
+    named = {"arrival_s": "created", "prompt_tokens": "usage.prompt_tokens"}
+    in_order = sorted(answers[:-1], key=lambda one: one["created"])
+    own = lines(tmp_path / "own.jsonl", in_order)
+    assert rows(iq.read_trace(own, columns={**named, "output_tokens": "usage.completion_tokens"})) == expected
     batch = [{"custom_id": "x", "response": {"body": answer}} for answer in answers]
     assert rows(iq.read_trace(lines(tmp_path / "batch.jsonl", batch))) == expected
 

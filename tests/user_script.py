@@ -1,5 +1,7 @@
 """A small script as a user writes one: `make lint` holds it against the types of the package."""
 
+from typing import Any
+
 import inferq as iq
 
 log = [
@@ -16,3 +18,12 @@ print(found.explain(), run.summary()["ttft_p99"].item(), rows)
 answer = iq.capacity(trace, engine, iq.Slo(ttft_p99=0.5), seeds=3)
 print(answer.rate)
 talks = iq.Workload(log).with_classes("chat")
+split = iq.Disaggregated(
+    prefill=(engine, 1), decode=(engine, 2), link=iq.Link(latency_s=1e-4, bytes_per_s=50e9)
+)
+count: int = len(trace)
+chosen = iq.plan(trace, iq.Slo(ttft_p99=1), model="llama-3.1-8b", gpus=["h200"], tensor_parallel=[1])
+page = iq.report(iq.simulate(trace, split), "split.html", slo=iq.Slo(ttft_p99=1))
+grid: dict[str, Any] = {"engine.scheduler.token_budget": [256, 512]}
+points = iq.sweep("docs/chat.toml", seeds=[0], **grid)
+print(chosen.units, chosen.findings, page.suffix, points.height, count)

@@ -206,7 +206,8 @@ def plain(path: str, value: object, options: tuple[Any, ...]) -> object:
         if taken is not _REFUSED:
             return taken
     wanted = [_wanted(option) for option in options]
-    raise ConfigError(path, f"must be {' or '.join(wanted)}, is {value!r}")
+    made = f"; make one: {value.__name__}(…)" if isinstance(value, type) else ""
+    raise ConfigError(path, f"must be {' or '.join(wanted)}, is {value!r}{made}")
 
 
 def _taken(path: str, value: object, option: Any) -> object:
@@ -270,7 +271,12 @@ def _wanted(option: Any) -> str:
 def member(path: str, value: object, kinds: tuple[type[Any], ...]) -> None:
     """Refuse a `value` that is none of `kinds`."""
     if not isinstance(value, kinds):
-        raise ConfigError(path, f"{value!r} is none of {', '.join(kind.__name__ for kind in kinds)}")
+        names = [kind.__name__ for kind in kinds]
+        made = f"; make one: {value.__name__}(…)" if isinstance(value, type) else ""
+        wanted = (
+            f"is none of {', '.join(names)}" if len(names) > 1 else f"is no {names[0]}; give {names[0]}(…)"
+        )
+        raise ConfigError(path, f"{value!r} {wanted}{made}")
 
 
 def plain_name(text: str) -> str:

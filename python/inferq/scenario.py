@@ -369,7 +369,9 @@ def _system(tables: Mapping[str, Any]) -> System:
     given = [kind for kind in _OVER_ENGINES if kind.name_of_kind in tables]
     if not given:
         if "engine" not in tables:
-            raise ConfigError("engine", "missing")
+            raise ConfigError(
+                "engine", "missing: what serves the requests? A table [engine] with model and gpu"
+            )
         return Engine.from_json(tables["engine"])
     if len(given) > 1:
         names = " and ".join(kind.name_of_kind for kind in given)

@@ -10,6 +10,7 @@ use inferq_core::error::{Kind, Result};
 use inferq_core::router::{Fleet, Router};
 use inferq_core::workload::Arrival;
 use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyAttributeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -100,6 +101,15 @@ impl RoutedRequest {
     #[getter]
     fn arrival_s(&self) -> f64 {
         self.at.seconds()
+    }
+
+    /// What it has not; how long its answer becomes no router knows.
+    fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
+        let why =
+            if name == "output_tokens" { ": how long an answer becomes is not known when it is routed" } else { "" };
+        Err(PyAttributeError::new_err(format!(
+            "an Arrival has no {name}{why}; it has id, arrival_s, prompt_tokens, class_name and session"
+        )))
     }
 }
 

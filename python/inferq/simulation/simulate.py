@@ -27,7 +27,7 @@ from inferq.systems.network import Network
 from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import recorded
 from inferq.systems.system import SYSTEMS, System
-from inferq.workload.columns import class_names, sha256
+from inferq.workload.columns import Table, class_names, sha256
 from inferq.workload.dependencies import Flow, of_sessions
 from inferq.workload.parts import OfFrame, Parts, Scanned
 from inferq.workload.prefixes import Contents
@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
 
 def simulate(
-    workload: object,
+    workload: Workload | Table,
     system: System,
     *,
     seed: int = 0,

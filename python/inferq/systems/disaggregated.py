@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from inferq.description import Description, fields_in, fields_of, plain, read, read_fields
@@ -28,7 +28,8 @@ class Link(Description):
     Args:
         latency_s: seconds of every transfer, 0 or above.
         bytes_per_s: bytes per second of one transfer, above 0.
-        bytes_per_token: bytes of keys and values of one token of context, 0 or above.
+        bytes_per_token: bytes of keys and values of one token of context, 0 or above; unless told those of
+            the model that prefills, where `Engine.on` made it.
         concurrent: most transfers at once over the whole link, 1 or above; the others wait, first come, first
             served. None sets no limit.
 
@@ -41,18 +42,25 @@ class Link(Description):
         >>> import inferq as iq
         >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).to_json()
         {'latency_s': 0.0001, 'bytes_per_s': 25000000000.0, 'bytes_per_token': 131072, 'concurrent': 1}
+
+        Of a known model they need not be looked up:
+
+        >>> engine = iq.Engine.on("llama-3-8b", "h100-80gb")
+        >>> way = iq.Link(latency_s=0.0001, bytes_per_s=25e9)
+        >>> iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=way).link.bytes_per_token
+        131072
     """
 
     latency_s: float
     bytes_per_s: float
-    bytes_per_token: float
+    bytes_per_token: float | None = None
     concurrent: int | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         Description.__post_init__(self)
         for name in ("latency_s", "bytes_per_s", "bytes_per_token"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ConfigError(name, f"must not be negative, is {getattr(self, name)!r}")
         if 0 < self.latency_s <= _LEAST_S:
             raise ConfigError("latency_s", f"is {self.latency_s!r}, which rounds to 0 attoseconds")
@@ -116,7 +124,7 @@ class Disaggregated(Description):
         """Check the parts."""
         for name in ("prefill", "decode"):
             object.__setattr__(self, name, _side(name, getattr(self, name)))
-        plain("link", self.link, (Link,))
+        object.__setattr__(self, "link", _priced(self.link, self.prefill[0]))
         for name in ("prefill_router", "decode_router"):
             router = plain(name, getattr(self, name), (Router,))
             router.to_json()  # type: ignore[attr-defined]  # a router
@@ -166,15 +174,33 @@ class Disaggregated(Description):
         return read_disaggregated("disaggregated", description)
 
 
+def _priced(link: Link, engine: Engine) -> Link:
+    """The link with the bytes of a token, the engine's where it says none."""
+    plain("link", link, (Link,))
+    if link.bytes_per_token is not None:
+        return link
+    if "kv_bytes_per_token" not in engine.on_card:
+        raise ConfigError(
+            "link.bytes_per_token",
+            "is not said, and the engine that prefills is of no known model: give the bytes of a token's "
+            "keys and values, or make the engine with Engine.on",
+        )
+    return replace(link, bytes_per_token=engine.on_card["kv_bytes_per_token"])
+
+
 def _side(name: str, value: object) -> tuple[Engine, int]:
     """An engine and how many replicas there are of it."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ConfigError(name, f"must be a pair (engine, replicas), is {value!r}")
+        raise ConfigError(name, f"must be a pair (engine, replicas), is {_short(value)}")
     engine, replicas = plain(f"{name}[0]", value[0], (Engine,)), plain(f"{name}[1]", value[1], (int,))
     assert isinstance(engine, Engine) and isinstance(replicas, int)
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ConfigError(f"{name}[1]", f"replicas must be from 1 to {MOST_REPLICAS}, is {replicas}")
     return engine, replicas
+
+
+def _short(value: object) -> str:
+    return f"an {type(value).__name__} alone" if isinstance(value, Engine) else repr(value)
 
 
 def read_disaggregated(path: str, description: object) -> Disaggregated:

@@ -340,6 +340,7 @@ class Engine(Description):
                 "utilisation": share(gpus),
                 "weights": weights,
                 "kv_dtype": kv_dtype,
+                "kv_bytes_per_token": shape.kv_bytes_per_token(kv_dtype),
                 "backend": backend or "vllm",
                 "server": server or served.name,
                 **({"max_model_len": longest_held} if longest_held is not None else {}),

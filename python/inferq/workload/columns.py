@@ -10,9 +10,9 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from inferq._lazy import np, pl
 from inferq.elsewhere import name_of
@@ -24,6 +24,25 @@ MOST_TOKENS = 2**31 - 1
 
 MOST_SECONDS = 9e9
 """Arrivals come before this, about 285 years: in whole nanoseconds they fit into 64 bits."""
+
+
+class ArrowTable(Protocol):
+    """A frame that others can read in memory, as those of polars, pyarrow and DuckDB are."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The frame as a stream of Arrow."""
+
+
+class PandasTable(Protocol):
+    """A frame of pandas."""
+
+    @property
+    def iloc(self) -> Any:
+        """Its rows by number."""
+
+
+Table: TypeAlias = "pl.LazyFrame | ArrowTable | PandasTable | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+"""What a workload is made of."""
 
 Place = Callable[[int], str]
 """Names a row of a frame in an error: `row 17`, or the line of the file that it came from."""

@@ -338,9 +338,12 @@ def adapted(
         notes.append(f"output lengths {done} {output_tokens:,} tokens each")
     elif "output_tokens" not in columns and "output_tokens" in needs:
         raise ConfigError(
-            "output_tokens", "the trace has no output lengths; say how many tokens a request generates"
+            "output_tokens",
+            "the trace has no output lengths; say how many tokens a request generates "
+            "(--output-tokens, .with_outputs(…)), or which column says it",
         )
     if concurrency is not None:
+        whole("concurrency", concurrency, 1, 2**32 - 1)
         loop = trace.closed_loop(concurrency, ramp_s=0.0 if ramp_s is None else ramp_s)
         notes.append(f"sent by {concurrency:,} users, each of whom waits for the answer before the next")
         if not trace.is_synthetic and (idle := concurrency - trace.frame.height) > 0:
@@ -350,6 +353,7 @@ def adapted(
         notes.append("all requests sent at once")
         return trace.at_once()
     if request_rate is not None:
+        positive("request_rate", request_rate)
         shape = 1.0 if burstiness is None else positive("burstiness", burstiness)
         process = f"gamma gaps of shape {shape:g}"
 

@@ -20,7 +20,7 @@ from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError, NotThereError, Renamed, TraceError
 from inferq.workload import rows, transforms
 from inferq.workload.clock import of_frame
-from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
+from inferq.workload.columns import MOST_TOKENS, Table, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synthetic
 from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
@@ -117,7 +117,7 @@ class Workload:
     _origin: Origin | None
     _digest: list[str]
 
-    def __init__(self, data: object) -> None:
+    def __init__(self, data: Table) -> None:
         """Check the columns and bring them to their types."""
         if isinstance(data, Workload):
             raise ConfigError("workload", "is a Workload already")
@@ -856,6 +856,22 @@ class Workload:
         from inferq.reports.notebook import of_workload
 
         return of_workload(self)
+
+    def __len__(self) -> int:
+        """How many requests it has.
+
+        Raises:
+            TypeError: they are not there before they are drawn.
+        """
+        if self.is_synthetic:
+            raise TypeError(
+                "a synthetic workload has no length: len(workload.draw(seed=0)) is that of one draw"
+            )
+        return int(self.frame.height)
+
+    def __bool__(self) -> bool:
+        """True: it is there, with requests or without."""
+        return True
 
     def __repr__(self) -> str:
         """Its size and rate, or the calls that make it."""

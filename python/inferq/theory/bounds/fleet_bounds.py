@@ -90,6 +90,7 @@ def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
         yield prefill.with_hits(bound)
     yield from _side("decode side", Replicas(demand, *system.decode), prompts=False)
     link = system.link
+    assert link.bytes_per_token is not None  # of a fleet it is known
     if link.concurrent is not None:
         each_s = link.latency_s + link.bytes_per_token * demand.lengths.prompt_mean / link.bytes_per_s
         if each_s > 0:

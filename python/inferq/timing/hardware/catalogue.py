@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ _NOT_DESCRIBED = {
     r"qwen3-(next|coder-next)|qwen3\.5": "most of its layers keep a state instead of keys and values",
 }
 """Families of models that people run, and what of them has no place here."""
+_OWN = {
+    "models": "give the model's config.json instead",
+    "gpus": "give a card of your own instead: timing.Gpu(…), in a shell a TOML file of its fields",
+}
 
 
 @cache
@@ -49,8 +54,19 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
                 raise ConfigError(field, f"{name} is not described: {why}; no model that is stands for it")
         longer = [one for one in names if plain and one.startswith(plain)]
         hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, names)
+        if kind == "models" and not longer:
+            # another family is no slip of the pen: gemma-3-27b is not llama-3-70b
+            kin = [one for one in names if get_close_matches(_family(plain), [_family(one)], cutoff=0.7)]
+            hint = nearest(name, kin) if kin else f"; known are {', '.join(names)}"
+        if "; known are" in hint:
+            hint = f"; {_OWN[kind]}{hint}"
         raise ConfigError(field, f"unknown name {name!r}{hint}")
     return names[plain]
+
+
+def _family(name: str) -> str:
+    """The letters with which the name of a model begins."""
+    return name[: len(name) - len(name.lstrip("abcdefghijklmnopqrstuvwxyz"))]
 
 
 def known_models() -> pl.DataFrame:

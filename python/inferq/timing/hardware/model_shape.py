@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from inferq.checks import flag, whole
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, read_text
+from inferq.reports.text import listed
 from inferq.timing.hardware.catalogue import entries, entry
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
@@ -330,13 +331,18 @@ class ModelShape:
             ConfigError: a number of GPUs that does not divide the heads.
         """
         gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
-        if self.heads % gpus or (self.kv_heads % gpus and gpus % self.kv_heads):
+        if self.heads % gpus or not self._splits(gpus):
+            shares = [one for one in range(1, self.heads + 1) if not self.heads % one and self._splits(one)]
             raise ConfigError(
                 "tensor_parallel",
                 f"{gpus} GPUs cannot share the {self.heads} heads of queries and "
-                f"{self.kv_heads} of keys and values of {self.name}",
+                f"{self.kv_heads} of keys and values of {self.name}; give {listed(map(str, shares), 'or')}",
             )
         return max(1, self.kv_heads // gpus)
+
+    def _splits(self, gpus: int) -> bool:
+        """Whether so many GPUs have as many heads of keys and values each, or a head as many GPUs."""
+        return not self.kv_heads % gpus or not gpus % self.kv_heads
 
 
 def is_path(model: object) -> bool:

@@ -220,7 +220,8 @@ def read_trace(
 def _found(source: Source, named: bool) -> Format:
     """The format whose content this is."""
     for form in _FORMATS:
-        own = form.maps_columns or source.kind == "json" or not named
+        # what a map would lose, as texts and hashes, is refused; a log of requests is a table like any other
+        own = form.maps_columns or not named or (source.kind == "json" and form not in _OF_TOOLS)
         if source.kind in form.kinds and form.fits(source) and own:
             return form
     if _is_servegen(source):

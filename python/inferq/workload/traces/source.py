@@ -96,7 +96,7 @@ class Source:
         self._packed = head.startswith(b"\x1f\x8b")
         self._head = self._unpack(_HEAD_BYTES) if self._packed else head
         if not self._head.strip():
-            raise self.error("is empty")
+            raise self.error("is empty; a trace has its requests in rows")
         self.kind = self._kind()
 
     def error(self, message: str) -> TraceError:
@@ -175,7 +175,7 @@ class Source:
         """
         for name in names:
             if self.columns.count(name) > 1:
-                raise self.error(f"has more than one column {name}")
+                raise self.error(f"has more than one column {name}; rename or drop the others")
             if name not in self.columns:
                 raise self.error(f"has no column {name}; it has {', '.join(self.columns[:20])}")
         if self.kind == "json":
@@ -187,7 +187,7 @@ class Source:
         while height and len(self.columns) > 1 and all(value is None for value in frame.row(height - 1)):
             height -= 1  # blank lines at the end
         if not height:
-            raise self.error("has a header but no rows")
+            raise self.error("has a header but no rows; each request is one")
         return frame.head(height).select(names)
 
     @cached_property
@@ -259,7 +259,7 @@ class Source:
             whole = json_value(text, constants=False)
         except json.JSONDecodeError as error:
             line = error.lineno + self.text[: self.text.index(text[0])].count("\n")
-            raise self.error(f"line {line}: wrong JSON: {error.msg}") from error
+            raise self.error(f"line {line}: wrong JSON: {error.msg}; mend it there") from error
         except (ValueError, RecursionError) as error:
             raise self.error(f"wrong JSON: {error}") from error
         entries = whole if isinstance(whole, list) else [whole]
@@ -279,7 +279,9 @@ class Source:
             try:
                 entry = json_value(line, constants=False)
             except (ValueError, RecursionError) as error:
-                raise self.error(f"line {number}: wrong JSON: {getattr(error, 'msg', error)}") from error
+                raise self.error(
+                    f"line {number}: wrong JSON: {getattr(error, 'msg', error)}; mend or drop the line"
+                ) from error
             if not isinstance(entry, dict):
                 raise self.error(f"line {number}: is {_kind_of(entry)}, must be an object")
             entries.append(entry)
