@@ -120,7 +120,7 @@ def test_the_run_behind_these_tests_has_every_status() -> None:
 
 
 def test_the_summary_has_these_columns_in_this_order() -> None:
-    counts = ["completed", "failed", "duration_s"]
+    counts = ["completed", "failed", "lost", "duration_s"]
     rates = ["request_throughput", "output_throughput", "total_token_throughput", "request_goodput"]
     latencies = [f"{name}_{statistic}" for name in QUANTITIES for statistic in STATISTICS]
     assert busy(0).summary().columns == [*counts, *rates, *latencies, "api_mean", "cached_tokens", "hit_rate"]
