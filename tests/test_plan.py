@@ -96,6 +96,40 @@ def test_the_replica_counts_of_li2025_and_nie2026():
     assert found.units == counted.replicas == 8
 
 
+def test_the_division_of_a_fleet_at_n_20():
+    """lin2026 (40) with x of n = 20 replicas for prefills and the others for decodes alone.
+
+    With τ(k) = 0.0174 s + 6.2e-5 s·k a replica prefills C = 256 tokens in τ(256), a request of 1,024 takes
+    four of them; B = 16 decodes of 63 tokens take τ(16) each. Rates are equal at x = 12.95, and the largest
+    rate of whole replicas is that of 13. At 95 % of it 12 and 14 are above a ceiling.
+    """
+    mixed_s, solo_s = 0.0174 + 6.2e-5 * 256, 0.0174 + 6.2e-5 * 16
+    prefills, decodes = 256 / (1024 * mixed_s), 16 / (63 * solo_s)
+    x = 20 * decodes / (prefills + decodes)
+    best = max(range(1, 20), key=lambda n: min(n * prefills, (20 - n) * decodes))
+    rate = 0.95 * min(best * prefills, (20 - best) * decodes)
+    engine = iq.Engine(
+        timing=iq.PiecewiseLinear(base=0.0174, per_token=6.2e-5),
+        scheduler=iq.Sarathi(token_budget=256, max_seqs=16),
+        kv=iq.KvCache.unlimited(),
+    )
+    chat = iq.Workload.synthetic(
+        requests=4000, arrivals=iq.Poisson(rate), prompt=iq.Fixed(1024), output=iq.Fixed(64)
+    )
+    found = iq.plan(
+        chat,
+        iq.Slo(ttft_p50=1.0, e2e_p50=4.0),
+        engines=engine,
+        pools=[f"{n}:{20 - n}" for n in range(1, 20)],
+        replicas=1,
+        link=iq.Link(0.0, 1e12, 1),
+        seeds=range(2),
+    )
+    assert found.answer.candidate.ratio == (13, 7) == (best, 20 - best)
+    assert x == pytest.approx(12.95, abs=0.01)
+    assert {one.kind for one in found.fates if one.candidate.ratio != (13, 7)} == {"ruled out"}
+
+
 # -- brute force
 
 
