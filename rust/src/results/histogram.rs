@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Counts of spans by bin, with their exact number, sum and maximum.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Index of the bin that `counts` begins with.
+    /// Index of the bin that `counts` begins with: the first of an octave, which is there to its last.
     lowest: usize,
     counts: Vec<u64>,
     count: u64,
@@ -23,6 +23,9 @@ impl PartialEq for Histogram {
         (self.count, self.sum, self.longest) == (other.count, other.sum, other.longest) && self.bins().eq(other.bins())
     }
 }
+
+/// Bins to a doubling.
+const OCTAVE: usize = 128;
 
 /// The bin of a span: its leading 8 bits and their place.
 #[inline]
@@ -168,13 +171,15 @@ impl Histogram {
         while left > 0 {
             // The bins up to the next power of two are all 2^shift wide.
             let shift = 56_u32.saturating_sub((value | 1).leading_zeros());
-            let first = ((shift as usize) << 7).wrapping_sub(self.lowest);
-            let place = |value: u64| first.wrapping_add((value >> shift) as usize);
+            let first = (short_bin(value) - self.lowest) / OCTAVE;
+            let octave = &mut self.counts.as_chunks_mut::<OCTAVE>().0[first];
+            let place = |value: u64| (value >> shift) as usize % OCTAVE;
             if step >> shift > 0 {
                 // No two members are in the same bin.
-                let members = (256_u64 << shift).wrapping_sub(value).div_ceil(step).min(left);
+                let end = if value < OCTAVE as u64 { OCTAVE as u64 } else { 256 << shift };
+                let members = end.wrapping_sub(value).div_ceil(step).min(left);
                 for _ in 0..members {
-                    self.counts[place(value)] += times;
+                    octave[place(value)] += times;
                     value = value.wrapping_add(step);
                 }
                 left -= members;
@@ -182,7 +187,7 @@ impl Histogram {
                 // Members below the upper edge: the least j with value + j·step ≥ edge.
                 let distance = (((value >> shift) + 1) << shift).wrapping_sub(value);
                 let inside = distance.div_ceil(step).min(left);
-                self.counts[place(value)] += inside * times;
+                octave[place(value)] += inside * times;
                 left -= inside;
                 value = value.wrapping_add(step * inside);
             }
@@ -207,18 +212,19 @@ impl Histogram {
 
     #[cold]
     fn make_room(&mut self, bin: usize) -> &mut u64 {
-        const MARGIN: usize = 256;
+        const MARGIN: usize = 2 * OCTAVE;
+        let first = bin / OCTAVE * OCTAVE;
         if self.counts.is_empty() {
-            self.lowest = bin;
+            self.lowest = first;
         }
         if bin < self.lowest {
-            let added = (self.lowest - bin + MARGIN).min(self.lowest);
+            let added = (self.lowest - first + MARGIN).min(self.lowest);
             self.counts.splice(0..0, std::iter::repeat_n(0, added));
             self.lowest -= added;
         }
         let place = bin - self.lowest;
         if place >= self.counts.len() {
-            self.counts.resize(place + MARGIN, 0);
+            self.counts.resize(first - self.lowest + MARGIN, 0);
         }
         &mut self.counts[place]
     }
