@@ -3,10 +3,11 @@
     python benches/scaling.py            10⁴, 10⁵, 10⁶ requests
     python benches/scaling.py --large    10⁷ as well: a minute or two, 3 GB
 
-Each line is a process of its own, which reads its frame and runs it several times: from the frame to the
-frames `requests` and `tbt`, load 0.9 of what the engine serves when all requests come at once. `ns` is the
-least of the runs for one request, `median` their median; `bytes` is the greatest memory of the process after
-the first run less that before it, for one request. Both are for `iq.Workload`, `iq.simulate` and the frames.
+Each line is a process of its own, which reads its frame and runs it several times: `iq.Workload`,
+`iq.simulate` and the frame `tbt`, load 0.9 of what the engine serves when all requests come at once; in turns
+without and with the frame `requests`. All figures are for one request: of each kind the least time of the
+runs in nanoseconds and the median, and the greatest memory of the process after the first run of its kind,
+less that before all runs, in bytes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ import inferq as iq
 
 LONG = "W1 with outputs of 4000"
 SECONDS_A_LINE = 3.0
+KINDS = ("run", "frame")
+"""Without and with the frame `requests`."""
 
 
 def measure(path: str) -> dict[str, float]:
@@ -38,22 +41,26 @@ def measure(path: str) -> dict[str, float]:
     frame.sum()  # what the file maps into memory is touched now
     once(frame.head(100))  # what is loaded only once is no cost of a request
     before = greatest_memory()
-    seconds = [once(frame)]
-    memory = greatest_memory() - before
-    while sum(seconds) < SECONDS_A_LINE or len(seconds) < 3:
-        seconds.append(once(frame))
-    return {
-        "least": min(seconds) / frame.height,
-        "median": statistics.median(seconds) / frame.height,
-        "bytes": memory / frame.height,
-    }
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    memory = {}
+    while sum(seconds[True]) < SECONDS_A_LINE or len(seconds[True]) < 3:
+        for asks in seconds:
+            seconds[asks].append(once(frame, asks=asks))
+            memory.setdefault(asks, greatest_memory() - before)
+    measured = {}
+    for asks, kind in enumerate(KINDS):
+        measured[f"{kind} least"] = min(seconds[bool(asks)]) / frame.height
+        measured[f"{kind} median"] = statistics.median(seconds[bool(asks)]) / frame.height
+        measured[f"{kind} bytes"] = memory[bool(asks)] / frame.height
+    return measured
 
 
-def once(frame: pl.DataFrame) -> float:
-    """Seconds from the frame to the frames."""
+def once(frame: pl.DataFrame, *, asks: bool = True) -> float:
+    """Seconds from the frame to the frames, that of the requests among them if it is asked for."""
     start = time.perf_counter()
     result = iq.simulate(iq.Workload(frame), workloads.ENGINE)
-    assert result.requests.height == frame.height and result.tbt.height > 0
+    assert result.tbt.height > 0
+    assert not asks or result.requests.height == frame.height
     return time.perf_counter() - start
 
 
@@ -105,23 +112,24 @@ def main() -> None:
         return
     print(machine())
     print(f"drawing W1: {generation() * 1e9:.0f} ns a request")
-    print(f"{'workload':24} {'requests':>10} {'ns':>6} {'median':>7} {'ratio':>6} {'bytes':>6}")
+    of_kind = "".join(f" {kind + ', ns':>9} {'median':>7} {'bytes':>6}" for kind in KINDS)
+    print(f"{'workload':24} {'requests':>10}{of_kind} {'ratio':>6}")
     lines = [("W1", 10**power) for power in range(4, 8 if arguments.large else 7)]
     rates = {name: 0.9 * workloads.saturated_rate(name) for name in ("W1", LONG)}
     reference = None
     for name, requests in [*lines, (LONG, 10**5)]:
         one = in_a_process(name, requests, rates[name])
         if (name, requests) == ("W1", 10**5):
-            reference = one["least"]
-        # Less than a few megabytes hides in what the process had before.
-        memory = f"{one['bytes']:.0f}" if requests >= 10**6 else ""
-        ratio = f"{one['least'] / reference:.2f}" if reference else ""
-        print(
-            f"{name:24} {requests:10} {one['least'] * 1e9:6.0f} {one['median'] * 1e9:7.0f} "
-            f"{ratio:>6} {memory:>6}",
-            flush=True,
-        )
-    print(f"ratio: to the time of W1 with {10**5} requests")
+            reference = one["frame least"]
+        cells = ""
+        for kind in KINDS:
+            # Less than a few megabytes hides in what the process had before.
+            memory = f"{one[f'{kind} bytes']:.0f}" if requests >= 10**6 else ""
+            least, median = one[f"{kind} least"] * 1e9, one[f"{kind} median"] * 1e9
+            cells += f" {least:9.0f} {median:7.0f} {memory:>6}"
+        ratio = f"{one['frame least'] / reference:.2f}" if reference else ""
+        print(f"{name:24} {requests:10}{cells} {ratio:>6}", flush=True)
+    print(f"ratio: of the time with the frame to that of W1 with {10**5} requests")
 
 
 if __name__ == "__main__":
