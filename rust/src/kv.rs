@@ -108,7 +108,7 @@ impl KvBlocks {
     /// Blocks that hold so many tokens.
     #[inline]
     pub(crate) fn need(&self, tokens: u64) -> u64 {
-        self.block.quotient(tokens + (self.block.value - 1))
+        self.block.quotient(tokens + self.block.less_one)
     }
 
     /// Tokens in a block.

@@ -357,15 +357,16 @@ impl Plan<'_> {
     /// [`Plan::admit`] and then [`Plan::chunk`], at once. Says whether it is admitted.
     #[inline(always)]
     pub fn try_admit(&mut self, place: Place, room: u64, spare: u64, reserved: u64, tokens: u64) -> Result<bool> {
+        let budget = self.budget_left();
+        let request = self.state.requests.at(place);
+        let (context, owed, is_waiting) =
+            (u64::from(request.computed), request.owed(), request.phase == Phase::Waiting);
         if !self.has_room(place, room, spare) {
             return Ok(false);
         }
-        let budget = self.budget_left();
         let state = &mut *self.state;
-        let request = state.requests.at(place);
-        let (context, owed) = (u64::from(request.computed), request.owed());
         // What has room for more has room for this.
-        let is_right = request.phase == Phase::Waiting
+        let is_right = is_waiting
             && (1..=owed.min(budget)).contains(&tokens)
             && context + tokens <= reserved
             && reserved <= room

@@ -4,12 +4,13 @@
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
     pub(super) value: u64,
+    pub(super) less_one: u64,
     shift: Option<u32>,
 }
 
 impl Divisor {
     pub(super) fn new(value: u64) -> Divisor {
-        Divisor { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+        Divisor { value, less_one: value - 1, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
     }
 
     #[inline]
@@ -23,8 +24,18 @@ impl Divisor {
     #[inline]
     pub(super) fn rest(self, number: u64) -> u64 {
         match self.shift {
-            Some(_) => number & (self.value - 1),
+            Some(_) => number & self.less_one,
             None => number % self.value,
+        }
+    }
+
+    /// So many steps down from a rest, and round.
+    #[inline]
+    fn below(self, rest: u64, steps: u64) -> u64 {
+        match self.shift {
+            // 2^64 is a multiple of it.
+            Some(_) => rest.wrapping_sub(steps) & self.less_one,
+            None => (rest + self.value - steps % self.value) % self.value,
         }
     }
 }
@@ -72,14 +83,13 @@ impl Residues {
     /// ⌈context / m⌉.
     #[inline]
     pub(crate) fn ceiling(&self, context: u64) -> u64 {
-        self.modulus.quotient(context + (self.modulus.value - 1))
+        self.modulus.quotient(context + self.modulus.less_one)
     }
 
     /// All members grow by `ticks` tokens.
     #[inline]
     pub(crate) fn advance(&mut self, ticks: u64) {
-        let behind = self.modulus.rest(ticks);
-        self.next = self.modulus.rest(self.next as u64 + self.modulus.value - behind) as usize;
+        self.next = self.modulus.below(self.next as u64, ticks) as usize;
     }
 
     /// The blocks that the next tick takes.

@@ -30,12 +30,12 @@ impl Replica {
         content: &[Segment],
         results: &mut Recorder,
     ) -> Result<Option<Place>> {
-        if let Some(reason) = self.refuses(arrival) {
-            results.reject(arrival, self.index, reason);
-            return Ok(None);
-        }
         if self.is_too_long(arrival) {
             return self.arrive_cut(arrival, content, results);
+        }
+        if let Some(reason) = self.refuses_in_length(arrival) {
+            results.reject(arrival, self.index, reason);
+            return Ok(None);
         }
         self.take_in(arrival, content).map(Some)
     }
@@ -44,6 +44,10 @@ impl Replica {
     #[cold]
     #[inline(never)]
     fn arrive_cut(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        if let Some(reason) = self.refuses_too_long(arrival) {
+            results.reject(arrival, self.index, reason);
+            return Ok(None);
+        }
         let shorter = self.cut_to_length(arrival);
         results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
         self.take_in(&shorter, content).map(Some)

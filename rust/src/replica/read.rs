@@ -173,9 +173,12 @@ impl Replica {
     /// Why this replica can never serve a request, if that is so (rule 11).
     #[inline]
     pub(crate) fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
-        if self.is_too_long(arrival) {
-            return self.refuses_too_long(arrival);
-        }
+        if self.is_too_long(arrival) { self.refuses_too_long(arrival) } else { self.refuses_in_length(arrival) }
+    }
+
+    /// The same for a request that is not too long.
+    #[inline]
+    pub(super) fn refuses_in_length(&self, arrival: &Arrival) -> Option<&'static str> {
         let longest = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         if (self.state.drafts.is_some() || !self.state.blocks.could_hold(longest))
             && !self.state.blocks.could_hold(self.longest_context(arrival))
@@ -186,11 +189,11 @@ impl Replica {
     }
 
     #[cold]
-    fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
+    pub(super) fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
         if arrival.prompt_tokens >= self.max_model_len {
             return Some("its prompt leaves no room for an output within max_model_len");
         }
-        self.refuses(&self.cut_to_length(arrival))
+        self.refuses_in_length(&self.cut_to_length(arrival))
     }
 
     /// Would prompt and output together be longer than the longest request?

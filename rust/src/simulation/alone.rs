@@ -27,7 +27,7 @@ impl Run {
                 }
                 polls.count(results.left())?;
                 self.now = until;
-                lane.come_to(until, replica.requests());
+                lane.at = until;
                 while arrivals.at == until {
                     let row = arrivals.pop(workload);
                     let arrival = arrivals.request(row, until, workload);
@@ -36,6 +36,7 @@ impl Run {
                         if !workload.accepted.is_empty() {
                             replica.tell_accepted(place, workload.accepted.of(row));
                         }
+                        lane.receive(until);
                         lane.is_touched |= replica.is_idle();
                     }
                 }

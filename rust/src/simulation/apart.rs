@@ -26,20 +26,38 @@ pub(super) struct Lanes {
 pub(super) struct Lane {
     /// The last instant at which something happened here.
     pub(super) at: Instant,
-    /// ∫ number of requests here dt until then.
+    /// Requests here since then.
+    requests: u64,
+    /// ∫ number of requests here dt by parts: Σ instant · number over those that left, less that over those that came.
     area: u128,
     /// Has something happened here since the replica was asked to form a batch?
     pub(super) is_touched: bool,
 }
 
 impl Lane {
-    /// Something happens: until now there were so many requests here.
+    /// A request comes.
     #[inline(always)]
-    pub(super) fn come_to(&mut self, now: Instant, requests: u64) {
-        // All that happens before 2^95 attoseconds fits, and nothing else remains without an error: see
-        // `Recorder::check_instants`.
-        self.area = self.area.wrapping_add(now.since(self.at).0.wrapping_mul(u128::from(requests)));
+    pub(super) fn receive(&mut self, now: Instant) {
+        // What is left in the end of all that happens before 2^95 attoseconds fits, and nothing else remains without an error:
+        // see `Recorder::check_instants`.
+        self.area = self.area.wrapping_sub(now.0);
+        self.requests += 1;
+    }
+
+    /// Requests may have left: so many are here.
+    #[inline(always)]
+    fn keep(&mut self, requests: u64, now: Instant) {
+        if requests < self.requests {
+            self.area = self.area.wrapping_add(now.0.wrapping_mul(u128::from(self.requests - requests)));
+            self.requests = requests;
+        }
+    }
+
+    /// ∫ number of requests here dt since this was asked last, until an instant before which nothing will happen.
+    fn take_area(&mut self, now: Instant) -> u128 {
+        let of_those_here = now.0.wrapping_mul(u128::from(self.requests));
         self.at = now;
+        std::mem::replace(&mut self.area, of_those_here.wrapping_neg()).wrapping_add(of_those_here)
     }
 
     /// The replica, if something has happened there, forms a batch, and goes on by itself.
@@ -61,8 +79,9 @@ impl Lane {
                 return Ok(());
             }
             polls.count(results.left())?;
-            self.come_to(end, replica.requests());
             replica.settle_here(results)?;
+            self.at = end;
+            self.keep(replica.requests(), end);
             self.is_touched = true;
             if is_last {
                 return Ok(());
@@ -121,9 +140,8 @@ impl Run {
     /// All replicas come to the last instant at which anything happened.
     pub(super) fn meet(&mut self) -> Result<()> {
         self.now = self.lanes.lanes.iter().map(|lane| lane.at).fold(self.now, Instant::max);
-        for (lane, replica) in self.lanes.lanes.iter_mut().zip(&self.fleet.replicas) {
-            lane.come_to(self.now, replica.requests());
-            self.in_system_area = sum_of_areas(self.in_system_area, std::mem::take(&mut lane.area))?;
+        for lane in &mut self.lanes.lanes {
+            self.in_system_area = sum_of_areas(self.in_system_area, lane.take_area(self.now))?;
         }
         Ok(())
     }
@@ -152,11 +170,12 @@ impl Run {
             self.fleet.content.read(&workload.content, row);
             let index = self.route(workload.pool(row), &arrival, false)?;
             let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
-            lane.come_to(self.now, replica.requests());
+            lane.at = self.now;
             if let Some(place) = replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)? {
                 if !workload.accepted.is_empty() {
                     replica.tell_accepted(place, workload.accepted.of(row));
                 }
+                lane.receive(self.now);
                 lane.is_touched |= replica.is_idle();
                 let next = if lane.is_touched { self.now } else { replica.next_instant() };
                 self.lanes.set_end(index, next);

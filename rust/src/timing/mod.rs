@@ -287,6 +287,10 @@ fn total(first: u64, growth: u64, count: u64) -> u128 {
 /// The most iterations, up to `limit`, which is below 2^32, that together take no longer than `span`; no number is negative.
 #[inline]
 fn count_within(first: i64, growth: i64, span: i64, limit: u64) -> u64 {
+    // Most stretches that are cut are cut early.
+    if span - first - first < growth {
+        return 1;
+    }
     // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
     let (rise, target) = (growth as f64, span as f64);
     let slope = first as f64 - rise / 2.0;
