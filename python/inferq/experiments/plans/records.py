@@ -16,6 +16,7 @@ Key = tuple[str, int, int]
 """The fleet, how many requests, and the seed."""
 
 _EVERY_S = 1.0
+_SHARE = 20
 
 
 class Records(MutableMapping[Key, tuple[float, ...]]):
@@ -28,6 +29,7 @@ class Records(MutableMapping[Key, tuple[float, ...]]):
 
     def __init__(self, path: Path | None, about: str) -> None:
         self._path, self._about, self._written = path, about, time.monotonic()
+        self._took_s = 0.0
         self._kept: dict[Key, tuple[float, ...]] = {}
         if path is not None and path.exists():
             self._read(path)
@@ -53,12 +55,15 @@ class Records(MutableMapping[Key, tuple[float, ...]]):
         return len(self._kept)
 
     def write(self, *, now: bool = False) -> None:
-        """Write the file whole, about once a second."""
-        if self._path is None or not (now or time.monotonic() - self._written > _EVERY_S):
+        """Write the file whole, about once a second, or as often as takes a twentieth of the time."""
+        begun = time.monotonic()
+        due_s = max(_EVERY_S, _SHARE * self._took_s)
+        if self._path is None or not (now or begun - self._written > due_s):
             return
         runs = [[*key, list(map(repr, values))] for key, values in self._kept.items()]
         write_text(self._path, json.dumps({"plan": self._about, "runs": runs}) + "\n")
         self._written = time.monotonic()
+        self._took_s = self._written - begun
 
     def _read(self, path: Path) -> None:
         refuse = partial(ResultError, str(path))
