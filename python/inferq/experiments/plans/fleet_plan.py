@@ -337,7 +337,7 @@ class FleetPlan:
         of, units = answer.candidate, answer.units
         assert units is not None
         sure = "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
-        spare = f", {self.spare} of them to spare" if self.spare else ""
+        spare = f", {self.spare} of them to spare," if self.spare else ""
         gpus = counted(of.gpus_of(units), "GPU")
         lines = [
             f"a fleet of {self.name(of, units)}{spare} keeps {self.slo} {sure}",
