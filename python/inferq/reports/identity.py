@@ -196,7 +196,7 @@ def _times(engine: Engine) -> str:
     rights = ". ".join(str(facts[name]).rstrip(".") for name in ("licence", "attribution") if facts.get(name))
     if not facts and engine.on_card:  # of a stored run the numbers are kept, and beside them their source
         named = f"{engine.on_card['model']} on {engine.on_card['gpu']}"
-        rights = str(engine.on_card.get("timing_source", ""))
+        rights = str(engine.on_card.get("timing_source", "")).rstrip(".")
     measured = f"table of {named}" if named else "a table"
     source = f": {facts['source']}" if facts.get("source") else ""
     return f"{measured}{source}{f' ({rights})' if rights else ''}"
