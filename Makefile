@@ -29,6 +29,7 @@ test: test-core test-python ## Run every test, Rust and Python
 # nextest runs tests side by side but leaves out doctests. Both packages are named, though only the core has tests:
 # what both need then has the same features as in the extension, and is not compiled twice.
 test-core: BOTH := -p inferq-core -p inferq-python
+test-core: export PROPTEST_RNG_SEED ?= 0
 test-core: toolchain ## Run the tests of the Rust core
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run --locked --cargo-profile tested $(BOTH) && \

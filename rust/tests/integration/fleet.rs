@@ -13,12 +13,12 @@ use inferq_core::router::{
     BySession, Fleet, LeastKv, LeastRequests, LeastTokens, PowerOfTwo, PrefixAffinity, PrefixHash, Random, RoundRobin,
     Router, RouterConfig,
 };
-use inferq_core::simulation::{Options, Timeline, simulate_cluster};
+use inferq_core::simulation::{Options, Timeline, simulate, simulate_cluster};
 use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{Columns, Results, Scenario, any_scenario};
+use crate::scenario::{Results, Scenario, any_scenario};
 use crate::tier::cases;
 
 /// Any router, with any parameters.
@@ -46,19 +46,19 @@ fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
     Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None, capacity: None }])
 }
 
-/// The rows of a workload that went to a replica, and their numbers.
-fn share(scenario: &Scenario, results: &Results, replica: u32) -> (Columns, Vec<usize>) {
-    let rows: Vec<usize> =
-        (0..results.requests.replica.len()).filter(|&row| results.requests.replica[row] == replica).collect();
-    (scenario.columns.rows(&rows), rows)
-}
-
 /// What one replica saw is what it would have seen alone with the requests that it was given.
 fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, replicas: usize) -> Outcome {
     for replica in 0..replicas {
-        let (columns, rows) = share(scenario, together, replica as u32);
+        let rows: Vec<usize> = (0..together.requests.replica.len())
+            .filter(|&row| together.requests.replica[row] == replica as u32)
+            .collect();
+        // They keep their ids, by which it is drawn what becomes of their drafts.
+        let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        let columns = scenario.columns.part(&rows);
+        let workload = Workload { ids: &ids, ..columns.view() };
         // The measured requests are a range of rows of the whole.
-        let alone = Scenario { columns, measured: 0..0, ..scenario.clone() }.run(false);
+        let options = Options { measured: 0..0, ..scenario.options(false) };
+        let alone = simulate(&workload, scenario.parts(), &options, &mut ()).expect("a run").with_columns(&workload);
         if !alone.drained.is_empty() {
             // Requests that come to the others are company that may still come here.
             continue;
