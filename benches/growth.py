@@ -88,10 +88,17 @@ def lengths(requests: int, prompt: int, output: int) -> dict[str, Any]:
     }
 
 
-def run(workload: Any, system: Any) -> Call:
-    """A run on one thread."""
+def run(workload: Any, system: Any, streamed: bool = False) -> Call:
+    """A run on one thread, whose results stay in memory or are streamed into a directory."""
     workload = workload if isinstance(workload, iq.Workload) else iq.Workload(workload)
-    return lambda: iq.simulate(workload, system, threads=1)
+    if not streamed:
+        return lambda: iq.simulate(workload, system, threads=1)
+
+    def call() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            iq.simulate(workload, system, threads=1, out=folder)
+
+    return call
 
 
 def running(scheduler: Callable[[int], Any]) -> Callable[[int], tuple[Call, int]]:
@@ -115,9 +122,9 @@ def overload(scheduler: Callable[[int], Any]) -> Callable[[int], tuple[Call, int
 
 
 def turns(
-    gap_s: float, scheduler: Any, cache: Cache, unit: str = "token"
+    gap_s: float, scheduler: Any, cache: Cache, unit: str = "token", replicas: int = 1, streamed: bool = False
 ) -> Callable[[int], tuple[Call, int]]:
-    """One session whose turns do not wait for answers."""
+    """One session whose turns do not wait for answers, and go to the replicas by turns."""
 
     def prepare(size: int) -> tuple[Call, int]:
         prompts = 40 + 60 * np.arange(size)
@@ -128,7 +135,10 @@ def turns(
             "session_id": np.zeros(size, dtype=int),
             "turn": np.arange(size),
         }
-        return run(workload, engine(scheduler, cache=cache)), size if unit == "turn" else int(prompts.sum())
+        one: Any = engine(scheduler, cache=cache)
+        system = one if replicas == 1 else iq.Cluster(one, replicas=replicas, router=iq.RoundRobin())
+        call = run(workload, system, streamed)
+        return call, size if unit == "turn" else int(prompts.sum())
 
     return prepare
 
@@ -277,6 +287,16 @@ AXES = [
         (40, 400, 4_000),
         "turn",
         least=1_000,
+    ),
+    *(
+        Axis(
+            f"turns of one session, a second apart, {name}",
+            turns(1.0, iq.VllmV1(), "blocks", "turn", **how),
+            (40, 400, 4_000),
+            "turn",
+            least=1_000,
+        )
+        for name, how in {"streamed": {"streamed": True}, "4 replicas by turns": {"replicas": 4}}.items()
     ),
     Axis("turns of one session at once, radix", turns(0.0, iq.VllmV1(), "radix"), (40, 400, 4_000), "token"),
     Axis(

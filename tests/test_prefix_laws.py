@@ -6,6 +6,7 @@ long as their lists do.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,19 +149,17 @@ def test_chains_begin_alike_for_as_long_as_the_tokens_do(frame: pl.DataFrame) ->
     whole = Contents().of(frame)
     assert all_alike(chained(frame, whole)) == all_alike(prompts)
     # the core gets of a row that goes on only what comes behind the chain of the earlier one
-    assert whole is None or _unrolled(Contents().linked(frame)) == [
-        part.tolist() for part in np.split(np.stack([whole.content, whole.tokens], 1), whole.start[1:-1])
-    ]
+    assert whole is None or _unrolled(Contents().linked(frame)) == _unrolled(whole)
 
 
-def _unrolled(linked: Chains | None) -> list[list[list[int]]]:
+def _unrolled(linked: Chains | None) -> list[list[tuple[int, int]]]:
     """Each row's chain, written out."""
     assert linked is not None
-    chains: list[list[list[int]]] = []
-    parts = np.split(np.stack([linked.content, linked.tokens], 1), linked.start[1:-1])
-    for row, part in enumerate(parts):
+    chains: list[list[tuple[int, int]]] = []
+    segments = list(zip(linked.content.tolist(), linked.tokens.tolist(), strict=True))
+    for row, (start, end) in enumerate(itertools.pairwise(linked.start.tolist())):
         after = NO_ROW if linked.after is None else int(linked.after[row])
-        chains.append(part.tolist() if after == NO_ROW else chains[after] + part.tolist())
+        chains.append(([] if after == NO_ROW else chains[after]) + segments[start:end])
     return chains
 
 
@@ -318,15 +317,24 @@ def test_chains_in_parts_are_those_of_the_whole(frame: pl.DataFrame, size: int) 
         for part in cut.frames():
             found = contents.of(part, first)
             assert found is not None and found.start.size == part.height + 1
-            got.append(found)
+            got += _unrolled(found)
             first += part.height
         assert not contents._rows.size  # nothing comes back to any row after the last part
-    if whole is None:
-        assert not any(one.content.size for one in got)
-        return
-    assert np.concatenate([one.content for one in got]).tolist() == whole.content.tolist()
-    assert np.concatenate([one.tokens for one in got]).tolist() == whole.tokens.tolist()
-    assert [length for one in got for length in np.diff(one.start)] == np.diff(whole.start).tolist()
+    assert got == ([[]] * frame.height if whole is None else _unrolled(whole))
+
+
+def test_in_a_part_turns_say_what_they_add() -> None:
+    """All but the first, which begins with what was said in the parts before."""
+    turns = np.arange(300)
+    session = {"session_id": np.zeros(300, dtype=int), "turn": turns, "prompt_tokens": 10 + 10 * turns}
+    frame = iq.Workload({"arrival_s": turns * 1.0, "output_tokens": np.full(300, 10), **session}).frame
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "ROWS", 100)
+        cut = parts.OfFrame(frame)
+        contents = Contents(cut.later())
+        found = [contents.of(part, 100 * at) for at, part in enumerate(cut.frames())]
+    lengths = [np.diff(one.start).tolist() for one in found if one is not None]
+    assert lengths == [[first, *[1] * 99] for first in (0, 100, 200)]
 
 
 @settings(max_examples=25)

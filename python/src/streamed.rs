@@ -92,6 +92,8 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
         session: codes("session")?,
         accepted_start: optional("accepted_start", &column(part, "accepted_start")?)?.to_vec(),
         accepted_drafts: optional("accepted_drafts", &column(part, "accepted_drafts")?)?.to_vec(),
+        content_after: codes("content_after")?,
+        content_continued: codes("content_continued")?,
         content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
         content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
         content_tokens: codes("content_tokens")?,

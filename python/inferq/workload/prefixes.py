@@ -67,12 +67,23 @@ class Chains(NamedTuple):
         totals: NDArray[Any] = sums[self.start[1:]] - sums[self.start[:-1]]
         return totals
 
-    def of(self, rows: NDArray[Any]) -> Chains:
-        """The chains of some rows."""
-        lengths = (self.start[1:] - self.start[:-1])[rows]
-        start = starts(lengths)
-        from_ = ranges(self.start[rows], lengths)
-        return Chains(start, self.content[from_], self.tokens[from_])
+    def at(self, places: NDArray[Any], rows: int) -> Chains:
+        """These as the chains of so many rows, at ascending places of them; those of the others are empty."""
+        lengths = np.zeros(rows, dtype=np.int64)
+        lengths[places] = np.diff(self.start)
+        return Chains(starts(lengths), self.content, self.tokens)
+
+    def without(self, first: int) -> Chains:
+        """The same without the first rows, from which none of the others goes on."""
+        assert self.after is not None and self.continued is not None
+        start, after = self.start[first:], self.after[first:]
+        return Chains(
+            start - start[0],
+            self.content[start[0] :],
+            self.tokens[start[0] :],
+            np.where(after == NO_ROW, after, after - np.uint32(first)),
+            self.continued[first:],
+        )
 
     def behind(self, earlier: Chains) -> Chains:
         """These rows behind others."""
@@ -96,8 +107,37 @@ def both(one: Chains, other: Chains) -> Chains:
     return Chains(start, content, tokens)
 
 
-def resolved(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDArray[Any]) -> Chains:
-    """Whole chains: a linked row has that of the row it continues, and then that row's own tokens.
+def resolved(
+    chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDArray[Any], of: NDArray[Any]
+) -> Chains:
+    """Whole chains of some rows: a linked one has that of the row it continues, then that row's own tokens.
+
+    Args:
+        chains: of the rows that are not linked.
+        link: for each row the place of the one that it continues; -1 for none.
+        sizes: tokens of prompt and output of each.
+        rows: the number of each.
+        of: the places of those whose chains are asked for.
+    """
+    own, numbers = own_tokens(chains, link, sizes), rows.astype(np.uint64) | np.uint64(OWN)
+    depth, root = np.zeros(of.size, dtype=np.int64), of.copy()
+    for place, earlier in upwards(link, of):
+        depth[place] += 1
+        root[place] = earlier
+    first = np.diff(chains.start)[root]
+    start = starts(first + depth)
+    content, tokens = np.empty(int(start[-1]), dtype=np.uint64), np.empty(int(start[-1]), dtype=np.int64)
+    here, there = ranges(start[:-1], first), ranges(chains.start[root], first)
+    content[here], tokens[here] = chains.content[there], chains.tokens[there]
+    last = start[1:].copy()
+    for place, earlier in upwards(link, of):
+        last[place] -= 1
+        content[last[place]], tokens[last[place]] = numbers[earlier], own[earlier]
+    return Chains(start, content, tokens)
+
+
+def linked(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDArray[Any]) -> Chains:
+    """The chains of all rows, that of a linked one only from where that of the row it continues ends.
 
     Args:
         chains: of the rows that are not linked.
@@ -105,36 +145,11 @@ def resolved(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDAr
         sizes: tokens of prompt and output of each.
         rows: the number of each.
     """
-    own, numbers = own_tokens(chains, link, sizes), rows.astype(np.uint64) | np.uint64(OWN)
-    depth, root = np.zeros(link.size, dtype=np.int64), np.arange(link.size)
-    for row, earlier in upwards(link):
-        depth[row] += 1
-        root[row] = earlier
-    first = np.diff(chains.start)[root]
-    start = starts(first + depth)
-    content, tokens = np.empty(int(start[-1]), dtype=np.uint64), np.empty(int(start[-1]), dtype=np.int64)
-    here, there = ranges(start[:-1], first), ranges(chains.start[root], first)
-    content[here], tokens[here] = chains.content[there], chains.tokens[there]
-    last = start[1:].copy()
-    for row, earlier in upwards(link):
-        last[row] -= 1
-        content[last[row]], tokens[last[row]] = numbers[earlier], own[earlier]
-    return Chains(start, content, tokens)
-
-
-def linked(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> Chains:
-    """The same with each linked row's chain only from where that of the row it continues ends.
-
-    Args:
-        chains: of the rows that are not linked.
-        link: for each row the one that it continues; -1 for none.
-        sizes: tokens of prompt and output of each.
-    """
     has = link >= 0
     earlier = link[has]
     said = Chains(
         starts(has.astype(np.int64)),
-        earlier.astype(np.uint64) | np.uint64(OWN),
+        rows[earlier].astype(np.uint64) | np.uint64(OWN),
         own_tokens(chains, link, sizes)[earlier],
     )
     return both(chains, said)._replace(
@@ -150,14 +165,14 @@ def own_tokens(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> NDArr
     return own
 
 
-def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """All rows that continue one, and those they continue; then those before these; and so on."""
-    row = np.flatnonzero(link >= 0)
-    earlier = link[row]
-    while row.size:
-        yield row, earlier
+def upwards(link: NDArray[Any], of: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Which of some rows continue one, and those they continue; then those before these; and so on."""
+    place = np.flatnonzero(link[of] >= 0)
+    earlier = link[of[place]]
+    while place.size:
+        yield place, earlier
         further = link[earlier]
-        row, earlier = row[further >= 0], further[further >= 0]
+        place, earlier = place[further >= 0], further[further >= 0]
 
 
 def starts(lengths: NDArray[Any]) -> NDArray[Any]:
@@ -218,6 +233,8 @@ class Contents:
     def of(self, frame: pl.DataFrame, first: int = 0) -> Chains | None:
         """The chains of the next rows; None for a workload in one part where no prompt begins like another.
 
+        In a workload of several parts a row that continues one of its own part has `after`.
+
         Args:
             frame: the requests, canonical.
             first: the number of the first.
@@ -226,8 +243,11 @@ class Contents:
             TraceError: naming the row.
         """
         chains, link, strict = self._said(frame, first)
-        if link is not None or self._later is not None:
-            chains = self._whole(frame, first, chains, link, strict)
+        if self._later is not None:
+            chains = self._in_part(frame, first, chains, link, strict)
+        elif link is not None:
+            rows, sizes, local = self._placed(frame, first, link, strict)
+            chains = resolved(chains, local, sizes, rows, np.arange(rows.size))
         self._part += 1
         return chains if chains.content.size or self._later is not None else None
 
@@ -235,9 +255,9 @@ class Contents:
         """The same of a workload in one part, with `after` where rows continue others."""
         chains, link, strict = self._said(frame, 0)
         if link is not None:
-            _, sizes, link = self._placed(frame, 0, link, strict)
+            rows, sizes, link = self._placed(frame, 0, link, strict)
             if (link >= 0).any():
-                return linked(chains, link, sizes)
+                return linked(chains, link, sizes, rows)
         return chains if chains.content.size else None
 
     def _said(self, frame: pl.DataFrame, first: int) -> tuple[Chains, NDArray[Any] | None, bool]:
@@ -379,17 +399,25 @@ class Contents:
         link[row[here] - first] = row[here - 1]
         return link
 
-    def _whole(
+    def _in_part(
         self, frame: pl.DataFrame, first: int, chains: Chains, link: NDArray[Any] | None, strict: bool
     ) -> Chains:
-        """The chains of rows of which some begin with the prompt and the output of an earlier one."""
+        """The chains of rows of a part, and what of them later parts need.
+
+        Rows that continue one of an earlier part get their whole chains, which are known of that one: so the
+        turns of a session cost what they add, and in each part once what was said before it.
+        """
         rows, sizes, local = self._placed(frame, first, link, strict)
         kept = self._rows.size
-        whole = resolved(chains.behind(self._chains), local, sizes, rows)
-        if self._later is not None:
-            stay = np.searchsorted(rows, self._go_on(first + frame.height))
-            self._rows, self._sizes, self._chains = rows[stay], sizes[stay], whole.of(stay)
-        return whole.of(np.arange(kept, rows.size)) if kept else whole
+        chains = chains.behind(self._chains)
+        begins = np.flatnonzero((local >= 0) & (local < kept))
+        chains = both(chains, resolved(chains, local, sizes, rows, begins).at(begins, rows.size))
+        local[begins] = -1
+        parts = linked(chains, local, sizes, rows)
+        stay = np.searchsorted(rows, self._go_on(first + frame.height))
+        whole = resolved(chains, local, sizes, rows, stay)
+        self._rows, self._sizes, self._chains = rows[stay], sizes[stay], whole
+        return parts.without(kept)
 
     def _placed(
         self, frame: pl.DataFrame, first: int, link: NDArray[Any] | None, strict: bool
@@ -480,7 +508,7 @@ def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
 def firsts(continues: pl.Series) -> NDArray[Any]:
     """The row with which the chain of each row begins: itself where it continues none."""
     roots = np.arange(continues.len())
-    for row, earlier in upwards(continues.fill_null(-1).to_numpy().astype(np.int64)):
+    for row, earlier in upwards(continues.fill_null(-1).to_numpy().astype(np.int64), roots.copy()):
         roots[row] = earlier
     return roots
 

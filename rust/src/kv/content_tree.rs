@@ -201,18 +201,19 @@ impl Tree {
         true
     }
 
-    /// Only behind one chain does a request say what is its own. So where a node has that of a chain's last request in its
-    /// place, all before it is the same: the turns of a session need not be compared one by one.
+    /// Only behind one chain does a request say what is its own. So where a node has that of a request in the same place as
+    /// a chain, all before it is the same: the turns of a session need not be compared one by one. Looked for is the place
+    /// where the first of the two ends.
     #[inline]
     fn leap(&self, node: u32, chain: Chain, position: &mut Position) -> Option<(u32, &[Part])> {
-        let last = chain.content.len().checked_sub(1)?;
-        let ahead = last.checked_sub(position.part).filter(|&ahead| ahead > 0)?;
         let known = &self.nodes[node as usize].content;
-        let content = chain.content[last].content;
-        known.get(ahead).filter(|part| content >= OWN && part.content == content)?;
+        let rest = chain.content.get(position.part..)?;
+        let ahead = rest.len().min(known.len()).checked_sub(1).filter(|&ahead| ahead > 0)?;
+        let Segment { content, tokens: of_this } = rest[ahead];
+        (content >= OWN && known[ahead].content == content).then_some(())?;
         let before = known[ahead - 1].end;
-        chain.own.is_none_or(|(_, tokens)| before + chain.content[last].tokens <= tokens).then_some(())?;
-        (position.part, position.skipped, position.tokens) = (last, 0, before);
+        chain.own.is_none_or(|(_, tokens)| before + of_this <= tokens).then_some(())?;
+        (position.part, position.skipped, position.tokens) = (position.part + ahead, 0, before);
         Some((before, &known[ahead..]))
     }
 

@@ -95,9 +95,13 @@ fn run_share(
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let mut columns = Columns::default();
-    columns.append(&Workload { content: Content::default(), ..*workload }, rows);
-    let content = Content { rows, ..workload.content };
-    let share = Workload { ids: rows, content, ..columns.view(0, workload.class_count) };
+    // What prompts begin with stays where it is, but where they go on from one another: those of these rows then do.
+    let is_linked = !workload.content.after.is_empty();
+    let content = if is_linked { workload.content } else { Content::default() };
+    columns.append(&Workload { content, ..*workload }, rows);
+    let own = columns.view(0, workload.class_count);
+    let content = if is_linked { own.content } else { Content { rows, ..workload.content } };
+    let share = Workload { ids: rows, content, ..own };
     let run = Run::new(replica as u32, workload.class_count, Cluster::of_one(engine), options, sampler);
     run.complete(&share, watch)
 }

@@ -335,6 +335,7 @@ impl Lane {
         let part = self.run.recorder().take_first(rows)?;
         leaving.put(&part, &self.ids[..rows], &self.columns);
         self.columns.forget(rows);
+        self.run.fleet.content.forget();
         self.ids.drain(..rows);
         self.first += rows as u32;
         self.arrived -= rows;

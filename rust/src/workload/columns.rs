@@ -1,6 +1,6 @@
 //! Rows of a workload that own their columns, where rows are taken one after the other.
 
-use super::{Accepted, Content, Workload};
+use super::{Accepted, Content, NO_ROW, Workload};
 use crate::kv::Segment;
 
 /// Rows of a workload that own their columns. As in [`Workload`], the optional ones may be empty.
@@ -32,7 +32,11 @@ pub struct Columns {
     pub accepted_start: Vec<u64>,
     /// See [`Accepted`].
     pub accepted_drafts: Vec<u16>,
-    /// See [`Content`]. Every row here has all of its segments.
+    /// See [`Content`].
+    pub content_after: Vec<u32>,
+    /// See [`Content`].
+    pub content_continued: Vec<u32>,
+    /// See [`Content`].
     pub content_start: Vec<u64>,
     /// See [`Content`].
     pub content_id: Vec<u64>,
@@ -60,13 +64,20 @@ impl Columns {
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
             accepted: Accepted { start: rest(&self.accepted_start, start), drafts: &self.accepted_drafts },
-            content: Content {
-                start: rest(&self.content_start, start),
-                id: &self.content_id,
-                tokens: &self.content_tokens,
-                ..Content::default()
-            },
+            content: Content { skipped: start, ..self.content() },
             ..Workload::default()
+        }
+    }
+
+    /// With what the prompts of all rows begin.
+    fn content(&self) -> Content<'_> {
+        Content {
+            after: &self.content_after,
+            continued: &self.content_continued,
+            start: &self.content_start,
+            id: &self.content_id,
+            tokens: &self.content_tokens,
+            ..Content::default()
         }
     }
 
@@ -98,15 +109,42 @@ impl Columns {
             }
         }
         if !workload.content.start.is_empty() {
-            if self.content_start.is_empty() {
-                self.content_start.push(0);
+            self.append_content(&workload.content, rows);
+        }
+    }
+
+    /// Appends what prompts of some rows begin with, in their order. One that goes on from another does so here as well:
+    /// from the latest before it that is among these rows.
+    fn append_content(&mut self, content: &Content, rows: &[u32]) {
+        if self.content_start.is_empty() {
+            self.content_start.push(0);
+        }
+        let before = self.content_start.len() - 1;
+        let is_linked = !content.after.is_empty();
+        if is_linked {
+            self.content_after.resize(before, NO_ROW);
+            self.content_continued.resize(before, 0);
+        }
+        let mut segments = Vec::new();
+        for (place, &row) in rows.iter().enumerate() {
+            let mut after = None;
+            let mut next = Some(row as usize);
+            while let Some(row) = next.filter(|_| after.is_none()) {
+                segments.extend(content.parts(row).rev());
+                next = content.after(row);
+                after = next.and_then(|earlier| rows[..place].binary_search(&(earlier as u32)).ok());
             }
-            for &row in rows {
-                for Segment { content, tokens } in workload.content.of(row as usize) {
-                    self.content_id.push(content);
-                    self.content_tokens.push(tokens);
-                }
-                self.content_start.push(self.content_id.len() as u64);
+            for Segment { content, tokens } in segments.drain(..).rev() {
+                self.content_id.push(content);
+                self.content_tokens.push(tokens);
+            }
+            self.content_start.push(self.content_id.len() as u64);
+            if let Some(earlier) = after {
+                self.content_continued[before + earlier] += 1;
+            }
+            if is_linked {
+                self.content_after.push(after.map_or(NO_ROW, |earlier| (before + earlier) as u32));
+                self.content_continued.push(0);
             }
         }
     }
@@ -132,7 +170,16 @@ impl Columns {
             cut(&mut self.accepted_drafts, first as usize);
             self.accepted_start.iter_mut().for_each(|start| *start -= first);
         }
-        if let Some(&first) = self.content_start.get(rows) {
+        if !self.content_after.is_empty() {
+            let rows: Vec<u32> = (rows as u32..self.content_start.len() as u32 - 1).collect();
+            let mut stay = Columns::default();
+            stay.append_content(&self.content(), &rows);
+            self.content_after = stay.content_after;
+            self.content_continued = stay.content_continued;
+            self.content_start = stay.content_start;
+            self.content_id = stay.content_id;
+            self.content_tokens = stay.content_tokens;
+        } else if let Some(&first) = self.content_start.get(rows) {
             cut(&mut self.content_start, rows);
             cut(&mut self.content_id, first as usize);
             cut(&mut self.content_tokens, first as usize);

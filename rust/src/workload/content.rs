@@ -23,6 +23,8 @@ pub struct Content<'a> {
     pub continued: &'a [u32],
     /// Which of those rows the requests here are. Empty: all, in their order.
     pub rows: &'a [u32],
+    /// How many of those rows come before the ones of the requests here.
+    pub skipped: usize,
 }
 
 /// In `Content::after`: the segments of a row begin with those of no other.
@@ -53,17 +55,17 @@ impl Content<'_> {
     /// The row of a request.
     #[inline]
     fn row(&self, request: usize) -> usize {
-        self.rows.get(request).map_or(request, |&row| row as usize)
+        self.rows.get(request).map_or(self.skipped + request, |&row| row as usize)
     }
 
     /// The row with whose segments those of a row begin.
     #[inline]
-    fn after(&self, row: usize) -> Option<usize> {
+    pub(super) fn after(&self, row: usize) -> Option<usize> {
         self.after.get(row).filter(|&&after| after != NO_ROW).map(|&after| after as usize)
     }
 
     /// The segments that are given of a row.
-    fn parts(&self, row: usize) -> impl DoubleEndedIterator<Item = Segment> + ExactSizeIterator {
+    pub(super) fn parts(&self, row: usize) -> impl DoubleEndedIterator<Item = Segment> + ExactSizeIterator {
         let range = self.start[row] as usize..self.start[row + 1] as usize;
         let parts = self.id[range.clone()].iter().zip(&self.tokens[range]);
         parts.map(|(&content, &tokens)| Segment { content, tokens })
@@ -74,7 +76,8 @@ impl Content<'_> {
         if starts.is_empty() && self.id.is_empty() && self.tokens.is_empty() {
             return Ok(());
         }
-        let is_whole = starts.len() == rows + 1
+        let is_whole = self.skipped == 0
+            && starts.len() == rows + 1
             && starts.is_sorted()
             && starts[rows] as usize <= self.id.len()
             && self.id.len() == self.tokens.len()
@@ -175,6 +178,11 @@ impl Beginning {
         self.segments.extend_from_slice(segments);
     }
 
+    /// The rows are numbered anew.
+    pub(crate) fn forget(&mut self) {
+        *self = Beginning::default();
+    }
+
     /// Keeps what rows are still to go on from.
     fn keep(&mut self) {
         let (row, left) = self.of;
@@ -260,7 +268,7 @@ mod tests {
             }
             let tokens = vec![1; id.len()];
             let continued = if is_known { &continued[..] } else { &[] };
-            let content = Content { after: &after, start: &start, id: &id, tokens: &tokens, continued, rows: &[] };
+            let content = Content { after: &after, start: &start, id: &id, tokens: &tokens, continued, ..Content::default() };
             let mut beginning = Beginning::default();
             for row in (0..rows.len()).chain(arrives).filter(|&row| row < rows.len()) {
                 beginning.read(&content, row);

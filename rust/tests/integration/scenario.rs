@@ -37,7 +37,7 @@ pub(crate) struct Columns {
 pub(crate) const CLASSES: usize = 2;
 
 /// With the number of a row: what it alone says.
-const OWN: u64 = 1 << 63;
+pub(crate) const OWN: u64 = 1 << 63;
 
 impl Columns {
     pub(crate) fn view(&self) -> Workload<'_> {

@@ -8,13 +8,13 @@ use inferq_core::results::{RequestColumns, RequestRows, Results};
 use inferq_core::simulation::{
     Options, Outline, Rows, Sink, Timeline, WorkloadSource, simulate_cluster, simulate_streamed,
 };
-use inferq_core::workload::{Columns, Workload};
+use inferq_core::workload::{Columns, NO_ROW, Workload};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
 use crate::fleet::{built, router};
 use crate::laws::Outcome;
-use crate::scenario::{self, CLASSES, Scenario, any_scenario};
+use crate::scenario::{self, CLASSES, OWN, Scenario, any_scenario};
 use crate::tier::cases;
 
 /// Parts of a workload, of the sizes given by turns.
@@ -31,9 +31,11 @@ impl WorkloadSource for Parts<'_> {
         if self.taken == count {
             return Ok(None);
         }
-        let range: Vec<usize> = (self.taken..(self.taken + size).min(count)).collect();
+        let first = self.taken;
+        let range: Vec<usize> = (first..(first + size).min(count)).collect();
         self.taken += range.len();
-        Ok(Some(rows(self.columns, &range)))
+        let part = rows(self.columns, &range);
+        Ok(Some(if first.is_multiple_of(2) { linked(part, first) } else { part }))
     }
 }
 
@@ -57,6 +59,26 @@ pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
         content_tokens: part.content_tokens,
         ..Columns::default()
     }
+}
+
+/// The same rows, of which those that go on from another one of them say only what they add.
+fn linked(part: Columns, first: usize) -> Columns {
+    let rows = part.arrival_s.len();
+    let mut linked = Columns { content_after: vec![NO_ROW; rows], content_continued: vec![0; rows], ..part.clone() };
+    (linked.content_id, linked.content_tokens) = Default::default();
+    for row in 0..part.content_start.len().saturating_sub(1) {
+        let mut own = part.content_start[row] as usize..part.content_start[row + 1] as usize;
+        let said = part.content_id[own.clone()].last().filter(|&&content| content >= OWN);
+        if let Some(earlier) = said.and_then(|said| ((said - OWN) as usize).checked_sub(first)) {
+            linked.content_after[row] = earlier as u32;
+            linked.content_continued[earlier] += 1;
+            own.start = own.end - 1;
+        }
+        linked.content_id.extend(&part.content_id[own.clone()]);
+        linked.content_tokens.extend(&part.content_tokens[own]);
+        linked.content_start[row + 1] = linked.content_id.len() as u64;
+    }
+    linked
 }
 
 /// Everything that is said of each row, and the size of each delivery.
