@@ -3,14 +3,19 @@
 import json
 import os
 import random
+import re
 import resource
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TRACEBACK = "INFERQ_TRACEBACK"
+"""In the environment: an error that no command foresees shows its traceback, as the fault that it is."""
 MOST_SECONDS = 25
 MOST_BYTES = 1 << 30
 
@@ -37,6 +42,25 @@ ODD: tuple[Any, ...] = (
     ),
 )
 """Values in the place of another."""
+WORDS = (
+    "",
+    "-1",
+    "0",
+    "1e308",
+    "nan",
+    "-inf",
+    "9" * 40,
+    "0.1",
+    '"',
+    '"x"',
+    "true",
+    "[]",
+    "{}",
+    "\x01",
+    "2023-01-01",
+    ",",
+)
+"""Words in the place of another."""
 
 
 def in_bytes(content: bytes, chance: random.Random) -> bytes:
@@ -56,6 +80,23 @@ def in_bytes(content: bytes, chance: random.Random) -> bytes:
         return content[:at] + bytes(chance.randrange(256) for _ in range(end - at)) + content[end:]
     odd = (b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\x1b[2J", b'"', b"{", b"[" * 3000, b"9" * 5000, b"\r", b"-")
     return content[:at] + chance.choice(odd) + content[at:]
+
+
+def in_text(text: str, kind: str, chance: random.Random) -> bytes:
+    """A text of lines or of JSON in which one value is another, or a line is gone, doubled or elsewhere."""
+    lines = text.splitlines(keepends=True)
+    at = chance.randrange(len(lines))
+    if kind in (".json", ".jsonl") and chance.random() < 0.8:
+        if kind == ".json":
+            return json.dumps(in_json(json.loads(text), chance)).encode()
+        lines[at] = json.dumps(in_json(json.loads(lines[at]), chance)) + "\n"
+    elif chance.random() < 0.7:
+        values = list(re.finditer(r"[^,=\s\[\]{}]+", lines[at])) or [re.match("", "")]
+        begin, end = chance.choice([value.span() for value in values if value])
+        lines[at] = lines[at][:begin] + chance.choice(WORDS) + lines[at][end:]
+    else:
+        lines.insert(chance.randrange(len(lines)), lines[at] if chance.random() < 0.5 else lines.pop(at))
+    return "".join(lines).encode()
 
 
 def in_json(value: Any, chance: random.Random) -> Any:
@@ -120,39 +161,39 @@ class Ended:
         return ""
 
 
+def bounded() -> None:
+    """Bounds on time and memory of this process, above those that are a fault."""
+    resource.setrlimit(resource.RLIMIT_CPU, (2 * MOST_SECONDS, 2 * MOST_SECONDS))
+    resource.setrlimit(resource.RLIMIT_DATA, (2 * MOST_BYTES, 2 * MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def ended(arguments: list[str], folder: Path) -> Ended:
     """A command in a process of its own, with bounds on time and memory."""
-
-    def bounded() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (2 * MOST_SECONDS, 2 * MOST_SECONDS))
-        resource.setrlimit(resource.RLIMIT_DATA, (2 * MOST_BYTES, 2 * MOST_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-    environment = {**os.environ, "POLARS_MAX_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "POLARS_MAX_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", TRACEBACK: "1"}
     with (folder / "said.txt").open("w+b") as said:
         process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, cwd=folder,
             env=environment, preexec_fn=bounded,
         )  # fmt: skip
-        used, status = _waited(process)
+        used, status = waited(process.pid)
+        process.returncode = status
         said.seek(0)
         text = said.read().decode("utf-8", "replace")
     return Ended(status, text, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
-def _waited(process: subprocess.Popen[bytes]) -> tuple[Any, int | None]:
-    import threading
-
+def waited(child: int) -> tuple[Any, int | None]:
+    """What a process used, and its status; None where it had to be ended."""
     # Of a loaded machine a process gets little: its own time is bounded where it begins.
-    killed = threading.Timer(4 * MOST_SECONDS, process.kill)
+    killed = threading.Timer(4 * MOST_SECONDS, os.kill, (child, signal.SIGKILL))
     killed.start()
     try:
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, used = os.wait4(child, 0)
     finally:
         late = not killed.is_alive()
         killed.cancel()
     code = os.waitstatus_to_exitcode(status)
-    process.returncode = code
     return used, None if late and code == -9 else code
 
 

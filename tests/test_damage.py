@@ -31,6 +31,7 @@ from inferq.scenario import ScenarioFile
 from .arriving import arriving
 from .damaged import command, ended, in_bytes, in_json
 from .night import NIGHT, chance, seeds
+from .wrong_inputs import TOML, wrong
 
 ROOT = Path(__file__).parent.parent
 ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
@@ -500,9 +501,6 @@ def test_readers_refuse_any_bytes_by_name(tmp_path_factory: pytest.TempPathFacto
             read(path)
 
 
-TOML = [file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("docs/*.toml"))]
-
-
 def test_mutated_scenarios_are_read_or_refused_by_name(tmp_path: Path) -> None:
     draw = chance("toml")
     for _ in seeds(150):
@@ -525,102 +523,6 @@ NESTED = st.recursive(
 def test_a_value_survives_our_json(value: Any) -> None:
     assert parsed_json(json.dumps(value)) == value
     assert parsed_toml("") == {}
-
-
-def wrong(draw: random.Random, folder: Path) -> list[object]:
-    """A command over a wrong trace, packed or not, scenario, baseline, table, or wrong itself."""
-    kind = draw.randrange(7)
-    if kind == 0:
-        trace = draw.choice([file for file in sorted((ROOT / "traces").iterdir()) if file.is_file()])
-        content = in_bytes(trace.read_bytes(), draw)
-        packed = gzip.compress(content) if draw.random() < 0.5 else content
-        (folder / "trace").write_bytes(in_bytes(packed, draw) if draw.random() < 0.5 else packed)
-        texts = ["--tokens-per-word", 1.3] if re.match("sharegpt|long|dolly", trace.name) else []
-        return [
-            "replay",
-            folder / "trace",
-            "--rate",
-            5,
-            "--output-tokens",
-            9,
-            *texts,
-            "--out",
-            folder / "out",
-        ]
-    if kind == 1:
-        (folder / "a.toml").write_bytes(in_bytes(draw.choice(TOML).encode(), draw))
-        return [draw.choice(("simulate", "theory")), folder / "a.toml"]
-    if kind == 2:
-        baseline = json.loads((ROOT / "docs" / "gate-baseline.json").read_text(encoding="utf-8"))
-        (folder / "b.json").write_text(json.dumps(in_json(baseline, draw)))
-        return ["gate", ROOT / "docs" / "chat.toml", "--baseline", folder / "b.json"]
-    if kind == 3:
-        return mangled(draw, draw.choice(COMMANDS), folder)
-    if kind == 4:
-        measured = (ROOT / "tests/measured/runs.csv").read_bytes()
-        (folder / "runs.csv").write_bytes(in_bytes(b"".join(measured.splitlines(keepends=True)[:4]), draw))
-        return ["validate", folder / "runs.csv"]
-    if kind == 5:
-        (folder / "prices.toml").write_bytes(
-            in_bytes(b'[gpus]\n"a100-80gb" = 1.8\n"h100-80gb" = 3.5\n', draw)
-        )
-        return ["plan", ROOT / "traces/table.csv", "--slo", "ttft_p99=1", "--prices", folder / "prices.toml"]
-    table = draw.choice(sorted((ROOT / "python/inferq/timing/tables/data").glob("*.parquet")))
-    (folder / "table.parquet").write_bytes(in_bytes(table.read_bytes(), draw))
-    return ["timing", "show", folder / "table.parquet"]
-
-
-COMMANDS = (
-    "replay {traces}/azure_2023.csv --scheduler sarathi --timing a100 --rate 2 --head 20",
-    "simulate {docs}/chat.toml --set workload.requests=20 --seed 3",
-    "theory {docs}/chat.toml --set engine.kv.tokens=9000",
-    "compare {docs}/chat.toml {docs}/gate.toml --seeds 2 --set workload.requests=20",
-    "capacity {docs}/chat.toml --slo ttft_p99=0.5 --seeds 2 --set workload.requests=20",
-    "plan {traces}/table.csv --slo e2e_p99=20 --gpus h100-80gb --tp 1 --most-replicas 2 --head 9",
-    "sweep {docs}/chat.toml --set workload.requests=9,19 --seeds 2 --threads 1",
-    "gate {docs}/chat.toml --baseline {docs}/gate-baseline.json --set workload.requests=9",
-    "validate {tests}/measured/runs.csv --only engine=vllm --worst 2 --by gpu",
-    "report {docs}/chat.toml --slo ttft_p99=1 --title chat",
-    "trace show {traces}/mooncake.jsonl --head 9",
-    "list models",
-    "init {traces}/burstgpt.csv --gpu h100-80gb --rate 3 --replicas 2",
-)
-ODD = (
-    "",
-    "-1",
-    "0",
-    "nan",
-    "1e400",
-    "9" * 400,
-    "=",
-    "a=b=c",
-    "--",
-    "-",
-    "/dev/null",
-    "/",
-    "\u202e",
-    "x\x1b[0m",
-    "[",
-    "{}",
-)
-
-
-def mangled(draw: random.Random, command: str, folder: Path) -> list[object]:
-    """A command line with a word that is odd, gone, there twice or elsewhere."""
-    places = {"traces": ROOT / "traces", "docs": ROOT / "docs", "tests": ROOT / "tests"}
-    words: list[object] = [word.format(**places) for word in command.split()]
-    for _ in range(draw.choice((1, 1, 2))):
-        at = draw.randrange(1, len(words)) if len(words) > 1 else 0
-        what = draw.randrange(4)
-        if what == 0:
-            words[at] = draw.choice(ODD)
-        elif what == 1:
-            words[at : at + 1] = []
-        elif what == 2:
-            words.insert(draw.randrange(len(words)), words[at])
-        else:
-            words.insert(at, draw.choice(ODD))
-    return words
 
 
 @pytest.mark.parametrize("part", range(6))

@@ -1,5 +1,6 @@
 """What must the tables that come with inferq do, and what makes and shows them?"""
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -203,6 +204,10 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
     small().write(tmp_path / "own.parquet")
     own = command("show", str(tmp_path / "own.parquet"))
     assert own.exit_code == 0 and "held-out" not in own.stdout and "512" not in own.stdout
+    said = {"notes": "one", "held_out_error": {"chunk": {"p95": 0.5}, "seed": 7}}
+    dataclasses.replace(small(), provenance=said).write(tmp_path / "free.parquet")
+    free = command("show", str(tmp_path / "free.parquet"))
+    assert free.exit_code == 0 and "note: one" in free.stdout and "50.00 %" in free.stdout
 
 
 @pytest.mark.parametrize(

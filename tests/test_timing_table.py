@@ -241,6 +241,7 @@ GRID = [[0.1, 0.2], [0.3, 0.4]]
     (lambda: table(linear=LinearPart([1, 2], [11.2, 11.3])), "looks like milliseconds: divide"),
     (lambda: table(check_units=1), "check_units: must be True or False"),
     (lambda: table(provenance=3), "provenance: must be a table"),
+    (lambda: table(provenance={"tensor_parallel": "two"}), r"provenance\.tensor_parallel: must be a whole"),
     (lambda: table(provenance={"a": [math.nan]}), r"provenance.a\[0\]: nan is nothing"),
     (lambda: table(provenance={1: 2}), "provenance: the name 1 must be a text"),
 )

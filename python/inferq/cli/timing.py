@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,9 +125,10 @@ def _show(table: TimingTable) -> None:
         f"{name.replace('_', ' '):<{width}}  {facts[name]}" for name in (*_FIRST, *_LATER) if name in facts
     )
     screen.grid(_iterations(table))
-    if "held_out_error" in facts:
-        screen.grid(_errors(facts["held_out_error"]))
-    screen.lines(f"note: {note}" for note in facts.get("notes", ()))
+    held_out, notes = facts.get("held_out_error"), facts.get("notes", ())
+    if isinstance(held_out, Mapping):
+        screen.grid(_errors(held_out))
+    screen.lines(f"note: {note}" for note in (notes if isinstance(notes, tuple) else (notes,)))
 
 
 def _iterations(table: TimingTable) -> Grid:
@@ -157,12 +159,13 @@ def _iterations(table: TimingTable) -> Grid:
     return Grid(title="", header=header, lines=rows, texts=0)
 
 
-def _errors(held_out: Any) -> Grid:
-    """How far the table is from its source where it was not sampled."""
+def _errors(held_out: Mapping[str, Any]) -> Grid:
+    """How far the table is from its source where it was not sampled, as far as its provenance says it."""
     rows: list[list[str]] = []
     for part, error in held_out.items():
-        if hasattr(error, "items"):
-            cells = [f"{100 * error[name]:.2f} %" for name in ("median", "p95", "max")]
+        if isinstance(error, Mapping):
+            told = [error.get(name) for name in ("median", "p95", "max")]
+            cells = [f"{100 * one:.2f} %" if isinstance(one, (int, float)) else "-" for one in told]
             rows.append([part.replace("_", " "), *cells])
     header = ("error on held-out points", "median", "p95", "max")
     return Grid(title="", header=header, lines=rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from inferq import _core
-from inferq.checks import flag
+from inferq.checks import flag, whole
 from inferq.description import Description, Table, alternatives, field_names, fields_of, plain
 from inferq.errors import ConfigError
 from inferq.timing.models.timing_model import TimingModel
@@ -165,6 +165,8 @@ class TimingTable(TimingModel):
         if not isinstance(self.provenance, Mapping):
             raise ConfigError("provenance", f"must be a table, is {self.provenance!r}")
         object.__setattr__(self, "provenance", frozen("provenance", self.provenance))
+        if self.provenance.get("tensor_parallel") is not None:
+            whole("provenance.tensor_parallel", self.provenance["tensor_parallel"], 1)
         for name in ("linear", "chunk", "decode"):
             object.__setattr__(self, name, plain(name, getattr(self, name), alternatives(type(self))[name]))
         _core.check("timing", json.dumps(self.to_json()))
