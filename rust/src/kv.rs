@@ -237,9 +237,13 @@ impl KvBlocks {
 
     /// What the cache, if there is one, has done so far.
     pub(crate) fn operations(&self, replica: u32) -> Option<BlockOperations> {
-        let cache = self.cache.as_ref()?;
-        let (hit, inserted) = (self.hit_blocks, cache.inserted());
-        Some(BlockOperations { replica, hit, inserted, evicted: inserted - cache.cached() })
+        let inserted = self.cache.as_ref()?.inserted();
+        Some(BlockOperations { replica, hit: self.hit_blocks, inserted, evicted: self.evicted() })
+    }
+
+    /// Blocks that the cache has evicted so far.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.inserted() - cache.cached())
     }
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.

@@ -208,7 +208,8 @@ impl Replica {
         }
         results.cancel(id);
         self.cut(now)?;
-        let running = if self.is_idle { 0 } else { self.stretch.count };
+        // Where its last iteration ends at this very instant the token of that came before.
+        let running = if self.is_idle { 0 } else { self.stretch.count + u64::from(self.stretch.end <= now) };
         self.state.end_soon(place, running);
         Ok(false)
     }

@@ -21,6 +21,8 @@ pub(crate) struct LookedUp {
     hit: Hit,
     /// Blocks had changed hands so often.
     exchanges: u64,
+    /// So many blocks had been evicted.
+    evicted: u64,
 }
 
 impl State {
@@ -41,9 +43,10 @@ impl State {
         self.publish_followed(1);
         let hit = self.blocks.find(place, self.requests.known(place) - 1);
         self.requests.at_mut(place).computed = hit.tokens as u32;
+        let looked_up = LookedUp { place, hit, exchanges, evicted: self.blocks.evicted() };
         match before {
-            Some(index) => self.batch.looked_up[index] = LookedUp { place, hit, exchanges },
-            None => self.batch.looked_up.push(LookedUp { place, hit, exchanges }),
+            Some(index) => self.batch.looked_up[index] = looked_up,
+            None => self.batch.looked_up.push(looked_up),
         }
     }
 
@@ -188,12 +191,14 @@ impl State {
     }
 
     /// Blocks that a stretch may take: all that are free, but that a request that was refused may need fewer once a
-    /// whole run of what was found for it is evicted for the sake of one block.
-    pub(crate) fn room(&self) -> u64 {
-        let waits = |one: &LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
-        let mut looked_up = self.batch.looked_up.iter();
-        let evicts = looked_up.any(|one| one.hit.unreferenced > 0 && waits(one)) && self.blocks.evicts_runs();
-        self.blocks.free() - if evicts { self.blocks.unreferenced() } else { 0 }
+    /// whole run of what was found for it is evicted for the sake of one block. None: it may be so already.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let waits = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
+        let refused = self.batch.looked_up.iter().filter(|one| one.hit.unreferenced > 0).filter(waits);
+        let Some(evicted) = refused.map(|one| one.evicted).min().filter(|_| self.blocks.evicts_runs()) else {
+            return Some(self.blocks.free());
+        };
+        (evicted == self.blocks.evicted()).then(|| self.blocks.free() - self.blocks.unreferenced())
     }
 
     /// Does it matter to the cache which iteration of a stretch of this batch comes when? A request that was looked

@@ -382,7 +382,8 @@ impl State {
     /// How many of `count` iterations find blocks enough, of which the standing decodes took `growth` for the first one.
     #[inline(never)]
     pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> u64 {
-        let room = if self.blocks.has_cache() { self.room() } else { self.blocks.free() };
+        let room = if self.blocks.has_cache() { self.room() } else { Some(self.blocks.free()) };
+        let Some(room) = room else { return 1 };
         let fits = |count: u64| self.more_blocks(count) - growth <= room;
         if fits(count) {
             return count;

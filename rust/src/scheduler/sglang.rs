@@ -347,11 +347,11 @@ impl SglangScheduler {
         if fits {
             self.decodes_since = Some(plan.iterations());
             let waits = self.partial.is_some() || (self.closed.is_none() && !self.queue.is_empty());
-            let is_open = self.closed.is_none() && rows < self.settings.max_seqs;
-            plan.hold(match (waits, is_open) {
+            // Full or not, it is the next arrival that closes it.
+            plan.hold(match (waits, self.closed) {
                 (true, _) => Hold::ONCE,
-                (false, true) => Hold::UNTIL_ARRIVAL,
-                (false, false) => Hold::THROUGH_ARRIVALS,
+                (false, None) => Hold::UNTIL_ARRIVAL,
+                (false, Some(_)) => Hold::THROUGH_ARRIVALS,
             });
         }
         Ok(true)

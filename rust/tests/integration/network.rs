@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::num::NonZeroU64;
 
 use crate::fleet::{built, router};
-use crate::laws::{Outcome, same};
+use crate::laws::{Outcome, same, tokens_of};
 use crate::scenario::{CLASSES, Results, Scenario, any_scenario};
 use crate::tier::cases;
 
@@ -170,18 +170,8 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     if let Some(most) = paths.most {
         in_flight_law(&results, scenario, paths, most.get() as usize)?;
     }
-    let mut emitted = vec![0_u64; columns.status.len()];
-    for row in results.batches.iter().filter(|row| row.emits) {
-        let iteration = &results.iterations[row.iteration as usize];
-        // What a policy that plans ahead computes behind a stop token is dropped.
-        let is_dropped = iteration.start.seconds() >= columns.finish_s[row.request as usize];
-        if !is_dropped {
-            emitted[row.request as usize] += iteration.count;
-        }
-    }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
-        let discarded = columns.discarded_tokens.get(row).map_or(0, |&tokens| tokens as u64);
-        prop_assert_eq!(emitted[row], scenario.owed(row) + discarded);
+        prop_assert_eq!(tokens_of(scenario, &results, row).1, scenario.owed(row));
         let instants =
             [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
         prop_assert!(instants.is_sorted());
