@@ -546,3 +546,54 @@ def test_a_prompt_is_admitted_after_the_last_swapped_request_is_back(
     one = iq.Engine(timing=iq.Constant(1.0), kv=kv, scheduler=policy, first_token=first_token)
     for stepping in (False, True):
         assert iq.simulate(requests, one, stepping=stepping).requests["finish_s"].to_list() == finish_s
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_request_taken_back_as_an_iteration_ends_leaves_with_the_next_one(stepping: bool) -> None:
+    """Iterations of a second: the token of the instant comes first, and the next one is the last."""
+    requests = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [9], "cancel_s": [4.0]}
+    one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    left = iq.simulate(requests, one, stepping=stepping).requests.row(0, named=True)
+    assert (left["status"], left["left_s"]) == ("abandoned", 5.0)
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_run_that_the_batch_evicts_is_not_found_by_the_next_plan(stepping: bool) -> None:
+    """17 tokens. At 9 request 0 has left: its prompt and its answer are cached, in runs of 6 and 7 tokens.
+    Request 1 goes on from them and needs one token more, which is not there beside the 4 of request 2. Of a
+    lower class, that takes its fifth: the run of 7 goes, whole. At 10 request 1 finds the run of 6, and by 13
+    it has the 8 others, 3 at a time; request 2 makes room at 11, and emits the last 4 of 7 tokens from 13 on.
+    """
+    requests = {
+        "arrival_s": [0.0, 1.0, 2.0],
+        "prompt_tokens": [6, 14, 3],
+        "output_tokens": [8, 1, 7],
+        "class": ["a", "a", "b"],
+        "continues": pl.Series([None, 0, None], dtype=pl.Int32),
+    }
+    inner = iq.VllmV1(token_budget=3, reserve_full_prompt=False, async_scheduling=False)
+    one = iq.Engine(
+        timing=iq.Constant(1.0),
+        scheduler=iq.ClassPriority(order=["a", "b"], inner=inner),
+        kv=iq.KvCache(tokens=17, block=1, prefix_cache="radix"),
+    )
+    assert iq.simulate(requests, one, stepping=stepping).requests["finish_s"].to_list() == [9.0, 13.0, 17.0]
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_request_that_gave_up_closed_the_batch_of_sglang(stepping: bool) -> None:
+    """One seat: the first request has it until 4, a row in vain included, as its end is not foreseen. The
+    second waits from 0.5 to 2.7. Of [1, 2), [2, 3) and [3, 4), each planned a second before, seats keep the
+    others out: the plan of 1 finds the batch full, and nothing that opens it again has left at 2.
+    """
+    requests = {
+        "arrival_s": [0.0, 0.5, 2.7],
+        "prompt_tokens": [1, 1, 1],
+        "output_tokens": [2, 1, 1],
+        "patience_s": [None, 2.2, None],
+    }
+    policy = iq.Sglang(max_seqs=1, max_prefill_tokens=1, chunk_tokens=512)
+    kv = iq.KvCache(tokens=576, block=16)
+    one = iq.Engine(timing=iq.Constant(1.0), scheduler=policy, first_token="decode", kv=kv)
+    work = iq.simulate(requests, one, stepping=stepping).work_conservation(2)
+    assert (work.iterations, work.share, work.cap_share) == (7, 0.0, 3 / 7)
