@@ -183,10 +183,10 @@ def ended(arguments: list[str], folder: Path) -> Ended:
     return Ended(status, text, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
-def waited(child: int) -> tuple[Any, int | None]:
+def waited(child: int, most_seconds: float = 4 * MOST_SECONDS) -> tuple[Any, int | None]:
     """What a process used, and its status; None where it had to be ended."""
     # Of a loaded machine a process gets little: its own time is bounded where it begins.
-    killed = threading.Timer(4 * MOST_SECONDS, os.kill, (child, signal.SIGKILL))
+    killed = threading.Timer(most_seconds, os.kill, (child, signal.SIGKILL))
     killed.start()
     try:
         _, status, used = os.wait4(child, 0)

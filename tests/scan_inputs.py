@@ -27,6 +27,9 @@ from .wrong_inputs import wrong
 EVERY_S = 20.0
 """So often the scan says how far it is."""
 
+PATIENCE_S = 600.0
+"""What waits so long is ended: a scan beside all else gets little of the machine."""
+
 
 def attempt(number: int, folder: Path) -> Ended:
     """Draw a command, and what becomes of it in a process of its own."""
