@@ -41,17 +41,17 @@ def measure(path: str) -> dict[str, float]:
     frame.sum()  # what the file maps into memory is touched now
     once(frame.head(100))  # what is loaded only once is no cost of a request
     before = greatest_memory()
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    memory = {}
-    while sum(seconds[True]) < SECONDS_A_LINE or len(seconds[True]) < 3:
-        for asks in seconds:
-            seconds[asks].append(once(frame, asks=asks))
-            memory.setdefault(asks, greatest_memory() - before)
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    memory: dict[str, int] = {}
+    while sum(seconds["frame"]) < SECONDS_A_LINE or len(seconds["frame"]) < 3:
+        for kind in KINDS:
+            seconds[kind].append(once(frame, asks=kind == "frame"))
+            memory.setdefault(kind, greatest_memory() - before)
     measured = {}
-    for asks, kind in enumerate(KINDS):
-        measured[f"{kind} least"] = min(seconds[bool(asks)]) / frame.height
-        measured[f"{kind} median"] = statistics.median(seconds[bool(asks)]) / frame.height
-        measured[f"{kind} bytes"] = memory[bool(asks)] / frame.height
+    for kind in KINDS:
+        measured[f"{kind} least"] = min(seconds[kind]) / frame.height
+        measured[f"{kind} median"] = statistics.median(seconds[kind]) / frame.height
+        measured[f"{kind} bytes"] = memory[kind] / frame.height
     return measured
 
 
