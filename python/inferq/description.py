@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import NoneType, UnionType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Any,
     ClassVar,
@@ -177,11 +178,19 @@ def alternatives(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
     return _ALTERNATIVES[kind]
 
 
+def _hints(kind: type, names: Collection[str]) -> dict[str, Any]:
+    """The types of the named fields alone: Python 3.10 cannot read an `InitVar` that stands beside them."""
+    resolved: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in names}
+        module = vars(sys.modules[base.__module__])
+        resolved |= get_type_hints(SimpleNamespace(__annotations__=own), module)
+    return {name: resolved[name] for name in names}
+
+
 def _resolved(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
-    resolved = get_type_hints(kind)
     found = {}
-    for name in field_names(kind):
-        hint = resolved[name]
+    for name, hint in _hints(kind, field_names(kind)).items():
         options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
         found[name] = kind.parts.get(name, options)
     return found
