@@ -1,8 +1,8 @@
 """Does everything run that the README and the guides show?
 
-`python` blocks of a page run in order, in one namespace; of `sh` blocks, `inferq` lines run and `make`
-targets must exist; a `console` block must print what it shows (with `REWRITE_DOCS=1` it is made to show what
-it prints); a `toml` block must run as a scenario.
+`python` blocks of a page run in order, in one namespace, and one with a `text` block right behind it prints
+that; of `sh` blocks, `inferq` lines run and `make` targets must exist; a `console` block must print what it
+shows (with `REWRITE_DOCS=1` both are made to show what is printed); a `toml` block must run as a scenario.
 """
 
 import os
@@ -27,6 +27,7 @@ PAGES = [
 RUN_PAGES = [page for page in PAGES if page.name != "CONTRIBUTING.md"]
 REWRITE = bool(os.environ.get("REWRITE_DOCS"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(.*?)^```$(?:\n\n(^```text\n.*?^```$))?", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -63,10 +64,18 @@ def in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path):
+def test_python_blocks_run_and_print_what_they_show(page: Path, capsys: pytest.CaptureFixture[str]):
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for number, text in enumerate(blocks(page, "python"), start=1):
+    for number, (text, shown) in enumerate(_PYTHON.findall(page.read_text(encoding="utf-8")), start=1):
+        capsys.readouterr()
         exec(compile(text, f"{page.name}, python block {number}", "exec"), namespace)
+        printed = tidy(capsys.readouterr().out)
+        # A page may break what would be a long line.
+        if not shown or shown.split()[1:-1] == " ".join(printed).split():
+            continue
+        assert REWRITE, f"block {number} prints:\n" + "\n".join(printed)
+        fresh = "\n".join(["```text", *printed, "```"])
+        page.write_text(page.read_text(encoding="utf-8").replace(shown, fresh), encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

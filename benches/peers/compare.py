@@ -1,17 +1,23 @@
-"""Other simulators on the same law of requests, in turns in one run: what a further request costs.
+"""Other simulators beside inferq on one machine: what a request costs, and what of vLLM they repeat.
 
-    python benches/peers/compare.py PLACE [--requests 2000] [--rounds 3] [--only inferq,Vidur]
+    python benches/peers/compare.py PLACE speed [--requests 2000] [--rounds 3] [--only inferq,Vidur]
+    python benches/peers/compare.py PLACE recorded
 
-PLACE is a folder where each peer is installed once, from its index and nowhere else: Vidur by pip,
-inference-lab by cargo. It runs in the environment of inferq. Everything serves prompts and outputs that
-are lognormal, with Poisson arrivals, on one replica that takes 6 ms an iteration and 32 µs for each token
-above 200 (inference-lab: its own linear cost of a step with the same two numbers). Rows are not the same,
-laws are; what a request costs is compared, not what is said of it. Times are of the processor, so that
-other work on the machine counts less.
+PLACE is a folder where each peer is installed once, from its index and nowhere else: Vidur by pip from PyPI,
+AISimulate (the engine of Dynamo's mocker) and inference-lab as crates, built with `drivers/`. It runs in the
+environment of inferq.
+
+`speed`: all serve the same rows, lognormal prompts and outputs with Poisson arrivals, on one replica that
+takes 6 ms an iteration and 20 µs for each token. What a further request costs is the difference of two runs
+over that of their requests, in seconds of processor time, so that starting up and other work on the machine
+count less. Of the peers the engine alone is driven, without their reports.
+
+`recorded`: the cases of `tests/conformance`, in which every batch of vLLM 0.32 is known, are asked of each:
+is every request's first token and end, and every preemption, at the recorded instant?
 """
 
 import argparse
-import csv
+import json
 import os
 import random
 import resource
@@ -19,149 +25,198 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-RATE, BUDGET, SEATS, BLOCKS = 10, 512, 256, 27_000
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent))
+
+Case = dict[str, Any]
+RATE, LONGEST = 10.0, 16_384
 PROMPT, OUTPUT = (6.5, 0.8), (5.0, 0.8)  # of the logarithm: mean and deviation
-LONGEST = 32_768
-NOT_HERE = {
-    "AISimulate, Dynamo's mocker": "on PyPI a placeholder that fetches its wheel from another index",
-    "BLIS": "a Go module that is on no index of packages",
+ENGINE: Case = {
+    "kv_tokens": 16 * 27_000,
+    "block_tokens": 16,
+    "token_budget": 512,
+    "max_seqs": 256,
+    "long_prefill_threshold": 0,
+    "policy": "fcfs",
+    "prefix": False,
+    "reserve_full_prompt": False,
+    "price_us": {"base": 6000, "per_token": 20, "per_context_token": 0},
 }
-
-OURS = f"""
-import math, sys
-import inferq as iq
-def lognormal(mean, deviation):
-    return iq.Lognormal(math.exp(mean + deviation**2 / 2), math.exp(mean), cap={LONGEST // 2})
-workload = iq.Workload.synthetic(
-    requests=int(sys.argv[1]), arrivals=iq.Poisson(rate={RATE}),
-    prompt=lognormal{PROMPT}, output=lognormal{OUTPUT},
-)
-engine = iq.Engine(
-    timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=0.0),
-    scheduler=iq.Sarathi(token_budget={BUDGET}, max_seqs={SEATS}), kv=iq.KvCache(tokens={16 * BLOCKS}),
-)
-print(iq.simulate(workload, engine, seed=1).summary().select("completed", "ttft_p50", "e2e_p50"))
-"""
+NOT_HERE = {
+    "BLIS": "a Go module, which no index of packages that is reached here has",
+    "Dynamo's routers and planner": "`ai-dynamo` 1.6.1 on PyPI needs `aisimulate`, there a placeholder",
+}
 
 
 def install(place: Path) -> None:
     """Each peer in a folder of its own, unless it is there."""
     if not (place / "vidur").exists():
-        run([sys.executable, "-m", "venv", place / "vidur"])
-        run([place / "vidur/bin/python", "-m", "pip", "install", "--quiet", "vidur==0.0.26"])
-    if not (place / "inference-lab/bin/inference-lab").exists():
-        run(["cargo", "install", "--locked", "--root", place / "inference-lab", "inference-lab@1.0.0"])
+        subprocess.run([sys.executable, "-m", "venv", place / "vidur"], check=True)
+        pip = (place / "vidur/bin/python", "-m", "pip", "install", "--quiet")
+        subprocess.run([*pip, "vidur==0.0.26"], check=True)
+    built = {**os.environ, "CARGO_TARGET_DIR": str(place / "drivers")}
+    build = ("cargo", "build", "--release", "--locked", "--quiet")
+    subprocess.run(build, check=True, cwd=HERE / "drivers", env=built)
 
 
-def run(command: list[str | Path]) -> float:
-    """Seconds of processor time of a command and what it starts."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+def peers(place: Path) -> dict[str, list[str]]:
+    """The commands that take cases as JSON and give outcomes."""
+    return {
+        "AISimulate": [str(place / "drivers/release/aisimulate")],
+        "inference-lab": [str(place / "drivers/release/inference_lab")],
+        "Vidur": [str(place / "vidur/bin/python"), str(HERE / "vidur_driver.py")],
+    }
+
+
+def ask(command: list[str], cases: list[Case]) -> list[dict[str, Any]]:
+    """What a peer makes of the cases: `Ok` an outcome, or `Err` why not."""
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{command[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    outcomes: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+def rows(requests: int) -> list[Case]:
+    """The workload: the same for all."""
+    draw, now_us, drawn = random.Random(1), 0.0, []
+    for _ in range(requests):
+        now_us += draw.expovariate(RATE) * 1e6
+        prompt, output = (1 + int(min(draw.lognormvariate(*law), LONGEST)) for law in (PROMPT, OUTPUT))
+        drawn.append({"arrival_us": round(now_us), "prompt_tokens": prompt, "output_tokens": output})
+    return drawn
+
+
+OURS = """
+import json, sys
+import polars as pl
+import inferq as iq
+from tests.recordings import vllm_engine
+requests = pl.read_csv(sys.argv[1])
+engine = vllm_engine(json.loads(sys.argv[2]))
+result = iq.simulate(iq.Workload(requests), engine)
+print(json.dumps({"finish_s": result.requests["finish_s"].sum()}))
+"""
+
+
+def command_of_inferq(place: Path, case: Case) -> list[str]:
+    """Its rows in a file, read as a user reads them."""
+    file = place / "rows.csv"
+    lines = ["arrival_s,prompt_tokens,output_tokens"]
+    for row in case["requests"]:
+        lines.append(f"{row['arrival_us'] / 1e6},{row['prompt_tokens']},{row['output_tokens']}")
+    file.write_text("\n".join(lines) + "\n")
+    described = json.dumps({name: value for name, value in case.items() if name != "requests"})
+    return [sys.executable, "-c", OURS, str(file), described]
+
+
+def processor_s(place: Path, name: str, case: Case) -> float:
+    """Seconds of processor time that a peer takes for a case, from its start to its end."""
+    ours = command_of_inferq(place, case) if name == "inferq" else []
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if ours:
+        subprocess.run(ours, check=True, capture_output=True, cwd=HERE.parent.parent)
+    else:
+        (outcome,) = ask(peers(place)[name], [case])
+        if "Err" in outcome:
+            sys.exit(f"{name}: {outcome['Err']}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def of_inferq(place: Path, requests: int) -> list[str | Path]:
-    return [sys.executable, "-c", OURS, str(requests)]
-
-
-def of_vidur(place: Path, requests: int) -> list[str | Path]:
-    draw, lengths = random.Random(1), place / "lengths.csv"
-    with lengths.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["num_prefill_tokens", "num_decode_tokens"])
-        for _ in range(requests):
-            rows.writerow([1 + int(draw.lognormvariate(*PROMPT)), 1 + int(draw.lognormvariate(*OUTPUT))])
-    options = {
-        "replica_config_model_name": "meta-llama/Llama-3-8B",
-        "replica_config_device": "h100",
-        "replica_config_network_device": "h100_dgx",
-        "replica_config_num_pipeline_stages": 1,
-        "cache_config_num_blocks": BLOCKS,
-        "replica_scheduler_config_type": "sarathi",
-        "sarathi_scheduler_config_chunk_size": BUDGET,
-        "sarathi_scheduler_config_batch_size_cap": SEATS,
-        "synthetic_request_generator_config_num_requests": requests,
-        "synthetic_request_generator_config_max_tokens": LONGEST,
-        "length_generator_config_type": "trace",
-        "trace_request_length_generator_config_trace_file": lengths,
-        "trace_request_length_generator_config_max_tokens": LONGEST,
-        "poisson_request_interval_generator_config_qps": RATE,
-        "metrics_config_output_dir": place / "out",
-    }
-    off = ("store_plots", "enable_chrome_trace", "write_json_trace")
-    given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    script = Path(__file__).with_name("vidur_linear.py")
-    native = "--no-random_forrest_execution_time_predictor_config_use_native_execution_time_predictor"
-    return [
-        place / "vidur/bin/python",
-        script,
-        *given,
-        *(f"--no-metrics_config_{name}" for name in off),
-        native,
-    ]
-
-
-def of_inference_lab(place: Path, requests: int) -> list[str | Path]:
-    config, workload = place / "model.toml", place / "workload.toml"
-    config.write_text(
-        'model = "llama-3.1-8b-instruct"\n'
-        f"[scheduler]\nmax_num_batched_tokens = {BUDGET}\nmax_num_seqs = {SEATS}\n"
-        'policy = "fcfs"\nenable_chunked_prefill = true\nblock_size = 16\n[hardware.h100]\ntp = 1\n'
-        'step_cost = { model = "linear", t0 = 0.006, tp = 3.2e-5, td = 0.0, tk = 0.0 }\n'
-    )
-    laws = ((f"{name}_len_dist", law) for name, law in (("input", PROMPT), ("output", OUTPUT)))
-    workload.write_text(
-        f'arrival_pattern = "poisson"\narrival_rate = {RATE}.0\nnum_requests = {requests}\nseed = 1\n'
-        + "".join(
-            f'[{name}]\ntype = "lognormal"\nmean = {mean}\nstd_dev = {dev}\n' for name, (mean, dev) in laws
-        )
-    )
-    return [
-        place / "inference-lab/bin/inference-lab",
-        "--config",
-        config,
-        "--hardware",
-        "h100",
-        "--workload",
-        workload,
-    ]
-
-
 # Each with as many times the requests as make its run some seconds long.
-PEERS = {"inferq": (of_inferq, 200), "inference-lab": (of_inference_lab, 50), "Vidur": (of_vidur, 1)}
+TIMES = {"inferq": 500, "AISimulate": 10, "inference-lab": 50, "Vidur": 1}
+
+
+def speed(place: Path, requests: int, rounds: int, names: list[str]) -> None:
+    """A table of what a further request costs."""
+    print(f"{rounds} rounds in turns, load average {os.getloadavg()[0]:.1f}")
+    further_s: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            many, few = requests * TIMES[name], requests * TIMES[name] // 10
+            costs = [processor_s(place, name, {**ENGINE, "requests": rows(count)}) for count in (many, few)]
+            further_s[name].append((costs[0] - costs[1]) / (many - few))
+    print("| | requests | a further request, µs of processor, median (least to greatest) |\n|---|---|---|")
+    for name, costs in further_s.items():
+        least, middle, most = (1e6 * pick(costs) for pick in (min, statistics.median, max))
+        print(f"| {name} | {requests * TIMES[name]:,} | {middle:,.2f} ({least:,.2f} to {most:,.2f}) |")
+    for name, reason in NOT_HERE.items():
+        print(f"| {name} | not here: {reason} | |")
+
+
+def with_tokens(case: Case) -> Case:
+    """The prompts themselves: the first tokens of texts, and then tokens of their own."""
+    told = []
+    for number, row in enumerate(case["requests"]):
+        tokens = [text * 100_000 + n for text, count in row.get("prefix_parts", []) for n in range(count)]
+        own = range(10_000_000 + 100_000 * number, 10_000_000 + 100_000 * number + row["prompt_tokens"])
+        told.append({**row, "tokens": [*tokens, *own][: row["prompt_tokens"]]})
+    return {**case, "requests": told}
+
+
+def is_recorded(outcome: Case, expected: Case) -> bool:
+    """Every first token and every end within half a microsecond, and every preemption."""
+    instants = ("first_token_us", "finish_us")
+    return outcome["preemptions"] == expected["preemptions"] and all(
+        abs((mine if mine is not None else -1e9) - theirs) < 0.5
+        for name in instants
+        for mine, theirs in zip(outcome[name], expected[name], strict=True)
+    )
+
+
+def of_inferq(cases: list[Case]) -> list[dict[str, Any]]:
+    """What inferq makes of recorded cases, in the form in which peers answer."""
+    from tests.recordings import vllm_engine, vllm_outcome, workload
+
+    import inferq as iq
+
+    scenarios = [case["scenario"] for case in cases]
+    runs = (iq.simulate(workload(one["requests"]), vllm_engine(one), batches=True) for one in scenarios)
+    return [{"Ok": vllm_outcome(run)} for run in runs]
+
+
+def recorded(place: Path, names: list[str]) -> None:
+    """A table of the recorded cases that each repeats; one that it breaks over is asked, and not repeated."""
+    from tests.recordings import recorded as of_vllm
+
+    print("| | plain: asked | repeated | prefix cache: asked | repeated | not asked, or broken over |")
+    print("|---|---|---|---|---|---|")
+    for name in names:
+        line, reasons = [], set()
+        for file in ("vllm_v1", "vllm_v1_prefix"):
+            cases = of_vllm(file)
+            told = [with_tokens(case["scenario"]) for case in cases]
+            outcomes = of_inferq(cases) if name == "inferq" else ask(peers(place)[name], told)
+            failed = [outcome["Err"] for outcome in outcomes if "Err" in outcome]
+            reasons |= set(failed)
+            pairs = zip(outcomes, cases, strict=True)
+            repeated = [
+                is_recorded(outcome["Ok"], case["expected"]) for outcome, case in pairs if "Ok" in outcome
+            ]
+            refused = sum(reason.startswith("it has no") for reason in failed)
+            line += [str(len(cases) - refused), str(sum(repeated))]
+        print(f"| {name} | {' | '.join(line)} | {'; '.join(sorted(reasons))} |")
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(prog="compare", description=__doc__.splitlines()[0])
     asked.add_argument("place", type=Path)
+    asked.add_argument("what", choices=["speed", "recorded"])
     asked.add_argument("--requests", type=int, default=2000)
     asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--only", default=",".join(PEERS), help="names of peers, by commas")
+    asked.add_argument("--only", default=",".join(TIMES), help="names of peers, by commas")
     options = asked.parse_args()
     place = options.place.resolve()
     place.mkdir(parents=True, exist_ok=True)
     install(place)
-    load = os.getloadavg()[0]
-    print(f"{options.rounds} rounds in turns, load average {load:.1f}")
     names = options.only.split(",")
-    further_s: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(options.rounds):
-        for name in names:
-            command, times = PEERS[name]
-            many, few = options.requests * times, options.requests * times // 10
-            cost = run(command(place, many)) - run(command(place, few))
-            further_s[name].append(cost / (many - few))
-    print("| | requests | a further request, µs of processor, median (least to greatest) |\n|---|---|---|")
-    for name, costs in further_s.items():
-        least, middle, most = (1e6 * pick(costs) for pick in (min, statistics.median, max))
-        requests = options.requests * PEERS[name][1]
-        print(f"| {name} | {requests:,} | {middle:,.2f} ({least:,.2f}–{most:,.2f}) |")
-    for name, reason in NOT_HERE.items():
-        print(f"| {name} | not here: {reason} | |")
+    if options.what == "speed":
+        speed(place, options.requests, options.rounds, names)
+    else:
+        recorded(place, names)
 
 
 if __name__ == "__main__":
