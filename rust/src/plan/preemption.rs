@@ -103,7 +103,7 @@ impl Plan<'_> {
         if let Preemption::Swap { per_token, base } = preemption {
             let cost = per_token.times(u128::from(context))?.plus(base)?;
             self.state.swap_charge = self.state.swap_charge.plus(cost)?;
-            self.state.is_plain = false;
+            self.state.needs_all_features();
         }
         Ok(())
     }

@@ -12,8 +12,9 @@
 //!
 //! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
 
-use super::features::Full;
+use super::features::{Features, Full};
 use super::late::LateToken;
+use super::stretch::Stretch;
 use super::{Held, Replica, Role, State, end_after};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
@@ -90,9 +91,15 @@ impl InFlight {
 }
 
 impl State {
+    /// What is in flight, where batches are planned ahead.
+    #[inline(always)]
+    pub(super) fn in_flight(&mut self) -> &mut InFlight {
+        self.ahead.get_or_insert_default()
+    }
+
     /// The last token of a request is certain to come with the batch that runs while the next one is planned.
     pub(super) fn hold_seat(&mut self, place: Place) {
-        self.ahead.get_or_insert_default().ending.push(place);
+        self.in_flight().ending.push(place);
     }
 
     /// Is the last token of a request certain to come with the batch that runs while this one is planned?
@@ -119,13 +126,14 @@ impl State {
 
     /// Does a request that had a row in the last batch go on? Where the prefix cache hears of rows in their order, it hears
     /// what the row has computed, if the request still has it.
-    fn goes_on_behind_its_row(&mut self, place: Place) -> bool {
+    #[inline(always)]
+    fn goes_on_behind_its_row<F: Features>(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let owes = match request.phase() {
             Phase::Decoding => !request.ends_at(self.requests.tick(request)),
             _ => !request.owes_no_output(),
         };
-        if owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
+        if F::ANY && owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
             let computed = u64::from(request.computed);
             self.blocks.computed(place, computed);
         }
@@ -155,19 +163,23 @@ impl State {
 
 impl Replica {
     /// A request joined the queue while iterations run.
-    #[cold]
+    #[inline(never)]
     pub(super) fn queue_ahead(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
+        if stretch.count == 1 {
+            stretch.before_a_request_waits = stretch.before_a_request_waits.min(1 + u64::from(stretch.end == now));
+            return Ok(());
+        }
+        let begun = stretch.begun_before(now)?;
         if stretch.before_a_request_waits == u64::MAX {
-            let begun = stretch.begun_before(now)?;
             let at_a_boundary = now > stretch.start && end_after(stretch.start, &stretch.pace, begun)? == now;
             stretch.before_a_request_waits = begun + u64::from(at_a_boundary);
         }
-        if stretch.through_arrivals || stretch.count == 1 || stretch.end <= now {
+        if stretch.through_arrivals || stretch.end <= now {
             return Ok(());
         }
         // The iteration after the one that runs now is planned already.
-        let begun = if now == stretch.start { 0 } else { stretch.begun_before(now)? };
+        let begun = if now == stretch.start { 0 } else { begun };
         stretch.count = stretch.count.min(begun + 1);
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
         self.next = stretch.end;
@@ -175,65 +187,85 @@ impl Replica {
     }
 
     /// A stretch has been settled but for the requests that leave: what was planned when its last iteration began follows.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn go_on_ahead(&mut self, results: &mut Recorder) -> Result<()> {
-        let stretch = self.stretch;
-        let planned_at = end_after(stretch.start, &stretch.pace, stretch.count - 1)?;
-        if self.role != Role::Whole {
+    #[inline(always)]
+    pub(super) fn go_on_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
+        let Stretch { start, count, end, .. } = self.stretch;
+        let planned_at = if count == 1 { start } else { end_after(start, &self.stretch.pace, count - 1)? };
+        if F::ANY && self.role != Role::Whole {
             self.free_arrived(planned_at);
         }
-        if self.state.drafts.is_some() {
+        if F::ANY && self.state.drafts.is_some() {
             self.hold_back_drafted();
         } else {
-            self.hold_back(stretch.count);
+            self.hold_back::<F>(count);
         }
-        self.state.ahead.get_or_insert_default().is_planning = true;
-        self.ask::<Full>(planned_at, false)?;
-        self.state.ahead.get_or_insert_default().is_planning = false;
-        if self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+        self.state.in_flight().is_planning = true;
+        self.ask::<F>(planned_at, false)?;
+        let in_flight = self.state.in_flight();
+        in_flight.is_planning = false;
+        if !in_flight.late_tokens.is_empty() || !in_flight.dropped_tokens.is_empty() {
             self.settle_late(results)?;
         }
         for index in 0..self.state.batch.admitted.len() {
-            self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
+            self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, end);
         }
-        if self.state.drafts.is_some() {
-            self.settle_drafts(stretch.end, results);
+        if F::ANY || self.state.is_plain_ahead {
+            self.begin_planned::<F>(end, results)
         } else {
-            self.let_finished_leave(stretch.end, results)?;
+            // The plan brought a group more, or a swap.
+            self.begin_planned_fully(end, results)
         }
-        if self.role != Role::Whole {
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_planned_fully(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        self.begin_planned::<Full>(now, results)
+    }
+
+    /// Requests with their last token leave, and the batch that is planned begins.
+    #[inline(always)]
+    fn begin_planned<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        if F::ANY && self.state.drafts.is_some() {
+            self.settle_drafts(now, results);
+        } else {
+            self.let_finished_leave::<F>(now, results)?;
+        }
+        if F::ANY && self.role != Role::Whole {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
-            self.depart(stretch.end);
+            self.depart(now);
             // What arrives at this very instant comes after the end of the iteration, and the next batch is formed already.
-            self.free_arrived(Instant(stretch.end.0 - 1));
+            self.free_arrived(Instant(now.0 - 1));
         }
-        let batch = &self.state.batch;
-        let in_flight = self.state.ahead.get_or_insert_default();
+        let loaded = self.state.batch.chunk_tokens + self.state.standing;
+        let in_flight = self.state.in_flight();
         in_flight.late = 0;
         let dropped = in_flight.dropped.iter().map(|row| row.tokens).sum::<u64>();
-        if batch.chunk_tokens + self.state.standing + dropped == 0 {
+        if loaded + dropped == 0 {
             in_flight.unknown = 0;
-            self.free_arrived(stretch.end);
+            self.free_arrived(now);
             return Ok(());
         }
-        self.run::<Full>(stretch.end)?;
+        self.run::<F>(now)?;
         self.stretch.load += dropped;
         Ok(())
     }
 
     /// Requests with their last token hold what they have until the next batch is planned.
-    fn hold_back(&mut self, iterations: u64) {
+    #[inline(always)]
+    fn hold_back<F: Features>(&mut self, iterations: u64) {
         let state = &mut self.state;
-        let in_flight = state.ahead.get_or_insert_default();
+        let in_flight = state.in_flight();
         in_flight.late = if iterations > 1 { 1 } else { in_flight.unknown };
         in_flight.unknown = 1;
         in_flight.frees = !self.ending.is_empty() || !self.departing.is_empty() || !self.arrived.is_empty();
         in_flight.dropped.clear();
         in_flight.left_decodes.clear();
-        // The next chunk of a prompt follows at once: what the last one computed is known already.
-        self.ending.retain(|&(row, place)| row < u64::MAX || !state.goes_on(place));
+        if F::ANY && state.blocks.has_cache() {
+            // The next chunk of a prompt follows at once: what the last one computed is known already.
+            self.ending.retain(|&(row, place)| row < u64::MAX || !state.goes_on(place));
+        }
         for &(_, place) in &self.ending {
             let decodes = state.requests.at(place).phase() == Phase::Decoding;
             if !decodes && !state.requests.at(place).owes_no_output() {
@@ -241,9 +273,9 @@ impl Replica {
             }
             if state.requests.arrival(place).end_is_foreseen() {
                 if decodes {
-                    state.left_decodes::<Full>(place);
+                    state.left_decodes::<F>(place);
                 }
-                let in_flight = state.ahead.get_or_insert_default();
+                let in_flight = state.in_flight();
                 in_flight.ending.push(place);
                 if decodes {
                     in_flight.left_decodes.push(place);
@@ -255,23 +287,26 @@ impl Replica {
             }
         }
         for &place in &self.departing {
-            state.ahead.get_or_insert_default().ending.push(place);
+            state.in_flight().ending.push(place);
             self.scheduler.ending(place);
         }
     }
 
     /// Requests whose last token came at `now` leave, in the order of the batch that brought it.
-    fn let_finished_leave(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
-        self.ending.sort_unstable_by_key(|&(row, _)| row);
+    #[inline(always)]
+    fn let_finished_leave<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        if self.ending.len() > 1 {
+            self.ending.sort_unstable_by_key(|&(row, _)| row);
+        }
         let state = &mut self.state;
-        if state.blocks.has_cache() {
+        if F::ANY && state.blocks.has_cache() {
             // Blocks that rows are about to take are forgotten, also where the outcome is dropped.
             let growth = state.standing_growth();
             state.blocks.reserve(growth);
         }
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
-            if state.goes_on_behind_its_row(place) {
+            if state.goes_on_behind_its_row::<F>(place) {
                 continue;
             }
             match state.requests.at(place).phase() {
@@ -279,15 +314,16 @@ impl Replica {
                     let request = state.requests.at(place);
                     let context = state.requests.context(place);
                     let row = DroppedRow { row: request.row, id: request.id, context, tokens: 1 };
-                    if !state.groups[request.group as usize].rests {
+                    let has_row = !state.groups[request.group as usize].rests;
+                    state.leave_ended::<F>(place);
+                    if has_row {
                         // It is in the first iteration alone.
-                        state.ahead.get_or_insert_default().dropped.push(row);
+                        state.in_flight().dropped.push(row);
                         state.batch.single_decodes += 1;
                         state.batch.most_iterations = 1;
-                        state.leave_decodes(place);
-                        state.compute_in_vain(place);
-                    } else {
-                        state.leave_decodes(place);
+                        if F::ANY {
+                            state.compute_in_vain(place);
+                        }
                     }
                 }
                 // It was preempted, and waits for nothing.
@@ -302,14 +338,14 @@ impl Replica {
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
             results.leave(state.requests.history(place), self.index, Status::Finished, now);
-            state.release::<Full>(place, true);
+            state.release::<F>(place, true);
             self.scheduler.notice(Notice::Left(place), &state.requests);
-            state.remove::<Full>(place);
+            state.remove::<F>(place);
             state.running -= 1;
         }
         self.ending.clear();
-        state.ahead.get_or_insert_default().ending.clear();
-        state.end_batch::<Full>();
+        state.in_flight().ending.clear();
+        state.end_batch::<F>();
         Ok(())
     }
 
@@ -342,6 +378,33 @@ impl Foresighted {
     pub(super) fn new(policy: Box<dyn Scheduler>, ahead: Ahead) -> Foresighted {
         Foresighted { policy, ahead, unseen: std::collections::VecDeque::new(), asleep_until: Instant::ZERO }
     }
+
+    /// Of what arrived the policy is told that may be known when this plan is made.
+    #[inline(never)]
+    fn show_arrived(&mut self, plan: &Plan) {
+        while let Some(&place) = self.unseen.front().filter(|&&place| plan.requests().order(place).0 <= plan.now()) {
+            self.unseen.pop_front();
+            self.policy.notice(Notice::Arrived(place), plan.requests());
+        }
+    }
+
+    #[inline(never)]
+    fn waits_no_more(&mut self, place: Place, requests: &Requests) {
+        match self.unseen.iter().position(|&unseen| unseen == place) {
+            Some(index) => drop(self.unseen.remove(index)),
+            None => self.policy.notice(Notice::Left(place), requests),
+        }
+    }
+
+    /// The plan that was made while a batch runs asks for nothing: the engine sleeps when that batch has ended.
+    #[cold]
+    #[inline(never)]
+    fn fall_asleep(&mut self, plan: &Plan) -> Result<()> {
+        if self.ahead.pause > Span::ZERO && plan.requests().len() > self.unseen.len() {
+            self.asleep_until = plan.last_end().after(self.ahead.pause)?;
+        }
+        Ok(())
+    }
 }
 
 impl Scheduler for Foresighted {
@@ -364,11 +427,9 @@ impl Scheduler for Foresighted {
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(place) => self.unseen.push_back(place),
-            Notice::Left(place) => match self.unseen.iter().position(|&unseen| unseen == place) {
-                Some(index) => drop(self.unseen.remove(index)),
-                None => self.policy.notice(notice, requests),
-            },
-            Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),
+            // Of those that leave, one that was never admitted may be unseen.
+            Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.waits_no_more(place, requests),
+            Notice::Left(_) | Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),
         }
     }
 
@@ -385,19 +446,17 @@ impl Scheduler for Foresighted {
             plan.wake_at(self.asleep_until);
             return Ok(());
         }
-        while let Some(&place) = self.unseen.front().filter(|&&place| plan.requests().order(place).0 <= plan.now()) {
-            self.unseen.pop_front();
-            self.policy.notice(Notice::Arrived(place), plan.requests());
+        if !self.unseen.is_empty() {
+            self.show_arrived(plan);
         }
         self.policy.plan(plan)?;
-        let is_ahead = plan.now() < plan.last_end();
-        if is_ahead {
+        if plan.now() < plan.last_end() {
             let hold = plan.held();
             if plan.frees_later() || (!self.unseen.is_empty() && !hold.through_arrivals) {
                 plan.hold(Hold { iterations: 1, ..hold });
             }
-            if self.ahead.pause > Span::ZERO && plan.is_empty() && plan.requests().len() > self.unseen.len() {
-                self.asleep_until = plan.last_end().after(self.ahead.pause)?;
+            if plan.is_empty() {
+                return self.fall_asleep(plan);
             }
         }
         Ok(())

@@ -160,8 +160,7 @@ impl Replica {
         let findings = engine.scheduler.findings(&engine.kv);
         let limits = engine.scheduler.limits();
         let drafts = speculation.map(|parts| Drafts::new(parts, engine.max_model_len, engine.first_token, &blocks));
-        let is_plain = !blocks.has_cache()
-            && ahead.is_none()
+        let has_little = !blocks.has_cache()
             && drafts.is_none()
             && role == Role::Whole
             && classes == 1
@@ -178,7 +177,8 @@ impl Replica {
             index,
             state: State {
                 requests: Requests::new(engine.first_token),
-                is_plain,
+                is_plain: has_little && ahead.is_none(),
+                is_plain_ahead: has_little && ahead.is_some(),
                 standing: 0,
                 is_resting: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
@@ -233,7 +233,7 @@ impl Replica {
 
     /// Each stretch is listed when it is over, or told.
     pub(crate) fn is_listed(&mut self) {
-        self.state.is_plain = false;
+        self.state.needs_all_features();
     }
 
     /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
@@ -439,7 +439,7 @@ impl Replica {
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
         }
-        if F::ANY && count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+        if F::AHEAD && count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             count = state.iterations_without_a_victim(count, growth);
         }
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {

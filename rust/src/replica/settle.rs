@@ -1,7 +1,7 @@
 //! The end of a stretch: what its iterations have done.
 
 use super::batch::Chunk;
-use super::features::{Features, Full, Plain};
+use super::features::{Features, Full, Plain, PlainAhead};
 use super::late::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
@@ -27,7 +27,12 @@ impl Replica {
             // Its scheduler wants to be asked, and no iteration ran.
             return Ok(());
         }
-        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_fully(results) }
+        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_rarer(results) }
+    }
+
+    #[inline(never)]
+    fn settle_rarer(&mut self, results: &mut Recorder) -> Result<()> {
+        if self.state.is_plain_ahead { self.settle_with::<PlainAhead>(results) } else { self.settle_fully(results) }
     }
 
     #[inline(never)]
@@ -56,7 +61,7 @@ impl Replica {
         if F::ANY && results.wants_iterations() {
             self.list_iteration(results);
         }
-        if F::ANY && self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+        if F::AHEAD && self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {
@@ -79,8 +84,8 @@ impl Replica {
         if !self.due.is_empty() {
             self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
         }
-        if F::ANY && self.state.ahead.is_some() {
-            return self.go_on_ahead(results);
+        if F::AHEAD && self.state.ahead.is_some() {
+            return self.go_on_ahead::<F>(results);
         }
         if !self.ending.is_empty() {
             self.end_rows::<F>(end, results)?;
@@ -122,7 +127,7 @@ impl Replica {
         let state = &mut self.state;
         let decodes = &mut state.groups[group];
         let tick = state.requests.ticks[group];
-        if F::ANY && state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
+        if F::AHEAD && state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
             state.note_late_decodes(group, end);
         } else if decodes.odd.is_empty() && decodes.last_end == start {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
@@ -178,7 +183,7 @@ impl Replica {
                 continue;
             }
             if !F::ANY || first_token == FirstToken::Prefill || chunk.context == known {
-                if F::ANY
+                if F::AHEAD
                     && let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops)
                 {
                     ahead.late_tokens.push(LateToken::after(chunk.place, history));

@@ -39,6 +39,8 @@ impl Measured {
 pub(crate) struct State {
     /// Has the run none of the features that few runs have?
     pub(crate) is_plain: bool,
+    /// Has it none of them but that batches are planned ahead?
+    pub(crate) is_plain_ahead: bool,
     pub(crate) requests: Requests,
     pub(crate) blocks: KvBlocks,
     /// Those of the timing model.
@@ -91,6 +93,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// From now on the run has some feature that few runs have.
+    pub(crate) fn needs_all_features(&mut self) {
+        (self.is_plain, self.is_plain_ahead) = (false, false);
+    }
+
     /// A request with this prompt joins the queue.
     #[inline(always)]
     pub(crate) fn comes_to_wait(&mut self, prompt_tokens: u32) {
@@ -142,24 +149,27 @@ impl State {
     /// Iterations of the batch until a standing decode has to be looked at, and the blocks that they take for the first one.
     #[inline(always)]
     pub(crate) fn until_due_and_growth<F: Features>(&self) -> (u64, u64) {
-        let of_group = |index: usize| {
-            let group = &self.groups[index];
-            debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
-            // Without a member the wheel answers `u64::MAX`, which binds nothing.
-            let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
-            if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
-        };
+        let first = self.until_due_and_growth_of(0);
         if !F::ANY {
-            return of_group(0);
+            return first;
         }
         (1..self.groups.len())
-            .map(of_group)
-            .fold(of_group(0), |(due, growth), (due_here, growth_here)| (due.min(due_here), growth + growth_here))
+            .map(|index| self.until_due_and_growth_of(index))
+            .fold(first, |(due, growth), (due_here, growth_here)| (due.min(due_here), growth + growth_here))
+    }
+
+    #[inline(always)]
+    fn until_due_and_growth_of(&self, index: usize) -> (u64, u64) {
+        let group = &self.groups[index];
+        debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
+        // Without a member the wheel answers `u64::MAX`, which binds nothing.
+        let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
+        if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
     }
 
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
-        self.is_plain = false;
+        self.needs_all_features();
         let measured = self.groups[0].measured.of_none();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
@@ -205,7 +215,7 @@ impl State {
     pub(crate) fn pace_on<F: Features>(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
         let (dropped, contexts) = match self.batch.single_decodes {
             0 => (0, 0),
-            _ if F::ANY => self.dropped_alone()?,
+            _ if F::AHEAD => self.dropped_alone()?,
             _ => return None,
         };
         let context = if F::ANY && self.groups.only().is_none() {
@@ -219,7 +229,7 @@ impl State {
     }
 
     /// The rows whose outcome is dropped, and Σ contexts of them, if no other row is priced as a decode by itself.
-    #[inline(never)]
+    #[inline(always)]
     fn dropped_alone(&self) -> Option<(u64, u64)> {
         let (rows, contexts) = self.ahead.as_ref()?.dropped_sums();
         (rows == self.batch.single_decodes).then_some((rows, contexts))
@@ -315,12 +325,19 @@ impl State {
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.
     pub(crate) fn leave_decodes(&mut self, place: Place) {
-        let due = &mut self.groups[self.requests.at(place).group as usize].due;
-        // One that has its last token, and keeps its row in a batch that is planned ahead, has been handed out.
+        self.leave_ended::<Full>(place);
+    }
+
+    /// The same for one that may have its last token, and keeps its row in a batch that is planned ahead: the wheel has let
+    /// it go then.
+    #[inline(always)]
+    pub(crate) fn leave_ended<F: Features>(&mut self, place: Place) {
+        let group = if F::ANY { self.requests.at(place).group as usize } else { 0 };
+        let due = &mut self.groups[group].due;
         if due.holds(place) {
             due.remove(place);
         }
-        self.left_decodes::<Full>(place);
+        self.left_decodes::<F>(place);
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.

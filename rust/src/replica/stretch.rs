@@ -69,15 +69,15 @@ impl Stretch {
     #[inline(never)]
     fn audit_the_rest(&self, state: &State, scheduler: &dyn Scheduler, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_a_request_waits, .. } = *self;
+        if !has_started && self.is_roomy {
+            results.work(load, Bound::Work, before_a_request_waits);
+            results.work(load, self.bound_of_queue(state, true), count - before_a_request_waits);
+            return;
+        }
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
-        let of_queue = |index: u64| match state.batch.refused {
-            _ if index < before_a_request_waits => Bound::Work,
-            _ if !state.batch.preempted.is_empty() => Bound::Blocks,
-            Some(Limit::Seats) => Bound::Seats,
-            Some(Limit::Blocks) => Bound::Blocks,
-            None if state.running >= state.limits.max_seqs => Bound::Seats,
-            None if index < with_free_block => Bound::SchedulerConfig,
-            None => Bound::Blocks,
+        let of_queue = |index: u64| match index < before_a_request_waits {
+            true => Bound::Work,
+            false => self.bound_of_queue(state, index < with_free_block),
         };
         let of_iteration = |index: u64| {
             if has_started && (index < with_free_block || has_slack(state, scheduler, index)) {
@@ -101,6 +101,19 @@ impl Stretch {
             } else {
                 results.work(load, of_iteration(pair[0]), pair[1] - pair[0]);
             }
+        }
+    }
+
+    /// What keeps the requests of the queue from being admitted.
+    #[inline(always)]
+    fn bound_of_queue(&self, state: &State, has_free_block: bool) -> Bound {
+        match state.batch.refused {
+            _ if !state.batch.preempted.is_empty() => Bound::Blocks,
+            Some(Limit::Seats) => Bound::Seats,
+            Some(Limit::Blocks) => Bound::Blocks,
+            None if state.running >= state.limits.max_seqs => Bound::Seats,
+            None if has_free_block => Bound::SchedulerConfig,
+            None => Bound::Blocks,
         }
     }
 

@@ -301,7 +301,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         self.lists.notice(notice, requests);
-        if AHEAD && let Notice::Left(gone) = notice {
+        if AHEAD
+            && !self.lists.idle.is_empty()
+            && let Notice::Left(gone) = notice
+        {
             self.lists.idle.retain(|&place| place != gone);
         }
     }
