@@ -85,14 +85,16 @@ const NO_BLOCK: &str = "no more blocks are taken than are free";
 pub struct Plan<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Instant,
+    /// When the batch begins: later than now where it is planned ahead.
+    begins: Instant,
     pub(crate) drain: bool,
     /// The selected group of standing decodes.
     group: usize,
 }
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(state: &'a mut State, now: Instant, drain: bool) -> Plan<'a> {
-        Plan { state, now, drain, group: 0 }
+    pub(crate) fn new(state: &'a mut State, now: Instant, begins: Instant, drain: bool) -> Plan<'a> {
+        Plan { state, now, begins, drain, group: 0 }
     }
 }
 
@@ -348,7 +350,7 @@ impl Plan<'_> {
         } else {
             return Err(self.broken(NO_BLOCK, place));
         }
-        self.state.requests.history_mut(place).begin(self.now);
+        self.state.requests.history_mut(place).begin(self.begins);
         Ok(())
     }
 
@@ -383,7 +385,7 @@ impl Plan<'_> {
         let (request, history) = state.requests.both_mut(place);
         (request.row, request.phase, request.placed) = (state.last_row, Phase::Started, true);
         request.blocks += blocks;
-        history.begin(self.now);
+        history.begin(self.begins);
         let prompt = request.prompt_tokens;
         state.waits_no_more(prompt);
         state.blocks.take_for::<Plain>(blocks);

@@ -200,14 +200,11 @@ impl Replica {
             self.hold_back::<F>(count);
         }
         self.state.in_flight().is_planning = true;
-        self.ask::<F>(planned_at, false)?;
+        self.ask::<F>(planned_at, end, false)?;
         let in_flight = self.state.in_flight();
         in_flight.is_planning = false;
         if !in_flight.late_tokens.is_empty() || !in_flight.dropped_tokens.is_empty() {
             self.settle_late(results)?;
-        }
-        for index in 0..self.state.batch.admitted.len() {
-            self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, end);
         }
         if F::ANY || self.state.is_plain_ahead {
             self.begin_planned::<F>(end, results)
@@ -368,29 +365,29 @@ impl Replica {
 pub(super) struct Foresighted {
     policy: Box<dyn Scheduler>,
     ahead: Ahead,
-    /// Requests that came, in order.
-    unseen: std::collections::VecDeque<Place>,
+    /// Requests that came and when, in order.
+    unseen: Vec<(Instant, Place)>,
     /// No plan is made before this.
     asleep_until: Instant,
 }
 
 impl Foresighted {
     pub(super) fn new(policy: Box<dyn Scheduler>, ahead: Ahead) -> Foresighted {
-        Foresighted { policy, ahead, unseen: std::collections::VecDeque::new(), asleep_until: Instant::ZERO }
+        Foresighted { policy, ahead, unseen: Vec::new(), asleep_until: Instant::ZERO }
     }
 
     /// Of what arrived the policy is told that may be known when this plan is made.
     #[inline(never)]
     fn show_arrived(&mut self, plan: &Plan) {
-        while let Some(&place) = self.unseen.front().filter(|&&place| plan.requests().order(place).0 <= plan.now()) {
-            self.unseen.pop_front();
+        let seen = self.unseen.iter().take_while(|&&(at, _)| at <= plan.now()).count();
+        for (_, place) in self.unseen.drain(..seen) {
             self.policy.notice(Notice::Arrived(place), plan.requests());
         }
     }
 
     #[inline(never)]
     fn waits_no_more(&mut self, place: Place, requests: &Requests) {
-        match self.unseen.iter().position(|&unseen| unseen == place) {
+        match self.unseen.iter().position(|&(_, unseen)| unseen == place) {
             Some(index) => drop(self.unseen.remove(index)),
             None => self.policy.notice(Notice::Left(place), requests),
         }
@@ -426,7 +423,7 @@ impl Scheduler for Foresighted {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(place) => self.unseen.push_back(place),
+            Notice::Arrived(place) => self.unseen.push((requests.order(place).0, place)),
             // Of those that leave, one that was never admitted may be unseen.
             Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.waits_no_more(place, requests),
             Notice::Left(_) | Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),

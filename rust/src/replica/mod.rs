@@ -137,7 +137,7 @@ pub(crate) struct Held {
 const MOST_FRUITLESS_PREEMPTIONS: u64 = 1 << 16;
 
 /// When `count` iterations are over.
-#[inline]
+#[inline(always)]
 fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
     start.after(pace.total(count)?)
 }
@@ -304,7 +304,7 @@ impl Replica {
             self.report(now)?;
         }
         loop {
-            self.ask::<F>(now, drain)?;
+            self.ask::<F>(now, now, drain)?;
             let batch = &self.state.batch;
             if batch.chunk_tokens > 0 || self.state.standing > 0 {
                 break;
@@ -323,14 +323,14 @@ impl Replica {
         Ok(true)
     }
 
-    /// Lets the scheduler plan a batch.
+    /// Lets the scheduler plan a batch that begins now, or later.
     #[inline(always)]
-    fn ask<F: Features>(&mut self, now: Instant, drain: bool) -> Result<()> {
+    fn ask<F: Features>(&mut self, now: Instant, begins: Instant, drain: bool) -> Result<()> {
         self.state.clear_batch::<F>();
         if F::ANY && self.state.blocks.has_cache() {
             self.state.publish_followed(0);
         }
-        self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
+        self.scheduler.plan(&mut Plan::new(&mut self.state, now, begins, drain))?;
         if F::ANY && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
         }

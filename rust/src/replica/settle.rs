@@ -57,7 +57,7 @@ impl Replica {
         results.count_stretch(count);
         self.state.iterations += count;
         self.state.last_end = end;
-        stretch.audit(&self.state, &*self.scheduler, results);
+        stretch.audit::<F>(&self.state, &*self.scheduler, results);
         if F::ANY && results.wants_iterations() {
             self.list_iteration(results);
         }

@@ -1,6 +1,7 @@
 //! A stretch of identical iterations under way: its end, and whether it loads what it could.
 
 use super::batch::Chunk;
+use super::features::Features;
 use super::state::State;
 use crate::clock::{Instant, Span};
 use crate::error::Result;
@@ -52,7 +53,7 @@ impl Stretch {
     /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
     /// loaded another token, and if not, why?
     #[inline(always)]
-    pub(crate) fn audit(&self, state: &State, scheduler: &dyn Scheduler, results: &mut Recorder) {
+    pub(crate) fn audit<F: Features>(&self, state: &State, scheduler: &dyn Scheduler, results: &mut Recorder) {
         let chunks = &state.batch.chunks;
         let in_batch = self.decodes + chunks.len() as u64;
         let has_started = state.running > in_batch || state.batch.is_cut_short;
@@ -60,6 +61,11 @@ impl Stretch {
             results.work(self.load, Bound::Work, self.count);
         } else if has_started && self.is_roomy {
             results.work(self.load, Bound::SchedulerConfig, self.count);
+        } else if F::AHEAD && !has_started && self.is_roomy {
+            // A request that came while the batch before ran: no plan could know of it.
+            let without = self.before_a_request_waits;
+            results.work(self.load, Bound::Work, without);
+            results.work(self.load, self.bound_of_queue(state, true), self.count - without);
         } else {
             self.audit_the_rest(state, scheduler, has_started, results);
         }
@@ -69,11 +75,6 @@ impl Stretch {
     #[inline(never)]
     fn audit_the_rest(&self, state: &State, scheduler: &dyn Scheduler, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_a_request_waits, .. } = *self;
-        if !has_started && self.is_roomy {
-            results.work(load, Bound::Work, before_a_request_waits);
-            results.work(load, self.bound_of_queue(state, true), count - before_a_request_waits);
-            return;
-        }
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
         let of_queue = |index: u64| match index < before_a_request_waits {
             true => Bound::Work,

@@ -144,14 +144,6 @@ impl History {
         (at, self.arrival.id)
     }
 
-    /// The iteration that it was admitted to at `planned` begins later.
-    pub(crate) fn begin_later(&mut self, planned: Instant, begins: Instant) {
-        let begun = self.begun();
-        if *begun == planned {
-            *begun = begins;
-        }
-    }
-
     /// An iteration that it is admitted to begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
