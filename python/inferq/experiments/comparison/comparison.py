@@ -129,7 +129,7 @@ class Comparison:
         Raises:
             ConfigError: there is no difference to be drawn.
         """
-        texts = self.frame.select(pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum())
+        texts = (one for one in self.frame if one.dtype in (pl.String, pl.Categorical, pl.Enum))
         names = (name for column in texts for name in column.cast(pl.String).drop_nulls().unique())
         return styled(
             of_comparison(self.frame, self.baseline, self.confidence, width), (*names, self.baseline)
