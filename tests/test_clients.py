@@ -238,6 +238,26 @@ def test_contradictory_clients_are_refused(arguments: tuple[str, ...], said: str
     assert done.exit_code == 2 and said in done.output
 
 
+@pytest.mark.parametrize("stepping", [False, True])
+def test_patience_that_ends_as_a_batch_begins_changes_the_one_behind_it(stepping: bool) -> None:
+    """Batches of a second, planned ahead, 40 tokens: row 1 has no room beside row 0, and stands before row 2.
+
+    Row 1 has waited enough at 5 s. The batch that begins then was planned at 4; row 2 is in the next one.
+    """
+    asked = {
+        "arrival_s": [0.0, 1.0, 2.0],
+        "prompt_tokens": [10, 35, 2],
+        "output_tokens": [25, 5, 2],
+        "patience_s": [None, 4.0, None],
+    }
+    ahead = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.VllmV1(pause_s=0.0), kv=iq.KvCache(tokens=40, block=1)
+    )
+    rows = iq.simulate(asked, ahead, stepping=stepping).requests
+    assert rows["status"].to_list() == ["finished", "abandoned", "finished"]
+    assert rows["admitted_s"].to_list() == [0.0, None, 6.0]
+
+
 # Clients that take their requests back
 
 

@@ -276,6 +276,11 @@ impl Replica {
         // An iteration that ends at the very instant is over; otherwise the running one is the last.
         stretch.count = stretch.begun_before(now)?;
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
+        if stretch.end == now && self.state.ahead.is_some() {
+            // The batch that begins at the very instant is formed already.
+            stretch.count += 1;
+            stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
+        }
         self.next = stretch.end;
         Ok(())
     }
