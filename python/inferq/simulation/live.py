@@ -12,8 +12,11 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.tables import STATUSES, Columns
+from inferq.scheduler import ClassPriority, NestedWait, Wait
 from inferq.simulation.core_input import ONE_CLASS, Crossing
 from inferq.simulation.simulate import core_options
+from inferq.systems.cluster import Cluster
+from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import Pool, keys
@@ -96,6 +99,8 @@ class Live:
     ) -> None:
         if isinstance(system, (Network, GateAndRoute)):
             raise ConfigError(system.name_of_kind, "cannot be fed while it runs")
+        if isinstance(system, Cluster) and (system.autoscaler is not None or system.failures is not None):
+            _check_company(system)
         crossing = Crossing(system, ["session_id"] if sessions else [], takes_commands=takes_commands)
         self.pools: Sequence[Pool] = crossing.pools
         self._has_keys = keys(self.pools, pl.DataFrame(), None) is not None
@@ -210,6 +215,24 @@ class Live:
         happened, tables = self._run.finish()
         del tables["measured"]
         return _news(happened), tables
+
+
+def _check_company(cluster: Cluster) -> None:
+    """Refuse policies that wait for company where replicas come and go.
+
+    A replica that drains or dies lets what waits there go on, but what happens to replicas alone happens only
+    once a further request is known to come: its tokens would be told late.
+    """
+    engines = [cluster.engines] if isinstance(cluster.engines, Engine) else cluster.engines
+    for engine in engines:
+        policy = engine.scheduler
+        inner = policy.inner if isinstance(policy, ClassPriority) else policy
+        if isinstance(inner, (Wait, NestedWait)):
+            raise ConfigError(
+                "scheduler",
+                f"{type(inner).__name__} waits for company, and replicas come and go: tokens of a run that "
+                "is fed would be told late",
+            )
 
 
 def _news(happened: Any) -> News:
