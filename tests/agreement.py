@@ -32,7 +32,7 @@ def frame(rows: list[Described]) -> pl.DataFrame:
 
 def seconds(attoseconds: int | None) -> float | None:
     """The nearest double."""
-    with decimal.localcontext(prec=60):
+    with decimal.localcontext(decimal.Context(prec=60)):
         return None if attoseconds is None else float(decimal.Decimal(attoseconds) / 10**18)
 
 
