@@ -8,6 +8,7 @@ from hypothesis import settings
 from .night import NIGHT
 
 REPOSITORY = Path(__file__).parent.parent
+collect_ignore = ["user_script.py"]  # mypy reads it; looking for doctests would run it, and write its page
 
 # On a change always the same examples; at night more, and others. How long one takes is the machine's affair.
 settings.register_profile("change", deadline=None, derandomize=True, max_examples=30)
