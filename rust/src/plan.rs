@@ -290,9 +290,12 @@ impl Plan<'_> {
     #[inline]
     pub fn rest_decodes(&mut self, rest: bool) {
         let group = &mut self.state.groups[self.group];
-        self.state.standing -= group.active();
+        let (members, growth) = (group.active(), group.next_growth());
         group.rests = rest;
-        self.state.standing += group.active();
+        self.state.standing = self.state.standing - members + group.active();
+        if self.group > 0 {
+            self.state.further_growth = self.state.further_growth - growth + group.next_growth();
+        }
         self.state.is_resting |= rest;
     }
 

@@ -180,6 +180,7 @@ impl Replica {
                 is_plain: has_little && ahead.is_none(),
                 is_plain_ahead: has_little && ahead.is_some(),
                 standing: 0,
+                further_growth: 0,
                 is_resting: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,

@@ -141,7 +141,11 @@ impl Replica {
             state.take_further_growth::<F>(group, count);
         }
         let decodes = &mut state.groups[group];
+        let before = decodes.next_growth();
         decodes.advance::<F>(count);
+        if F::ANY && group > 0 {
+            state.further_growth = state.further_growth - before + decodes.next_growth();
+        }
         state.requests.ticks[group] = tick + count;
         let (requests, ending, due) = (&state.requests, &mut self.ending, &mut self.due);
         decodes.due.advance(tick + count, |place| {
@@ -436,8 +440,12 @@ impl State {
         let tick = self.requests.tick(self.requests.at(place));
         let request = self.requests.at_mut(place);
         request.grows = true;
-        let decodes = &mut self.groups[request.group as usize];
+        let group = request.group as usize;
+        let decodes = &mut self.groups[group];
         decodes.growth.join(context);
+        if group > 0 {
+            self.further_growth += decodes.next_growth_of(context);
+        }
         decodes.due.insert(place, tick + left);
     }
 }

@@ -49,6 +49,9 @@ pub(crate) struct State {
     pub(crate) groups: Groups<Decodes>,
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
+    /// Blocks that all groups but the first take when the batch is formed. A plan may ask for each class that waits, and
+    /// there may be a group for each class: it moves with them.
+    pub(crate) further_growth: u64,
     /// May a group sit the batch out?
     pub(crate) is_resting: bool,
     pub(crate) limits: Limits,
@@ -131,10 +134,13 @@ impl State {
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
-        match self.groups.only() {
-            Some(all) => all.next_growth(),
-            None => self.groups.iter().map(Decodes::next_growth).sum(),
-        }
+        debug_assert_eq!(self.further_growth, self.growth_of_further_groups(), "it moves with each change of a group");
+        self.groups[0].next_growth() + self.further_growth
+    }
+
+    /// The sum that `further_growth` is.
+    fn growth_of_further_groups(&self) -> u64 {
+        self.groups.iter().skip(1).map(Decodes::next_growth).sum()
     }
 
     /// No more blocks than this are taken by the standing decodes in `count` iterations of the batch.
@@ -181,6 +187,7 @@ impl State {
         if std::mem::take(&mut self.is_resting) {
             self.groups.iter_mut().for_each(|group| group.rests = false);
             self.standing = self.groups.iter().map(|group| group.count).sum();
+            self.further_growth = self.growth_of_further_groups();
         }
     }
 
@@ -304,6 +311,9 @@ impl State {
         request.grows = request.blocks == self.blocks.need(context);
         if request.grows {
             decodes.growth.join(context);
+            if group > 0 {
+                self.further_growth += decodes.next_growth_of(context);
+            }
         } else {
             // Blocks taken ahead last for a while; from then on it grows like the others.
             let held = request.blocks * self.blocks.block_tokens();
@@ -362,6 +372,9 @@ impl State {
         if request.grows {
             request.blocks = self.blocks.need(context);
             decodes.growth.leave(context);
+            if group > 0 {
+                self.further_growth -= decodes.next_growth_of(context);
+            }
         }
         decodes.leave::<F>(context, tick);
         self.standing -= u64::from(!decodes.rests);
