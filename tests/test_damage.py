@@ -492,6 +492,22 @@ def test_a_tokenizer_that_breaks_is_named(tmp_path: Path) -> None:
         iq.read_trace(tmp_path / "talks.json", tokenizer=tmp_path / "tokenizer.json")
 
 
+def test_a_tokenizer_that_panics_is_told_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # but for those of pytest
+    tokenizers = pytest.importorskip("tokenizers")
+    of_words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    endless = tokenizers.Regex("(a+)+b")
+    of_words.pre_tokenizer = tokenizers.pre_tokenizers.Split(endless, "isolated")
+    of_words.save(str(tmp_path / "tokenizer.json"))
+    said = [{"from": "human", "value": 60 * "a"}, {"from": "gpt", "value": "c"}]
+    (tmp_path / "talks.json").write_text(json.dumps([{"id": "x", "conversations": said}]))
+    with pytest.raises(iq.ConfigError, match=r"cannot count the tokens of a text: .*retry-limit"):
+        iq.read_trace(tmp_path / "talks.json", tokenizer=tmp_path / "tokenizer.json")
+    assert not capfd.readouterr().err
+
+
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 def test_readers_refuse_any_bytes_by_name(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("any") / "file.json"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from inferq.checks import positive
 from inferq.errors import ConfigError
-from inferq.inputs import is_panic, path_of, read_bytes
+from inferq.inputs import hushed, is_panic, path_of, read_bytes
 
 _TEXTS_AT_ONCE = 4096
 _MOST_BYTES = 256 << 20
@@ -64,7 +64,7 @@ class TokenizerFile:
         except OSError as error:
             raise ConfigError("tokenizer", f"{path}: {error.strerror or error}") from error
         self._path = path
-        self._tokenizer = self._called(lambda: Tokenizer.from_buffer(data), "is no tokenizer file")
+        self._tokenizer = self._called(hushed()(lambda: Tokenizer.from_buffer(data)), "is no tokenizer file")
         # a file may cut or fill texts to the length of a model; a count must not
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -76,7 +76,7 @@ class TokenizerFile:
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             some = texts[start : start + _TEXTS_AT_ONCE]
             batch = self._called(
-                partial(self._tokenizer.encode_batch, some, add_special_tokens=False),
+                hushed()(partial(self._tokenizer.encode_batch, some, add_special_tokens=False)),
                 "cannot count the tokens of a text",
             )
             counts.extend(len(encoding.ids) for encoding in batch)
