@@ -451,7 +451,8 @@ def test_replicas_die_drain_and_start_on_demand_and_the_replay_knows_it(name: st
         for column, values in run.tables[table].items():
             np.testing.assert_array_equal(values, getattr(result._tables, table)[column], err_msg=column)
     assert live["retries"].sum() > 0 and (live["status"] == 0).all()
-    assert {"died", "drains"} <= set(result.fleet_events["event"])
+    # One that fails of its own may be down already when it is told to drain.
+    assert {"died"} | ({"drains"} if name != "own failures" else set()) <= set(result.fleet_events["event"])
 
 
 def test_a_request_that_is_lost_with_its_replica_is_told_so():
@@ -478,7 +479,10 @@ def test_a_request_that_is_lost_with_its_replica_is_told_so():
         status, answer = await ask_for(run, "kill", 0)
         assert status == 400 and "Cluster" in answer["error"]["message"]
 
-    served(engine(), others, admin_port=0)
+    # What a replica that drains would release there could only be told late.
+    company = iq.Cluster(engine(scheduler=iq.Wait(thresholds=2)), replicas=2)
+    for system in (engine(), company):
+        served(system, others, admin_port=0)
 
 
 def test_sigterm_lets_answers_end_and_writes_the_record(tmp_path: Path):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from inferq.errors import ConfigError
 from inferq.serving.lateness import Lateness
 from inferq.serving.prompts import Prompt
-from inferq.simulation.live import NANOSECONDS, Live, Tokens
+from inferq.simulation.live import NANOSECONDS, Live, Tokens, waits_for_company
 from inferq.systems.cluster import Cluster
 from inferq.systems.failures import COMMANDS, Failures
 from inferq.systems.pools import pools_of
@@ -97,7 +97,7 @@ class Fleet:
         **options: Any,
     ) -> None:
         self._system = system
-        self._takes_commands = takes_commands and _alike(system)
+        self._takes_commands = takes_commands and _may_come_and_go(system)
         self.live = Live(system, sessions=True, takes_commands=self._takes_commands, **options)
         self.told: dict[str, list[tuple[float, int]]] = {what: [] for what in COMMANDS}
         self.lateness = Lateness()
@@ -171,7 +171,10 @@ class Fleet:
             ConfigError: replicas that stay.
         """
         if not self._takes_commands:
-            what = "those of a Cluster come and go, where all have one max_model_len and one first_token"
+            what = (
+                "those of a Cluster come and go, where all have one max_model_len and one first_token "
+                "and none waits for company as Wait and NestedWait do"
+            )
             raise ConfigError("replica", f"{replica} stays: only {what}")
         self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
         self.told[what].append((self.live.tell(replica, what, at_ns), replica))
@@ -268,9 +271,9 @@ class Fleet:
                 self._empty.set()
 
 
-def _alike(system: System) -> bool:
-    """Whether another replica can go on with a request whose own is gone."""
-    if not isinstance(system, Cluster):
+def _may_come_and_go(system: System) -> bool:
+    """Whether another replica can go on with a request whose own is gone, and tell its tokens in time."""
+    if not isinstance(system, Cluster) or waits_for_company(system):
         return False
     (pool,) = pools_of(system)
     return len({(engine.max_model_len, engine.first_token) for engine in pool.engines}) == 1

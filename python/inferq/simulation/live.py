@@ -80,7 +80,7 @@ class Live:
         system: an `Engine`, a `Cluster` or a `Disaggregated`.
         sessions: whether requests say to which session they belong.
         takes_commands: whether replicas may be told to die, to drain and to start: those of a `Cluster` whose
-            engines have one `max_model_len` and one `first_token`.
+            engines have one `max_model_len` and one `first_token`, and no policy that waits for company.
         take: gets the columns of `Result.requests` of requests that have left, in the order of their ids.
         options: of `simulate`: `seed`, `timeline_s`, `iterations`, `batches`.
 
@@ -99,7 +99,9 @@ class Live:
     ) -> None:
         if isinstance(system, (Network, GateAndRoute)):
             raise ConfigError(system.name_of_kind, "cannot be fed while it runs")
-        if isinstance(system, Cluster) and (system.autoscaler is not None or system.failures is not None):
+        if isinstance(system, Cluster) and not (
+            system.autoscaler is None and system.failures is None and not takes_commands
+        ):
             _check_company(system)
         crossing = Crossing(system, ["session_id"] if sessions else [], takes_commands=takes_commands)
         self.pools: Sequence[Pool] = crossing.pools
@@ -217,22 +219,29 @@ class Live:
         return _news(happened), tables
 
 
+def waits_for_company(cluster: Cluster) -> str | None:
+    """The first policy of its engines that lets requests wait until others come, by name."""
+    engines = [cluster.engines] if isinstance(cluster.engines, Engine) else cluster.engines
+    for engine in engines:
+        policy = engine.scheduler
+        inner = policy.inner if isinstance(policy, ClassPriority) else policy
+        if isinstance(inner, (Wait, NestedWait)):
+            return type(inner).__name__
+    return None
+
+
 def _check_company(cluster: Cluster) -> None:
     """Refuse policies that wait for company where replicas come and go.
 
     A replica that drains or dies lets what waits there go on, but what happens to replicas alone happens only
     once a further request is known to come: its tokens would be told late.
     """
-    engines = [cluster.engines] if isinstance(cluster.engines, Engine) else cluster.engines
-    for engine in engines:
-        policy = engine.scheduler
-        inner = policy.inner if isinstance(policy, ClassPriority) else policy
-        if isinstance(inner, (Wait, NestedWait)):
-            raise ConfigError(
-                "scheduler",
-                f"{type(inner).__name__} waits for company, and replicas come and go: tokens of a run that "
-                "is fed would be told late",
-            )
+    if policy := waits_for_company(cluster):
+        raise ConfigError(
+            "scheduler",
+            f"{policy} waits for company, and replicas come and go: tokens of a run that is fed "
+            "would be told late",
+        )
 
 
 def _news(happened: Any) -> News:
