@@ -15,7 +15,7 @@ from inferq.systems.engine import Engine
 from inferq.timing.hardware.gpu import Gpu
 
 _BOUNDS = ("token_budget", "max_seqs")
-"""What a batch may hold: who may hold more may do all that the others may."""
+"""What a batch may hold: an engine with larger bounds may do all that one with smaller ones may."""
 _HELD = 4096
 """So many engines are kept, of those that were looked at."""
 _LOOKED_AT = 64
