@@ -290,6 +290,9 @@ impl Plan<'_> {
     #[inline]
     pub fn rest_decodes(&mut self, rest: bool) {
         let group = &mut self.state.groups[self.group];
+        if group.rests == rest {
+            return;
+        }
         let (members, growth) = (group.active(), group.next_growth());
         group.rests = rest;
         self.state.standing = self.state.standing - members + group.active();

@@ -179,7 +179,15 @@ impl SlaiScheduler {
 
     /// The first `most` decodes in order, up to `last`. The cohorts of which all are among them take part.
     fn choose(&mut self, last: Key, most: u64, plan: &mut Plan) -> Chosen {
-        let mut count = self.choose_up_to(last, most);
+        let all = self.cohorts.iter().map(Cohort::len).sum::<usize>() + self.alone.len();
+        let mut count = all as u64;
+        if last == LAST && count <= most && !plan.shares_blocks() {
+            // Nothing depends on their order.
+            self.cohorts.iter_mut().for_each(Cohort::choose_all);
+            self.alone.choose_all();
+        } else {
+            count = self.choose_up_to(last, most);
+        }
         let is_cut = count > most;
         if is_cut {
             let last = self.last_of(most);

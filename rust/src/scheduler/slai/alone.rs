@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::cohort::{Key, LAST};
+use super::cohort::Key;
 use crate::clock::Instant;
 use crate::request::Place;
 
@@ -35,8 +35,11 @@ const FEW: usize = 128;
 const MOST_FIRST: usize = 256;
 
 /// Requests by their places in the order. However many they are, what it costs depends on how many are chosen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Alone {
+    /// Those that came since one of them was looked for, and the first of them: most plans choose all or none.
+    fresh: Vec<Entry>,
+    first_fresh: Entry,
     /// Those that come first, in order.
     first: VecDeque<Entry>,
     /// The others: all of them come behind those.
@@ -45,9 +48,39 @@ pub(super) struct Alone {
     pub(super) chosen: usize,
 }
 
+/// Behind all others.
+const NONE: Entry = Entry(Instant::NEVER, u64::MAX);
+
+impl Default for Alone {
+    fn default() -> Alone {
+        Alone { fresh: Vec::new(), first_fresh: NONE, first: VecDeque::new(), others: BinaryHeap::new(), chosen: 0 }
+    }
+}
+
 impl Alone {
+    #[inline]
     pub(super) fn insert(&mut self, key: Key, place: Place) {
         let entry = Entry::new(key, place);
+        self.first_fresh = self.first_fresh.min(entry);
+        self.fresh.push(entry);
+    }
+
+    /// How many they are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.fresh.len() + self.first.len() + self.others.len()
+    }
+
+    /// The fresh ones take their places.
+    #[inline(never)]
+    fn settle(&mut self) {
+        self.first_fresh = NONE;
+        while let Some(entry) = self.fresh.pop() {
+            self.put(entry);
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
         if self.first.back().is_some_and(|last| entry < *last) {
             let index = self.first.partition_point(|other| *other < entry);
             self.first.insert(index, entry);
@@ -61,6 +94,7 @@ impl Alone {
 
     /// A request that is preempted is not here any more.
     pub(super) fn remove(&mut self, place: Place) {
+        self.settle();
         self.first.retain(|entry| entry.place() != place);
         self.others.retain(|Reverse(entry)| entry.place() != place);
     }
@@ -68,18 +102,29 @@ impl Alone {
     /// The place of a request in the order, if it is here.
     pub(super) fn find(&self, place: Place) -> Option<Key> {
         let others = self.others.iter().map(|Reverse(entry)| entry);
-        self.first.iter().chain(others).find(|entry| entry.place() == place).map(|entry| entry.key())
+        self.fresh.iter().chain(&self.first).chain(others).find(|entry| entry.place() == place).map(|entry| entry.key())
     }
 
     /// The place of the first in the order, behind all if there is none.
     pub(super) fn first(&self) -> Key {
-        let first = self.first.front().or(self.others.peek().map(|Reverse(entry)| entry));
-        first.map_or(LAST, |entry| entry.key())
+        let settled = self.first.front().or(self.others.peek().map(|Reverse(entry)| entry));
+        settled.map_or(self.first_fresh, |&entry| entry.min(self.first_fresh)).key()
+    }
+
+    /// Chooses all, in no order: the present plan takes all of them out.
+    pub(super) fn choose_all(&mut self) {
+        self.first_fresh = NONE;
+        self.first.extend(self.fresh.drain(..));
+        self.first.extend(self.others.drain().map(|Reverse(entry)| entry));
+        self.chosen = self.first.len();
     }
 
     /// Chooses those up to a place in the order; says how many they are, or a number above `most` if they are more.
     pub(super) fn choose(&mut self, last: Key, most: u64) -> usize {
         let last = Entry::new(last, Place(u32::MAX));
+        if self.first_fresh <= last && !self.fresh.is_empty() {
+            self.settle();
+        }
         while self.first.len() as u64 <= most && self.others.peek().is_some_and(|Reverse(entry)| *entry <= last) {
             if self.others.len() > FEW {
                 self.first.extend(self.others.pop().map(|Reverse(entry)| entry));

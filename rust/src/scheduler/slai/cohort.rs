@@ -183,7 +183,8 @@ impl Cohort {
     pub(super) fn chosen_ids(&self, deadline: Instant) -> impl Iterator<Item = u32> {
         let is_within = self.deadline(self.shortest) <= deadline && deadline <= self.deadline(self.longest);
         let chosen = if is_within { self.chosen() } else { &[] };
-        chosen.iter().filter(move |member| self.deadline(member.tbt) == deadline).map(|member| member.id)
+        let is_one = self.shortest == self.longest;
+        chosen.iter().filter(move |member| is_one || self.deadline(member.tbt) == deadline).map(|member| member.id)
     }
 
     /// Have so many members been looked at for so few that are chosen that they had better be alone?
@@ -194,6 +195,11 @@ impl Cohort {
     /// Are all members chosen?
     pub(super) fn is_whole(&self) -> bool {
         self.chosen == self.members.len()
+    }
+
+    /// Chooses all members.
+    pub(super) fn choose_all(&mut self) {
+        self.chosen = self.members.len();
     }
 
     /// Chooses the members up to a place in the order; says how many they are.
@@ -218,15 +224,21 @@ impl Cohort {
     /// Brings the members up to one before the others; says how many they are.
     fn part(&mut self, most: (Span, u32), seats: &mut Seats) -> usize {
         self.is_walked = true;
-        let mut chosen = 0;
-        for index in 0..self.members.len() {
-            if self.members[index].order() <= most {
-                if chosen < index {
-                    self.members.swap(chosen, index);
-                    seats.set(self.members[chosen].place, self.group, chosen);
-                    seats.set(self.members[index].place, self.group, index);
-                }
+        let is_one = self.shortest == self.longest;
+        let is_chosen = |member: &Member| if is_one { member.id <= most.1 } else { member.order() <= most };
+        let (mut chosen, mut end) = (0, self.members.len());
+        // Those before `chosen` are, those from `end` on are not.
+        while chosen < end {
+            if is_chosen(&self.members[chosen]) {
                 chosen += 1;
+            } else {
+                end -= 1;
+                if is_chosen(&self.members[end]) {
+                    self.members.swap(chosen, end);
+                    seats.set(self.members[chosen].place, self.group, chosen);
+                    seats.set(self.members[end].place, self.group, end);
+                    chosen += 1;
+                }
             }
         }
         chosen
