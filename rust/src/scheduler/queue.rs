@@ -197,8 +197,10 @@ pub(crate) enum Queue {
         key: fn(&Arrival) -> i64,
         /// The class that goes before all others.
         first: Option<u32>,
-        /// The requests in order.
-        order: BTreeMap<Rank, Place>,
+        /// The request that is served next: most come when none waits.
+        head: Option<(Rank, Place)>,
+        /// The others in order.
+        behind: BTreeMap<Rank, Place>,
     },
 }
 
@@ -210,20 +212,21 @@ impl Queue {
 
     /// By a key, lowest first, equal ones by arrival; requests of the class `first` go before all others.
     pub(crate) fn by(key: fn(&Arrival) -> i64, first: Option<u32>) -> Queue {
-        Queue::Keyed { key, first, order: BTreeMap::new() }
+        Queue::Keyed { key, first, head: None, behind: BTreeMap::new() }
     }
 
     /// Number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         match self {
             Queue::Fcfs(list) => list.len(),
-            Queue::Keyed { order, .. } => order.len(),
+            Queue::Keyed { head, behind, .. } => usize::from(head.is_some()) + behind.len(),
         }
     }
 
     /// Does no request wait?
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.head().is_none()
     }
 
     /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
@@ -248,7 +251,7 @@ impl Queue {
     pub(crate) fn head(&self) -> Option<Place> {
         match self {
             Queue::Fcfs(list) => list.first(),
-            Queue::Keyed { order, .. } => order.first_key_value().map(|(_, &at)| at),
+            Queue::Keyed { head, .. } => head.map(|(_, at)| at),
         }
     }
 
@@ -264,8 +267,16 @@ impl Queue {
     // What only ordered queues need stays out of the way of the others.
     #[inline(never)]
     fn insert_keyed(&mut self, at: Place, requests: &Requests) {
-        if let Queue::Keyed { key, first, order } = self {
-            order.insert(rank(*key, *first, at, requests), at);
+        if let Queue::Keyed { key, first, head, behind } = self {
+            let mut last = (rank(*key, *first, at, requests), at);
+            if let Some(head) = head {
+                if last.0 < head.0 {
+                    std::mem::swap(&mut last, head);
+                }
+                behind.insert(last.0, last.1);
+            } else {
+                *head = Some(last);
+            }
         }
     }
 
@@ -273,7 +284,11 @@ impl Queue {
     fn remove_keyed(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(_) => false,
-            Queue::Keyed { key, first, order } => order.remove(&rank(*key, *first, at, requests)).is_some(),
+            Queue::Keyed { head, behind, .. } if head.is_some_and(|(_, next)| next == at) => {
+                *head = behind.pop_first();
+                true
+            }
+            Queue::Keyed { key, first, behind, .. } => behind.remove(&rank(*key, *first, at, requests)).is_some(),
         }
     }
 

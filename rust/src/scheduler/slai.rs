@@ -179,28 +179,35 @@ impl SlaiScheduler {
 
     /// The first `most` decodes in order, up to `last`. The cohorts of which all are among them take part.
     fn choose(&mut self, last: Key, most: u64, plan: &mut Plan) -> Chosen {
-        let all = self.cohorts.iter().map(Cohort::len).sum::<usize>() + self.alone.len();
-        let mut count = all as u64;
-        if last == LAST && count <= most && !plan.shares_blocks() {
-            // Nothing depends on their order.
-            self.cohorts.iter_mut().for_each(Cohort::choose_all);
-            self.alone.choose_all();
-        } else {
-            count = self.choose_up_to(last, most);
-        }
+        // Where all can be chosen, nothing depends on their order.
+        let all = if last == LAST && !plan.shares_blocks() { self.count_if_at_most(most) } else { None };
+        let mut count = all.unwrap_or_else(|| self.choose_up_to(last, most));
         let is_cut = count > most;
         if is_cut {
             let last = self.last_of(most);
             count = self.choose_up_to(last, most);
         }
+        if all.is_some() {
+            self.alone.choose_all();
+        }
         let mut rows = self.alone.chosen as u64;
-        for cohort in &self.cohorts {
+        for cohort in &mut self.cohorts {
+            if all.is_some() {
+                cohort.chosen = cohort.len();
+            }
             let is_whole = cohort.is_whole();
             plan.select_group(cohort.group);
             plan.rest_decodes(!is_whole);
             rows += if is_whole { 0 } else { cohort.chosen as u64 };
         }
         Chosen { count, is_cut, rows }
+    }
+
+    /// How many decodes there are, if they are no more than that.
+    #[inline]
+    fn count_if_at_most(&self, most: u64) -> Option<u64> {
+        let all = self.cohorts.iter().fold(self.alone.len(), |all, cohort| all + cohort.len()) as u64;
+        (all <= most).then_some(all)
     }
 
     fn choose_up_to(&mut self, last: Key, most: u64) -> u64 {
@@ -227,7 +234,7 @@ impl SlaiScheduler {
             left -= count;
         }
         self.ids.clear();
-        self.ids.extend(self.cohorts.iter().flat_map(|cohort| cohort.chosen_ids(last)));
+        self.cohorts.iter().for_each(|cohort| cohort.list_chosen_ids(last, &mut self.ids));
         self.ids.extend(alone().filter(|&(deadline, _)| deadline == last).map(|(_, id)| id));
         (last, *self.ids.select_nth_unstable(left - 1).1)
     }

@@ -179,12 +179,15 @@ impl Cohort {
         parts.map(|part| (self.deadline(part[0].tbt), part.len()))
     }
 
-    /// The ids of the chosen with this deadline.
-    pub(super) fn chosen_ids(&self, deadline: Instant) -> impl Iterator<Item = u32> {
-        let is_within = self.deadline(self.shortest) <= deadline && deadline <= self.deadline(self.longest);
-        let chosen = if is_within { self.chosen() } else { &[] };
-        let is_one = self.shortest == self.longest;
-        chosen.iter().filter(move |member| is_one || self.deadline(member.tbt) == deadline).map(|member| member.id)
+    /// Lists the ids of the chosen with this deadline.
+    pub(super) fn list_chosen_ids(&self, deadline: Instant, ids: &mut Vec<u32>) {
+        let (first, last) = (self.deadline(self.shortest), self.deadline(self.longest));
+        if first == last && first == deadline {
+            ids.extend(self.chosen().iter().map(|member| member.id));
+        } else if first <= deadline && deadline <= last {
+            let alike = self.chosen().iter().filter(|member| self.deadline(member.tbt) == deadline);
+            ids.extend(alike.map(|member| member.id));
+        }
     }
 
     /// Have so many members been looked at for so few that are chosen that they had better be alone?
@@ -195,11 +198,6 @@ impl Cohort {
     /// Are all members chosen?
     pub(super) fn is_whole(&self) -> bool {
         self.chosen == self.members.len()
-    }
-
-    /// Chooses all members.
-    pub(super) fn choose_all(&mut self) {
-        self.chosen = self.members.len();
     }
 
     /// Chooses the members up to a place in the order; says how many they are.
