@@ -4,11 +4,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.results import store, tables
 from inferq.results.findings import of_objective
+from inferq.results.percentiles import percentiles
+from inferq.workload import parts
 from inferq.workload.reading import adapted
 
 
@@ -277,3 +283,159 @@ def test_a_plan_that_cannot_know_what_came_since_is_not_called_idle() -> None:
         run = iq.simulate(_even(200, 0.013), _engine(scheduler=ahead, kv=iq.KvCache(tokens=1024)))
         assert "not work-conserving" not in _names(run)
         assert run.work_conservation(budget=64).share > 0
+
+
+_ONE_PLACE = _engine(scheduler=iq.Sarathi(max_seqs=1))
+_LONG_PROMPT = _engine(
+    timing=iq.PiecewiseLinear(base=0.01, per_token=0.01, knee=0), kv=iq.KvCache(tokens=4000)
+)
+_CACHED = _engine(kv=iq.KvCache(tokens=10_000, prefix_cache="blocks"))
+
+
+def _with(rows: int, places: range, column: str, value: int, every_s: float = 1.0) -> dict[str, Any]:
+    work = _even(rows, every_s)
+    work[column] = [value if row in places else one for row, one in enumerate(work[column])]
+    return work
+
+
+def _burst(rows: int, more: int) -> dict[str, Any]:
+    arrivals = sorted([*map(float, range(rows)), *[rows // 2 + 0.001] * more])
+    return {**_even(rows + more), "arrival_s": arrivals}
+
+
+_TURNS = {
+    "arrival_s": [one for row in range(150) for one in (float(row), row + (0.02 if row % 2 else 0.06))],
+    "prompt_tokens": [10, 20] * 150,
+    "output_tokens": [5, 5] * 150,
+}
+_SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
+    "a burst": ("a burst that this system", _burst(1000, 100), _ONE_PLACE, {}),
+    "a burst at one replica": (
+        "of them on replica 1 of 4",
+        {**_burst(1000, 100), "session_id": [int(450 < row < 650) for row in range(1100)]},
+        iq.Cluster(_ONE_PLACE, replicas=4, router=iq.BySession()),
+        {},
+    ),
+    "longer outputs": (
+        "times as long then",
+        _with(600, range(300, 330), "output_tokens", 300),
+        _ONE_PLACE,
+        {},
+    ),
+    "longer prompts": (
+        "took long to be computed",
+        _with(400, range(7, 400, 40), "prompt_tokens", 300, every_s=20),
+        _LONG_PROMPT,
+        {},
+    ),
+    "a queue to the end": (
+        "still there when the last",
+        {
+            **_even(400),
+            "arrival_s": [float(row) if row < 250 else 250 + (row - 250) * 0.01 for row in range(400)],
+        },
+        _ONE_PLACE,
+        {},
+    ),
+    "decodes starve": (
+        "tail: handoff.*at the 1 decode replicas",
+        {**_burst(300, 100), "output_tokens": [20] * 400},
+        iq.Disaggregated(
+            prefill=(_engine(scheduler=iq.Sarathi(max_seqs=64)), 4),
+            decode=(_ONE_PLACE, 1),
+            link=iq.Link(latency_s=0.0, bytes_per_s=1e12, bytes_per_token=1.0),
+        ),
+        {},
+    ),
+    "hashed beginnings": (
+        "their first 64 tokens are the same",
+        {**_even(120), "prompt_tokens": [100] * 120, "prefix_parts": [[[7, 90]]] * 120},
+        iq.Cluster(_CACHED, replicas=3, router=iq.PrefixHash(prefix_tokens=64)),
+        {},
+    ),
+    "turns": (
+        "turns: 75 of 150 later turns",
+        {**_TURNS, "session_id": [row // 2 for row in range(300)], "turn": [0, 1] * 150},
+        _engine(),
+        {},
+    ),
+    "continuations": (
+        "turns: 75 of 150 later turns",
+        {**_TURNS, "continues": pl.Series([None if row % 2 == 0 else row - 1 for row in range(300)])},
+        _engine(),
+        {},
+    ),
+    "milliseconds": (
+        r"the mean rate is 0\.00\d+ per second.*--time-unit ms",
+        _even(130, 218.0),
+        _engine(),
+        {},
+    ),
+    "another origin": (
+        "origin: the first request arrives at 500,000,000 s",
+        _even(130, start_s=5e8),
+        _engine(),
+        {},
+    ),
+    "objectives": (
+        "the objective ttft_slo_s is 500 s",
+        {**_even(130), "ttft_slo_s": pl.Series([None, 400.0, 500.0, 500.0, 600.0] * 26)},
+        _engine(),
+        {},
+    ),
+    "nothing measured": ("leaves none of 130", _even(130), _engine(), {"warmup": 130}),
+    "cut off": ("horizon: 66 of 96 measured", _burst(70, 65), _ONE_PLACE, {"horizon_s": 35.04, "warmup": 5}),
+}
+
+
+@pytest.mark.parametrize("name", _SAID)
+def test_a_stored_run_says_the_same_and_reads_a_part_at_a_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says, work, system, options = _SAID[name]
+    pl.DataFrame(work).write_parquet(tmp_path / "work.parquet")
+    whole = iq.simulate(work, system, **options).findings
+    assert any(re.search(says, text) for text in whole), whole
+    read, heights = pl.read_parquet, list[int]()
+
+    def noted(file: Path, **options: Any) -> pl.DataFrame:
+        frame = read(file, **options)
+        heights.extend([frame.height] if file.parent.name == "requests" else [])
+        return frame
+
+    monkeypatch.setattr(tables.StoredColumns, "__getitem__", lambda columns, name: pytest.fail(name))
+    monkeypatch.setattr(tables.pl, "read_parquet", noted)
+    monkeypatch.setattr(parts, "ROWS", 64)
+    monkeypatch.setattr(store, "PART_ROWS", 64)
+    scanned = iq.Workload.scan(tmp_path / "work.parquet")
+    assert iq.simulate(scanned, system, **options, out=tmp_path / "run").findings == whole
+    assert len(heights) > 1 and max(heights) <= 64
+
+
+def test_a_wait_of_exactly_a_second_is_no_long_tail() -> None:
+    """One prompt in twenty takes 1 s, no request more: beyond the limit there is none to tell of."""
+    work = _with(200, range(7, 200, 20), "prompt_tokens", 99, every_s=5)
+    exact = iq.PiecewiseLinear(base=0.01, per_token=0.01, knee=0)
+    result = iq.simulate(work, _engine(timing=exact, scheduler=iq.Sarathi(token_budget=128)))
+    assert float(np.percentile(result.requests["ttft_s"], 99)) == result.requests["ttft_s"].max() == 1.0
+    assert result.findings == []
+
+
+@settings(max_examples=20)
+@given(
+    cut=st.lists(
+        st.lists(st.sampled_from([0.0, -0.0, 0.25, 3.0]) | st.floats(0, allow_infinity=False), max_size=9),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_percentiles_of_parts_are_those_of_numpy(cut: list[list[float]]) -> None:
+    each = [np.array(part, dtype=float) for part in cut]
+    percents = [0, 25, 50, 90, 99, 100]
+    with np.errstate(over="ignore", invalid="ignore"):  # on the way from the least numbers to the largest
+        told = percentiles(lambda: iter(each), percents)
+        whole = np.concatenate(each)
+        assert np.array_equal(
+            told, np.percentile(whole, percents) if whole.size else [np.nan] * 6, equal_nan=True
+        )
+    assert np.isnan(percentiles(lambda: iter(each), [50], least=whole.size + 1)).all()

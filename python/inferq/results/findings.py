@@ -7,13 +7,17 @@ colon, says when and how much, and ends with what mends it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
-from inferq.reports.text import counted, listed, number, percent, seconds
-from inferq.results.tables import STATUSES, Columns, RunTables
+from inferq.reports.text import counted, listed, number, percent
+from inferq.results import tail
+from inferq.results.percentiles import percentiles
+from inferq.results.tables import STATUSES, Columns, RunTables, in_parts
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
@@ -23,16 +27,8 @@ from inferq.timing import Constant, MixedSolo
 if TYPE_CHECKING:
     from inferq.workload.workload import Workload
 
-_LEAST_REQUESTS = 100
-"""Of fewer a 99th percentile is a request or two, and no finding is made of it."""
-
 _FEW = 20
 """Requests from which on a mean rate says something."""
-
-_LONG_TAIL = 10.0
-"""A 99th percentile this many times the median …"""
-_LONG_WAIT_S = 1.0
-"""… and of a second at least is told: a person waits that long for one request in a hundred."""
 
 _SLOW_ITERATION_S = 2.0
 """No engine of today takes that long for an iteration that has the least to do."""
@@ -55,6 +51,7 @@ class Run:
     """What findings are drawn from."""
 
     requests: Columns
+    """Read in parts, since they may be more than memory holds."""
     timeline: Columns
     end_s: float
     system: System
@@ -64,8 +61,8 @@ class Run:
     """Of the workload: requests, or jobs of a network."""
     columns: Sequence[str]
     """Of the workload."""
-    column: Callable[[str], pl.Series]
-    """One of them."""
+    column: Callable[[str], Iterator[pl.Series]]
+    """One of them, in parts."""
     told: Sequence[str]
     """What the core has said."""
     notes: Sequence[str] = ()
@@ -74,6 +71,14 @@ class Run:
     def says(self, name: str) -> bool:
         """Whether the core has a finding of that name."""
         return any(text.startswith(f"{name}:") for text in self.told)
+
+    def parts(self, *names: str) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Some columns of `requests`, part by part."""
+        return in_parts(self.requests, names)
+
+    def prompts(self) -> Iterator[NDArray[np.float64]]:
+        """The lengths of the prompts, in tokens, part by part."""
+        return (prompts.astype(float) for (prompts,) in self.parts("prompt_tokens"))
 
 
 def of_tables(
@@ -115,8 +120,8 @@ def of_objectives(slo: Mapping[str, float | None] | None) -> list[str]:
 def _nothing_measured(run: Run) -> Iterator[str]:
     if isinstance(run.system, GateAndRoute):
         return  # whose averages say so themselves
-    measured, status = run.requests["measured"], run.requests["status"]
-    rows = int(measured.size)
+    rows, by_status = _measured(run)
+    measured = sum(by_status)
     horizon_s = run.options.get("horizon_s")
     end_s = run.end_s if horizon_s is None else horizon_s
     if not rows:
@@ -126,7 +131,7 @@ def _nothing_measured(run: Run) -> Iterator[str]:
             f"{counted(run.rows, 'request')} came: every figure is of nothing; give a longer horizon or none"
         )
         return
-    if not measured.any():
+    if not measured:
         cut = listed(
             f"{name} {_cut_text(run.options[name])}"
             for name in ("warmup", "cooldown")
@@ -137,11 +142,20 @@ def _nothing_measured(run: Run) -> Iterator[str]:
             f"nothing measured: {cut} leaves none of {rows:,} requests{of}: every figure is of nothing; "
             "cut less, or send more"
         )
-    elif not (measured & (status == STATUSES.index("finished"))).any() and not run.says("rejected"):
+    elif not by_status[STATUSES.index("finished")] and not run.says("rejected"):
         yield (
-            f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when "
+            f"nothing finished: none of {measured:,} measured requests had its last token when "
             f"the run ended at {number(end_s)} s: there are no latencies"
         )
+
+
+def _measured(run: Run) -> tuple[int, list[int]]:
+    """How many requests there are, and how many are measured, by status in the order of `STATUSES`."""
+    rows, by_status = 0, np.zeros(len(STATUSES), dtype=np.int64)
+    for measured, status in run.parts("measured", "status"):
+        rows += measured.size
+        by_status += np.bincount(status[measured], minlength=len(STATUSES))
+    return rows, by_status.tolist()
 
 
 def _cut_off(run: Run) -> Iterator[str]:
@@ -149,9 +163,8 @@ def _cut_off(run: Run) -> Iterator[str]:
     horizon_s = run.options.get("horizon_s")
     if horizon_s is None or "job" in run.requests:
         return
-    measured, status = run.requests["measured"], run.requests["status"]
-    count = int(measured.sum())
-    left = int((measured & (status == STATUSES.index("unfinished"))).sum())
+    _, by_status = _measured(run)
+    count, left = sum(by_status), by_status[STATUSES.index("unfinished")]
     if left >= _CUT_OFF * count and left < count:
         yield (
             f"horizon: {left:,} of {count:,} measured requests were unfinished when the run ended at "
@@ -164,10 +177,15 @@ def _objectives(run: Run) -> Iterator[str]:
     """Objectives of the requests themselves that nothing would miss."""
     for name in ("ttft_slo_s", "tbt_slo_s"):
         if name in run.columns:
-            limit_s = run.column(name).median()
-            asked = of_objective(name, float(limit_s)) if isinstance(limit_s, (int, float)) else None
+            (limit_s,) = percentiles(partial(_there, run, name), [50])
+            asked = of_objective(name, limit_s)
             if asked is not None:
                 yield asked
+
+
+def _there(run: Run, name: str) -> Iterator[NDArray[np.float64]]:
+    """The numbers in a column of the workload, those that are there."""
+    return (part.drop_nulls().cast(pl.Float64).to_numpy() for part in run.column(name))
 
 
 def _links(run: Run) -> Iterator[str]:
@@ -185,22 +203,25 @@ def _clock(run: Run) -> Iterator[str]:
     yield from run.notes
     if "arrival_s" not in run.columns:
         return
-    arrivals = run.requests["arrival_s"]
-    if arrivals.size < 2:
+    spans = [(part.size, part.min(), part.max()) for (part,) in run.parts("arrival_s") if part.size]
+    rows = sum(size for size, _, _ in spans)
+    if rows < 2:
         return
-    first, span = float(arrivals.min()), float(arrivals.max() - arrivals.min())
+    first = float(min(first for _, first, _ in spans))
+    span = float(max(last for _, _, last in spans)) - first
     if first > 1e6 and first > 100 * span:
         yield (
             f"origin: the first request arrives at {number(first)} s and all others within {number(span)} s; "
             "warm-up in seconds, horizon and timeline count from 0: move the times with "
             f".window(start_s={first:.0f})"
         )
-    if arrivals.size < _FEW or not span > 0:
+    if rows < _FEW or not span > 0:
         return
-    rate = (arrivals.size - 1) / span
+    rate = (rows - 1) / span
     if rate >= _IDLE_RATE:
         return
-    inside = float(np.nansum(run.requests["left_s"] - arrivals)) / span
+    stays = (np.nansum(left - arrival) for left, arrival in run.parts("left_s", "arrival_s"))
+    inside = math.fsum(stays) / span
     if inside < 0.1:
         yield (
             f"unit: the mean rate is {number(rate)} per second, and {percent(inside)} of the time "
@@ -255,23 +276,27 @@ def _drafts(run: Run) -> Iterator[str]:
 
 def _hashes(run: Run) -> Iterator[str]:
     """Beginnings of prompts that are hashed: longer than most prompts, or the same in all."""
-    prompts = run.requests["prompt_tokens"]
     for pool in pools_of(run.system):
         router, replicas, hashed = pool.router, sum(pool.counts), _hashed(pool)
-        if hashed is None or prompts.size < _LEAST_REQUESTS or replicas < 2:
+        if hashed is None or replicas < 2:
             continue
-        middle = float(np.median(prompts))
+        rows, counts = 0, np.zeros(replicas, dtype=np.int64)
+        for (at,) in run.parts("replica"):
+            rows += at.size
+            counts += np.bincount(at[at < replicas], minlength=replicas)
+        if rows < tail.LEAST_REQUESTS:
+            continue
+        (middle,) = percentiles(run.prompts, [50])
         if hashed > middle:
             yield (
                 f"router: {router!r} hashes {hashed:,} tokens, and half of the prompts have "
                 f"{number(middle)} at most: those are hashed whole, and their later turns go elsewhere; "
                 "give fewer prefix_tokens, yet more than all have in common"
             )
-        at = run.requests["replica"]
-        most = int(np.bincount(at[at < replicas], minlength=1).max())
-        if most >= max(0.5, 2 / replicas) * at.size:
+        most = int(counts.max())
+        if most >= max(0.5, 2 / replicas) * rows:
             yield (
-                f"router: {most:,} of {at.size:,} requests went to one of {replicas} replicas: their first "
+                f"router: {most:,} of {rows:,} requests went to one of {replicas} replicas: their first "
                 f"{hashed:,} tokens are the same; give more prefix_tokens, or a load_factor"
             )
 
@@ -299,18 +324,17 @@ def _turns(run: Run) -> Iterator[str]:
     before = _turn_before(run)
     if before is None:
         return
-    ids, rows = run.requests["id"], run.rows
-    finish = np.full(rows, np.nan)
-    finish[ids] = run.requests["finish_s"]
-    arrival = np.full(rows, np.nan)
-    arrival[ids] = run.requests["arrival_s"]
-    later = np.flatnonzero((before >= 0) & ~np.isnan(arrival))
-    if not later.size:
-        return
-    early = int((~(finish[before[later]] <= arrival[later])).sum())
+    later = early = 0
+    finished = np.full(run.rows, np.nan)  # a turn comes after those of its session before it
+    for ids, finish_s, arrival_s in run.parts("id", "finish_s", "arrival_s"):
+        finished[ids] = finish_s
+        of_turn = before[ids]
+        is_later = of_turn >= 0
+        later += int(is_later.sum())
+        early += int((~(finished[of_turn[is_later]] <= arrival_s[is_later])).sum())
     if early:
         yield (
-            f"turns: {early:,} of {later.size:,} later turns were sent before the answer that their prompt "
+            f"turns: {early:,} of {later:,} later turns were sent before the answer that their prompt "
             "contains had its last token, so what a prefix cache finds is not what it would find: let them "
             "follow the answer (--think 20, .with_think(…), .with_session_arrivals(…))"
         )
@@ -320,142 +344,20 @@ def _turn_before(run: Run) -> NDArray[np.int64] | None:
     """For each row of the workload that does not wait for it the row that its prompt continues; else −1."""
     names = {*run.columns}
     if "continues" in names:
-        before = run.column("continues").fill_null(-1).cast(pl.Int64)
+        before = pl.concat(run.column("continues")).fill_null(-1).cast(pl.Int64)
     elif {"session_id", "turn"} <= names and not {"prefix_hashes", "prefix_parts"} & names:
-        frame = pl.DataFrame({name: run.column(name) for name in ("session_id", "turn")})
+        frame = pl.DataFrame({name: pl.concat(run.column(name)) for name in ("session_id", "turn")})
         rows = pl.int_range(frame.height, dtype=pl.Int64, eager=True)
         is_turn = pl.col("session_id").is_not_null() & pl.col("turn").is_not_null()
         row_before = pl.when(is_turn).then(pl.col("row").shift(1).over("session_id")).otherwise(None)
         before = frame.with_columns(row=rows).select(row_before.alias("before"))["before"].fill_null(-1)
     else:
         return None
-    waits = run.column("think_s").is_not_null() if "think_s" in names else None
+    waits = pl.concat(run.column("think_s")).is_not_null() if "think_s" in names else None
     if waits is not None:
         before = pl.select(pl.when(waits).then(-1).otherwise(before)).to_series()
     values: NDArray[np.int64] = before.to_numpy()
     return values
-
-
-def _tail(run: Run) -> Iterator[str]:
-    """A few requests that wait out of all proportion: when, for how long, and where."""
-    requests = run.requests
-    ttft = requests["ttft_s"]
-    kept = requests["measured"] & ~np.isnan(ttft)
-    if "job" in requests or int(kept.sum()) < _LEAST_REQUESTS:
-        return
-    p50, p99 = (float(one) for one in np.percentile(ttft[kept], [50, 99]))
-    if p99 >= max(_LONG_WAIT_S, _LONG_TAIL * p50):
-        slow = kept & (ttft > max(_LONG_WAIT_S, _LONG_TAIL / 2 * p50))
-        yield _of_tail(run, "ttft", p50, p99, slow, ttft, requests["queue_s"], "prefill")
-    handed = requests.get("handoff_s")
-    if handed is None:
-        return
-    kept = requests["measured"] & ~np.isnan(handed)
-    if int(kept.sum()) < _LEAST_REQUESTS:
-        return
-    p50, p99 = (float(one) for one in np.percentile(handed[kept], [50, 99]))
-    if p99 >= max(_LONG_WAIT_S, _LONG_TAIL * p50):
-        slow = kept & (handed > max(_LONG_WAIT_S, _LONG_TAIL / 2 * p50))
-        yield _of_tail(run, "handoff", p50, p99, slow, handed, handed, "decode")
-
-
-def _of_tail(
-    run: Run,
-    name: str,
-    p50: float,
-    p99: float,
-    slow: NDArray[np.bool_],
-    latency: NDArray[np.float64],
-    waited: NDArray[np.float64],
-    side: str,
-) -> str:
-    """The sentence about requests that are slow in one latency, of which they waited a part in a queue."""
-    requests = run.requests
-    arrival = requests["arrival_s"]
-    told = f"tail: {name} p99 is {seconds(p99)} beside a p50 of {seconds(p50)}"
-    share = float(np.nansum(waited[slow]) / np.nansum(latency[slow]))
-    if share < 0.5:
-        prompts = requests["prompt_tokens"]
-        return (
-            f"{told}: {counted(int(slow.sum()), 'request')} took long to be computed, and did not wait for "
-            f"admission (prompts of {number(float(np.median(prompts[slow])))} tokens in the middle, "
-            f"{number(float(np.median(prompts)))} of all)"
-        )
-    begin, end, count = _longest_spell(arrival[slow], (arrival + latency)[slow])
-    span = float(run.end_s - arrival[0]) or 1.0
-    inside = int(((arrival >= begin) & (arrival <= end)).sum())
-    came, mean = inside / max(end - begin, 1e-9), arrival.size / max(float(arrival[-1] - arrival[0]), 1e-9)
-    text = (
-        f"{told}: {counted(int(slow.sum()), 'request')} waited. The longest queue was there from "
-        f"{number(begin)} s to {number(end)} s ({percent((end - begin) / span)} of the run) and held "
-        f"{count:,} of them"
-    )
-    where = _where(run, slow, side)
-    if where:
-        text += f", {where}"
-    if run.says("overload") and end >= float(arrival[-1]):
-        return f"{text}; it was still there when the last request arrived"
-    if came >= 1.2 * mean:
-        return (
-            f"{text}; requests came at {number(came)} per second then, {number(mean)} on average: a burst "
-            "that this system does not carry"
-        )
-    tokens = requests["prompt_tokens"].astype(float) + requests["output_tokens"]
-    within = (arrival >= begin) & (arrival <= end)
-    heavy = float(tokens[within].mean() / tokens.mean()) if within.any() else 1.0
-    if heavy >= 1.2:
-        return f"{text}; requests were {number(heavy)} times as long then as on average"
-    return f"{text}; requests came no faster than on average: the system is too near its limit to work it off"
-
-
-def _longest_spell(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[float, float, int]:
-    """The longest time during which at least one of some intervals goes on, and how many begin in it."""
-    order = np.argsort(begins, kind="stable")
-    starts, stops = begins[order], np.maximum.accumulate(ends[order])
-    fresh = np.flatnonzero(np.concatenate([[True], starts[1:] > stops[:-1]]))
-    last = np.concatenate([fresh[1:], [starts.size]]) - 1
-    at = int(np.argmax(stops[last] - starts[fresh]))
-    return float(starts[fresh[at]]), float(stops[last[at]]), int(last[at] - fresh[at] + 1)
-
-
-def _where(run: Run, slow: NDArray[np.bool_], side: str) -> str:
-    """The replicas at which most of the slow requests waited, where that is not all of them."""
-    pools = pools_of(run.system)
-    is_handed = any(pool.hands_to is not None for pool in pools)
-    replicas = sum(sum(pool.counts) for pool in pools)
-    if is_handed:
-        first = sum(pools[0].counts)
-        here = range(first) if side == "prefill" else range(first, replicas)
-        waiting = {name: _most_waiting(run, part) for name, part in _sides(first, replicas).items()}
-        other = "decode" if side == "prefill" else "prefill"
-        return (
-            f"at the {len(here)} {side} replicas (up to {waiting[side]:,} waiting there, {waiting[other]:,} "
-            f"at the {other} replicas): that side is too small"
-        )
-    at = run.requests["replica"][slow]
-    if replicas < 3:
-        return ""
-    counts = np.bincount(at[at < replicas], minlength=replicas)
-    most = int(counts.argmax())
-    if counts[most] >= 0.5 * counts.sum() and counts[most] >= 3 * counts.sum() / replicas:
-        return f"{percent(counts[most] / counts.sum())} of them on replica {most} of {replicas}"
-    return ""
-
-
-def _sides(first: int, replicas: int) -> dict[str, range]:
-    return {"prefill": range(first), "decode": range(first, replicas)}
-
-
-def _most_waiting(run: Run, replicas: range) -> int:
-    """The longest queue of some replicas together, over the samples of the timeline."""
-    table = run.timeline
-    if "waiting" not in table or not table["time_s"].size:
-        return 0
-    here = np.isin(table["replica"], replicas)
-    if not here.any():
-        return 0
-    _, at = np.unique(table["time_s"][here], return_inverse=True)
-    return int(np.bincount(at, weights=table["waiting"][here]).max())
 
 
 def _engines(system: System) -> list[tuple[Engine, str]]:
@@ -480,6 +382,6 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 
 _FINDINGS = (
-    *(_nothing_measured, _cut_off, _tail, _turns),
+    *(_nothing_measured, _cut_off, tail.found, _turns),
     *(_clock, _iterations, _links, _objectives, _memory, _caches, _drafts),
 )

@@ -376,7 +376,7 @@ class Result:
             requests=tables.requests,
             rows=drawn.height,
             columns=drawn.columns,
-            column=drawn.get_column,
+            column=lambda name: iter([drawn[name]]),
         )
         return [*tables.findings, *findings.found(told)]
 

@@ -33,10 +33,16 @@ from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
 from inferq.results.files import held, write_frame, write_text
-from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, StoredColumns, arrays, as_frame
-
-PART_ROWS = 2**20
-"""Rows of a part."""
+from inferq.results.tables import (
+    FRAMES,
+    PART_ROWS,
+    STATUSES,
+    Columns,
+    RunTables,
+    StoredColumns,
+    arrays,
+    as_frame,
+)
 
 _GROUP_ROWS = 2**17
 """Rows of a row group, the least that a reader must take at once."""

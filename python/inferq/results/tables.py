@@ -19,6 +19,9 @@ from inferq.workload.parts import Scanned
 
 Columns = Mapping[str, "NDArray[Any]"]
 
+PART_ROWS = 2**20
+"""Rows of a part, of which a run into a directory has one or more, and as which columns are gone through."""
+
 STATUSES = ("finished", "rejected", "abandoned", "unfinished", "lost")
 LOST = STATUSES.index("lost")
 FAILED = ("rejected", "abandoned", "lost")
@@ -201,7 +204,7 @@ class StoredTables(RunTables):
         """A column of objectives, from the file of the workload."""
         if self._scanned is not None:
             scanned = Scanned(self._scanned)
-            return _seconds(scanned.column(name)) if name in scanned.columns else None
+            return _seconds(pl.concat(scanned.column(name))) if name in scanned.columns else None
         lazy = pl.scan_parquet(self._place / "workload.parquet") if self.has("workload") else pl.LazyFrame()
         return _seconds(lazy.select(name).collect()[name]) if name in lazy.collect_schema() else None
 
@@ -226,20 +229,18 @@ class StoredColumns(Mapping[str, "NDArray[Any]"]):
         if name not in self._schema:
             raise KeyError(name)
         column: NDArray[Any] | None = None
-        for file, part in zip(self._files, self._parts, strict=True):
-            read = pl.read_parquet(file, columns=[name])[name]
-            if isinstance(read.dtype, pl.Enum):
-                read = read.to_physical()
-            elif read.dtype.is_float():
-                read = read.fill_null(math.nan)
-            elif name in _REPLICAS:
-                read = read.fill_null(NO_REPLICA)
-            values = read.to_numpy()
+        for (values,), part in zip(self.parts([name]), self._parts, strict=True):
             if column is None:
                 column = np.empty(self._height, dtype=values.dtype)
             column[part["first"] : part["first"] + part["rows"]] = values
         assert column is not None, "a run has a part at least"
         return column
+
+    def parts(self, names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Some columns, each part as it was written."""
+        for file in self._files:
+            frame = pl.read_parquet(file, columns=list(dict.fromkeys(names)))
+            yield tuple(_as_given(frame[name]) for name in names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._schema
@@ -300,6 +301,28 @@ class RequestColumns(Mapping[str, "NDArray[Any]"]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _as_given(column: pl.Series) -> NDArray[Any]:
+    """A column of `requests` as the core gave it."""
+    if isinstance(column.dtype, pl.Enum):
+        return column.to_physical().to_numpy()
+    if column.dtype.is_float():
+        return column.fill_null(math.nan).to_numpy()
+    return column.fill_null(NO_REPLICA).to_numpy() if column.name in _REPLICAS else column.to_numpy()
+
+
+def in_parts(columns: Columns, names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Some columns, so many rows of all of them at a time as a part has; at least one part.
+
+    The parts of columns in memory are those of the same columns in a directory.
+    """
+    if isinstance(columns, StoredColumns):
+        yield from columns.parts(names)
+        return
+    whole = [columns[name] for name in names]
+    for first in range(0, max(whole[0].size, 1), PART_ROWS):
+        yield tuple(column[first : first + PART_ROWS] for column in whole)
 
 
 def arrays(columns: Columns) -> dict[str, NDArray[Any]]:

@@ -324,12 +324,12 @@ def _streamed(
     is_whole = parts is None or in_memory or "think_s" in parts.columns
     scanned = Path(parts.path) if isinstance(parts, Scanned) and not is_whole else None
     known = None if parts is None or is_whole else parts.rows
-    column: Callable[[str], pl.Series]
+    column: Callable[[str], Iterator[pl.Series]]
     with Store.opened(out, scenario, rows=known, workload=scanned) as store:
         if parts is None or is_whole:
             tables = _served(source, system, options, threads, progress)._tables
             drawn = tables.workload
-            rows, names, column = drawn.height, drawn.columns, drawn.get_column
+            rows, names, column = drawn.height, drawn.columns, OfFrame(drawn).column
             store.frame("workload.parquet", drawn)
             store.names = tables.names
             store.take(tables.requests)

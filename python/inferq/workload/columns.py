@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -363,18 +363,23 @@ def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataF
 
 def sha256(frame: pl.DataFrame) -> str:
     """SHA-256 over names and values, independent of how polars lays a column out."""
-    return sha256_of((name, frame[name]) for name in frame.columns)
+    return sha256_of(frame.height, frame.columns, lambda name: iter([frame[name]]))
 
 
-def sha256_of(columns: Iterable[tuple[str, pl.Series]]) -> str:
-    """The same of columns that come one after the other."""
+def sha256_of(rows: int, names: Iterable[str], column: Callable[[str], Iterator[pl.Series]]) -> str:
+    """The same of columns that come part by part, as often as they are asked for."""
     digest = hashlib.sha256()
-    for name, series in columns:
-        digest.update(f"{name}:{series.len()}:".encode())
-        if series.dtype.is_numeric():
-            digest.update(series.is_null().to_numpy().tobytes())
-            values = series.fill_null(0).to_numpy()
-            digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+    for name in names:
+        digest.update(f"{name}:{rows}:".encode())
+        if next(column(name)).dtype.is_numeric():
+            for part in column(name):
+                digest.update(part.is_null().to_numpy().tobytes())
+            for part in column(name):
+                values = part.fill_null(0).to_numpy()
+                digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
         else:
-            digest.update(json.dumps(series.to_list()).encode())
+            for place, part in enumerate(column(name)):
+                listed = json.dumps(part.to_list())
+                digest.update(f"{', ' if place else '['}{listed[1:-1]}".encode())
+            digest.update(b"]")
     return digest.hexdigest()

@@ -45,9 +45,9 @@ class Parts:
         """To which rows later parts go back; None where no column says with what prompts begin."""
         return None
 
-    def column(self, name: str) -> pl.Series:
-        """A column in full, as it would be in a frame of these rows."""
-        return pl.concat([frame[name] for frame in self.frames()])
+    def column(self, name: str) -> Iterator[pl.Series]:
+        """A column as it would be in a frame of these rows, part by part."""
+        return (frame[name] for frame in self.frames())
 
 
 class OfFrame(Parts):
@@ -60,10 +60,6 @@ class OfFrame(Parts):
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The column `arrival_s`."""
         yield self.frame["arrival_s"].to_numpy()
-
-    def column(self, name: str) -> pl.Series:
-        """A column of it."""
-        return self.frame[name]
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Slices of the frame."""
@@ -127,9 +123,10 @@ class Scanned(Parts):
         names: list[str] = self._lazy.select(named).collect()["class"].to_list()
         return names
 
-    def column(self, name: str) -> pl.Series:
-        """A column in full, as it would be in a frame of these rows."""
-        return self._canonical(self._lazy.select(name).collect(), 0)[name]
+    def column(self, name: str) -> Iterator[pl.Series]:
+        """A column as it would be in a frame of these rows, part by part."""
+        for first in range(0, self.rows, ROWS):
+            yield self._canonical(self._lazy.select(name).slice(first, ROWS).collect(), first)[name]
 
     def frame(self) -> pl.DataFrame:
         """All rows."""
@@ -158,7 +155,7 @@ class Scanned(Parts):
 
     def sha256(self) -> str:
         """That of a frame of these rows, column by column."""
-        return sha256_of((name, self.column(name)) for name in self.columns)
+        return sha256_of(self.rows, self.columns, self.column)
 
     def __repr__(self) -> str:
         """As the call that makes it."""

@@ -1,0 +1,80 @@
+"""Percentiles of more numbers than memory holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from inferq._lazy import NDArray, np
+
+_BITS = 21
+"""A third of the bits of a double without its sign."""
+
+
+def percentiles(
+    parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Sequence[float], *, least: int = 1
+) -> list[float]:
+    """The linear percentiles of numbers that come in parts: those of numpy for all at once, bit for bit.
+
+    Numbers that are not negative are in the order of their bits. Each time that the parts are gone through,
+    a third of the bits is settled of the numbers that are looked for; memory is that of a part. Numbers that
+    are one part are left to numpy.
+
+    Args:
+        parts: goes through the parts, each time from the first on; no number is negative or NaN.
+        percents: from 0 to 100.
+        least: of fewer numbers there are no percentiles.
+
+    Returns:
+        One for each of `percents`, NaN where there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from inferq.results.percentiles import percentiles
+        >>> percentiles(lambda: iter([np.array([4.0, 1.0]), np.array([2.0])]), [50, 75])
+        [2.0, 3.0]
+    """
+    each = parts()
+    first, is_all = next(each, np.empty(0)), next(each, None) is None
+    if is_all:
+        return np.percentile(first, percents).tolist() if first.size >= least else [math.nan] * len(percents)
+    counts = _counts(parts, [0], 2 * _BITS)
+    rows = int(counts[0].sum())
+    if rows < least:
+        return [math.nan] * len(percents)
+    places = [(rows - 1) * (percent / 100) for percent in percents]
+    lower = [math.floor(place) for place in places]
+    upper = [min(place + 1, rows - 1) for place in lower]
+    wanted = {*lower, *upper}
+    begins, before = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
+    """With which bits the number at a place begins, and how many numbers are below all that begin so."""
+    for shift in (2 * _BITS, _BITS, 0):
+        counts = counts if shift == 2 * _BITS else _counts(parts, {*begins.values()}, shift)
+        for place in wanted:
+            reached = np.cumsum(counts[begins[place]])
+            at = int(np.searchsorted(reached, place - before[place], side="right"))
+            before[place] += int(reached[at - 1]) if at else 0
+            begins[place] = begins[place] << _BITS | at
+    at_place = {place: float(np.int64(bits).view(np.float64)) for place, bits in begins.items()}
+    return [
+        _between(at_place[low], at_place[high], place - low)
+        for low, high, place in zip(lower, upper, places, strict=True)
+    ]
+
+
+def _counts(
+    parts: Callable[[], Iterator[NDArray[np.float64]]], begins: Iterable[int], shift: int
+) -> dict[int, NDArray[np.int64]]:
+    """How many numbers begin with given bits, by the bits that follow, the last of which is at `shift`."""
+    counts = {begin: np.zeros(1 << _BITS, np.int64) for begin in begins}
+    for part in parts():
+        bits = (part + 0.0).view(np.int64) >> shift  # a zero has no sign
+        for begin, count in counts.items():
+            np.add.at(count, bits[bits >> _BITS == begin] & ((1 << _BITS) - 1), 1)
+    return counts
+
+
+def _between(lower: float, upper: float, share: float) -> float:
+    """So much of the way between two neighbours, rounded as numpy does."""
+    way = upper - lower
+    return lower + way * share if share < 0.5 else upper - way * (1 - share)
