@@ -43,7 +43,7 @@ use stretch::Stretch;
 pub(crate) use ahead::InFlight;
 pub(crate) use batch::Chunk;
 pub(crate) use drafts::Drafts;
-pub(crate) use features::{Features, Full, Plain};
+pub(crate) use features::{Features, Full, Plain, PlainGroups};
 pub(crate) use groups::Groups;
 pub(crate) use state::State;
 
@@ -179,6 +179,7 @@ impl Replica {
                 requests: Requests::new(engine.first_token),
                 is_plain: has_little && ahead.is_none(),
                 is_plain_ahead: has_little && ahead.is_some(),
+                is_plain_groups: false,
                 standing: 0,
                 further_growth: 0,
                 is_resting: false,
@@ -296,12 +297,16 @@ impl Replica {
     #[inline(always)]
     pub(crate) fn form_here(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
-        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_fully(now, drain) }
+        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_rarer(now, drain) }
     }
 
     #[inline(never)]
-    fn form_fully(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        self.form_with::<Full>(now, drain)
+    fn form_rarer(&mut self, now: Instant, drain: bool) -> Result<bool> {
+        if self.state.is_plain_groups {
+            self.form_with::<PlainGroups>(now, drain)
+        } else {
+            self.form_with::<Full>(now, drain)
+        }
     }
 
     #[inline(always)]
@@ -320,7 +325,7 @@ impl Replica {
                 return Ok(false);
             }
         }
-        if F::ANY || self.state.is_plain {
+        if self.state.has_no_more_than::<F>() {
             self.run::<F>(now)?;
         } else {
             // The plan brought a group more, or a swap.

@@ -1,7 +1,7 @@
 //! The end of a stretch: what its iterations have done.
 
 use super::batch::Chunk;
-use super::features::{Features, Full, Plain, PlainAhead};
+use super::features::{Features, Full, Plain, PlainAhead, PlainGroups};
 use super::late::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
@@ -32,7 +32,13 @@ impl Replica {
 
     #[inline(never)]
     fn settle_rarer(&mut self, results: &mut Recorder) -> Result<()> {
-        if self.state.is_plain_ahead { self.settle_with::<PlainAhead>(results) } else { self.settle_fully(results) }
+        if self.state.is_plain_ahead {
+            self.settle_with::<PlainAhead>(results)
+        } else if self.state.is_plain_groups {
+            self.settle_with::<PlainGroups>(results)
+        } else {
+            self.settle_fully(results)
+        }
     }
 
     #[inline(never)]
@@ -65,8 +71,8 @@ impl Replica {
             self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {
-            if F::ANY && self.state.groups.only().is_none() {
-                self.settle_groups(results)?;
+            if F::GROUPS && self.state.groups.only().is_none() {
+                self.settle_groups::<F>(results)?;
             } else {
                 self.settle_decodes::<F>(0, results)?;
             }
@@ -98,10 +104,10 @@ impl Replica {
     }
 
     #[inline(never)]
-    fn settle_groups(&mut self, results: &mut Recorder) -> Result<()> {
+    fn settle_groups<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         for group in 0..self.state.groups.len() {
             if self.state.groups[group].active() > 0 {
-                self.settle_decodes::<Full>(group, results)?;
+                self.settle_decodes::<F>(group, results)?;
             }
         }
         Ok(())
@@ -143,7 +149,7 @@ impl Replica {
         let decodes = &mut state.groups[group];
         let before = decodes.next_growth();
         decodes.advance::<F>(count);
-        if F::ANY && group > 0 {
+        if F::GROUPS && group > 0 {
             state.further_growth = state.further_growth - before + decodes.next_growth();
         }
         state.requests.ticks[group] = tick + count;

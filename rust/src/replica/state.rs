@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) is_plain: bool,
     /// Has it none of them but that batches are planned ahead?
     pub(crate) is_plain_ahead: bool,
+    /// Has it none of them but several groups of standing decodes?
+    pub(crate) is_plain_groups: bool,
     pub(crate) requests: Requests,
     pub(crate) blocks: KvBlocks,
     /// Those of the timing model.
@@ -98,7 +100,13 @@ pub(crate) struct State {
 impl State {
     /// From now on the run has some feature that few runs have.
     pub(crate) fn needs_all_features(&mut self) {
-        (self.is_plain, self.is_plain_ahead) = (false, false);
+        (self.is_plain, self.is_plain_ahead, self.is_plain_groups) = (false, false, false);
+    }
+
+    /// Has the run no feature beyond these?
+    #[inline(always)]
+    pub(crate) fn has_no_more_than<F: Features>(&self) -> bool {
+        F::ANY || if F::GROUPS { self.is_plain_groups } else { self.is_plain }
     }
 
     /// A request with this prompt joins the queue.
@@ -156,7 +164,7 @@ impl State {
     #[inline(always)]
     pub(crate) fn until_due_and_growth<F: Features>(&self) -> (u64, u64) {
         let first = self.until_due_and_growth_of(0);
-        if !F::ANY {
+        if !F::GROUPS {
             return first;
         }
         (1..self.groups.len())
@@ -175,7 +183,9 @@ impl State {
 
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
+        let is_plain = self.is_plain || self.is_plain_groups;
         self.needs_all_features();
+        self.is_plain_groups = is_plain;
         let measured = self.groups[0].measured.of_none();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
@@ -225,7 +235,7 @@ impl State {
             _ if F::AHEAD => self.dropped_alone()?,
             _ => return None,
         };
-        let context = if F::ANY && self.groups.only().is_none() {
+        let context = if F::GROUPS && self.groups.only().is_none() {
             self.context_of_groups()
         } else if self.groups[0].rests {
             0
@@ -342,7 +352,7 @@ impl State {
     /// it go then.
     #[inline(always)]
     pub(crate) fn leave_ended<F: Features>(&mut self, place: Place) {
-        let group = if F::ANY { self.requests.at(place).group as usize } else { 0 };
+        let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
         let due = &mut self.groups[group].due;
         if due.holds(place) {
             due.remove(place);
@@ -353,7 +363,7 @@ impl State {
     /// The same for a member whose time has come: the wheel has let it go already.
     #[inline(always)]
     pub(crate) fn left_decodes<F: Features>(&mut self, place: Place) {
-        let group = if F::ANY { self.requests.at(place).group as usize } else { 0 };
+        let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
         let tick = self.requests.ticks[group];
         let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[group];
