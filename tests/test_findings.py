@@ -438,4 +438,3 @@ def test_percentiles_of_parts_are_those_of_numpy(cut: list[list[float]]) -> None
         assert np.array_equal(
             told, np.percentile(whole, percents) if whole.size else [np.nan] * 6, equal_nan=True
         )
-    assert np.isnan(percentiles(lambda: iter(each), [50], least=whole.size + 1)).all()

@@ -78,6 +78,7 @@ def stopped(out: Path, requests: int = 5000, rate: float = 50.0, seed: int = 0) 
 
     def take(self: store.Store, columns: Any) -> None:
         taken(self, columns)
+        self.wait()
         stop(0, 0)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Enough):
@@ -138,6 +139,10 @@ def test_a_rerun_keeps_what_is_there_and_says_so(small: None, tmp_path: Path) ->
         for part in told(tmp_path / "out")["parts"]
     }
     (tmp_path / "out" / "requests" / ".part-00003.parquet.1-0.part").write_bytes(b"half a file")
+    before = told(tmp_path / "out")
+    del before["sha256"]
+    before["parts"][0]["sha256"] = "a" * 64  # a hash of its rows, as it was at first
+    (tmp_path / "out" / "manifest.json").write_text(store.manifest_text(before))
     says = (
         "holds this very run, which was stopped after 3,000 of 5,000 requests: they stay, and it is run again"
     )

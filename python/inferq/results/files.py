@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import itertools
 import json
@@ -115,10 +116,10 @@ def write_text(path: Path, text: str) -> None:
         text_into(part, text)
 
 
-def write_frame(path: Path, frame: pl.DataFrame, **options: Any) -> None:
+def write_frame(path: Path, frame: pl.DataFrame, **options: Any) -> dict[str, Any]:
     """Write a frame as Parquet, whole or not at all; see `frame_into`."""
     with replacing(path) as part:
-        frame_into(part, frame, **options)
+        return frame_into(part, frame, **options)
 
 
 def text_into(part: Path, text: str) -> None:
@@ -126,8 +127,11 @@ def text_into(part: Path, text: str) -> None:
     part.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> None:
+def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> dict[str, Any]:
     """Write a frame as Parquet under the name that `replacing` gives.
+
+    Returns:
+        The `bytes` of what was written, and its `sha256`.
 
     Raises:
         OSError: it cannot be written, also where polars calls that otherwise.
@@ -141,6 +145,7 @@ def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> None:
         number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
         what = str(cause) if number == errno.EIO else os.strerror(number)
         raise OSError(number, f"{what}; what was written before stays", str(part)) from error
+    return {"bytes": noted.bytes, "sha256": noted.digest.hexdigest()}
 
 
 def write_table(path: Path, frame: pl.DataFrame) -> None:
@@ -158,20 +163,26 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
 
 
 class _Noted(io.RawIOBase):
-    """A file that remembers what went wrong: polars says it in words of its own."""
+    """A file that knows what was written to it, and what went wrong: polars says it in words of its own."""
 
     file: IO[bytes]
     error: OSError | None = None
+
+    def __init__(self) -> None:
+        self.bytes, self.digest = 0, hashlib.sha256()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         try:
-            return self.file.write(data)
+            written = self.file.write(data)
         except OSError as error:
             self.error = error
             raise
+        self.bytes += written
+        self.digest.update(data)
+        return written
 
     def flush(self) -> None:
         pass

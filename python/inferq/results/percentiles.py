@@ -11,9 +11,7 @@ _BITS = 21
 """A third of the bits of a double without its sign."""
 
 
-def percentiles(
-    parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Sequence[float], *, least: int = 1
-) -> list[float]:
+def percentiles(parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Sequence[float]) -> list[float]:
     """The linear percentiles of numbers that come in parts: those of numpy for all at once, bit for bit.
 
     Numbers that are not negative are in the order of their bits. Each time that the parts are gone through,
@@ -23,10 +21,9 @@ def percentiles(
     Args:
         parts: goes through the parts, each time from the first on; no number is negative or NaN.
         percents: from 0 to 100.
-        least: of fewer numbers there are no percentiles.
 
     Returns:
-        One for each of `percents`, NaN where there is none.
+        One for each of `percents`; NaN where there is no number.
 
     Example:
         >>> import numpy as np
@@ -36,11 +33,10 @@ def percentiles(
     """
     each = parts()
     first, is_all = next(each, np.empty(0)), next(each, None) is None
-    if is_all:
-        return np.percentile(first, percents).tolist() if first.size >= least else [math.nan] * len(percents)
-    counts = _counts(parts, [0], 2 * _BITS)
-    rows = int(counts[0].sum())
-    if rows < least:
+    if is_all and first.size:
+        return [float(value) for value in np.percentile(first, percents)]
+    rows = sum(part.size for part in parts())
+    if not rows:
         return [math.nan] * len(percents)
     places = [(rows - 1) * (percent / 100) for percent in percents]
     lower = [math.floor(place) for place in places]
@@ -49,7 +45,7 @@ def percentiles(
     begins, before = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
     """With which bits the number at a place begins, and how many numbers are below all that begin so."""
     for shift in (2 * _BITS, _BITS, 0):
-        counts = counts if shift == 2 * _BITS else _counts(parts, {*begins.values()}, shift)
+        counts = _counts(parts, {*begins.values()}, shift)
         for place in wanted:
             reached = np.cumsum(counts[begins[place]])
             at = int(np.searchsorted(reached, place - before[place], side="right"))

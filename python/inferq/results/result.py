@@ -610,8 +610,7 @@ class Result:
             files = {}
             for name, frame in frames.items():
                 part = parts(name)
-                frame_into(part, frame)
-                files[name] = store.about(part)
+                files[name] = frame_into(part, frame)
             for name, text in texts.items():
                 part = parts(name)
                 text_into(part, text)

@@ -8,10 +8,11 @@
 
 `Result.write` leaves the same of a run that was in memory, with `requests.parquet` as its only part.
 
-Every file is written under another name, forced to the disk and then given its own, and the manifest names a
-part only once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the
-truth and each part that it names can be read. While a run goes on it holds the directory alone (`.lock`).
-What is read back is held against the bytes and hashes in the manifest, and that against a hash of itself.
+Parts are written on a thread of their own, one at a time, while the run goes on to the next. Every file is
+written under another name, forced to the disk and then given its own, and the manifest names a part only once
+it is there. So whatever ends a run, a crash of the machine included, the manifest tells the truth and each part
+that it names can be read. While a run goes on it holds the directory alone (`.lock`). What is read back is held
+against the bytes and hashes in the manifest, and that against a hash of itself.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from inferq import inputs
-from inferq._lazy import NDArray, np, pl
+from inferq._lazy import np, pl
 from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
@@ -40,7 +42,6 @@ from inferq.results.tables import (
     Columns,
     RunTables,
     StoredColumns,
-    arrays,
     as_frame,
 )
 
@@ -59,6 +60,7 @@ class Store:
         self,
         out: str | os.PathLike[str],
         scenario: str,
+        writer: Executor,
         *,
         rows: int | None = None,
         workload: Path | None = None,
@@ -68,6 +70,7 @@ class Store:
         Args:
             out: the directory.
             scenario: JSON that says what is run.
+            writer: the one thread that writes parts.
             rows: of the workload, where they are known before the run.
             workload: the path of the file that holds it, where it is scanned.
         """
@@ -88,9 +91,10 @@ class Store:
             self._manifest.update(written=earlier["written"], parts=earlier["parts"], files=kept)
         self.statuses = [0] * len(STATUSES)
         """Requests by status, in the order of `STATUSES`."""
-        self._room: dict[str, NDArray[Any]] = {}
-        """The columns of the next part, of which so many rows are there: the same memory for all parts."""
-        self._filled = 0
+        self._writer, self._writing = writer, Future[None]()
+        self._writing.set_result(None)
+        self._frames: list[pl.DataFrame] = []
+        """Rows that wait until there are as many as a part has."""
         self._part = 0
         self.names: Mapping[str, Sequence[str]] = {}
         """What the codes in a column of `requests` stand for."""
@@ -113,70 +117,72 @@ class Store:
         rows: int | None = None,
         workload: Path | None = None,
     ) -> Iterator[Store]:
-        """The directory of a run, held until the run is over; the arguments are those of the class.
+        """The directory of a run, held until the run is over; the other arguments are those of the class.
 
         Raises:
             ConfigError: another process writes into it.
         """
         place = path_of("out", out, "directory")
         place.mkdir(parents=True, exist_ok=True)
-        with held("out", place, place / _LOCK):
-            yield cls(place, scenario, rows=rows, workload=workload)
+        with held("out", place, place / _LOCK), ThreadPoolExecutor(1, "inferq-parts") as writer:
+            yield cls(place, scenario, writer, rows=rows, workload=workload)
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
-        columns = arrays(columns)
+        frame = as_frame(columns, self.names)
         counts = np.bincount(columns["status"], minlength=len(STATUSES)).tolist()
         self.statuses = [before + count for before, count in zip(self.statuses, counts, strict=True)]
-        rows, taken = next(iter(columns.values())).size, 0
-        if not self._room:
-            self._room = {name: np.empty(PART_ROWS, column.dtype) for name, column in columns.items()}
-        while taken < rows:
-            if not self._filled and rows - taken >= PART_ROWS:
-                # A whole part is written from where it stands.
-                self._write({name: column[taken : taken + PART_ROWS] for name, column in columns.items()})
-                taken += PART_ROWS
-                continue
-            end = min(taken + PART_ROWS - self._filled, rows)
-            for name, column in columns.items():
-                self._room[name][self._filled : self._filled + end - taken] = column[taken:end]
-            self._filled += end - taken
-            taken = end
-            if self._filled == PART_ROWS:
-                self._write(self._room)
-                self._filled = 0
+        waiting = sum(one.height for one in self._frames)
+        while waiting + frame.height >= PART_ROWS:
+            self._frames.append(frame.head(PART_ROWS - waiting))
+            frame, waiting = frame.slice(PART_ROWS - waiting), 0
+            self._hand_over()
+        self._frames.append(frame)
 
-    def _write(self, columns: Columns) -> None:
+    def _hand_over(self) -> None:
+        """Let what waits be written as a part, once the part before it is."""
+        part, self._frames = pl.concat(self._frames), []
+        self.wait()
+        self._writing = self._writer.submit(self._write, part)
+
+    def wait(self) -> None:
+        """Wait until what was handed over is on the disk.
+
+        Raises:
+            ConfigError, OSError: it could not be written.
+        """
+        self._writing.result()
+
+    def _write(self, frame: pl.DataFrame) -> None:
         """Write a part, or find that an earlier run of this scenario has written the same."""
-        number, rows = self._part, int(next(iter(columns.values())).size)
-        self._part += 1
-        file = f"requests/part-{number:05}.parquet"
-        digest = hashlib.sha256()
-        for name, column in columns.items():
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(column).data)
-        first = number * PART_ROWS
-        part = {"file": file, "first": first, "rows": rows, "sha256": digest.hexdigest()}
-        parts = self._manifest["parts"]
+        number, self._part = self._part, self._part + 1
+        file, parts = f"requests/part-{number:05}.parquet", self._manifest["parts"]
         if number < len(parts):
-            if parts[number] != part:
+            there = pl.read_parquet(self.place / file)
+            if there.schema != frame.schema or not there.equals(frame):
                 raise ConfigError(
                     "out",
                     f"{self.place / file} holds other rows than this run gives: what runs is not what "
                     "ran there (has a policy written in Python changed?); take another directory",
                 )
             return
-        self.frame(file, as_frame(columns, self.names))
+        about = self._write_frame(file, frame)
+        part = {"file": file, "first": number * PART_ROWS, "rows": frame.height, "sha256": about["sha256"]}
         parts.append(part)
-        self._manifest["written"] += rows
+        self._manifest["written"] += frame.height
         self._write_manifest()
 
     def frame(self, file: str, frame: pl.DataFrame) -> None:
+        """Write a frame beside the parts."""
+        self.wait()
+        self._write_frame(file, frame)
+
+    def _write_frame(self, file: str, frame: pl.DataFrame) -> dict[str, Any]:
         """Write a frame; row groups are small enough to be read one by one."""
-        write_frame(
+        about = self._manifest["files"][file] = write_frame(
             self.place / file, frame, compression="zstd", compression_level=1, row_group_size=_GROUP_ROWS
         )
-        self._note(file)
+        return about
 
     def finish(self, tables: RunTables, more: Callable[[Columns], list[str]]) -> None:
         """Write what is left of the rows and everything else, and say that the run is over.
@@ -185,9 +191,9 @@ class Store:
             tables: of the run.
             more: the findings that the rows of `requests` give.
         """
-        if self._filled or not self._part:
-            self._write({name: column[: self._filled] for name, column in self._room.items()})
-        self._room = {}
+        if any(one.height for one in self._frames) or not self._part:
+            self._hand_over()
+        self.wait()
         for name in FRAMES:
             if tables.has(name):
                 self.frame(f"{name}.parquet", tables.frame(name))
@@ -207,10 +213,6 @@ class Store:
 
     def _text(self, file: str, text: str) -> None:
         write_text(self.place / file, text)
-        self._note(file)
-
-    def _note(self, file: str) -> None:
-        """Let the manifest know a file that is there."""
         self._manifest["files"][file] = about(self.place / file)
 
     def _write_manifest(self) -> None:
@@ -235,7 +237,7 @@ def totals_of(tables: RunTables, statuses: Sequence[int]) -> dict[str, Any]:
 
 
 def about(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file that is there."""
+    """What the manifest says of a file that is there, as `frame_into` of one that it writes."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
 
 

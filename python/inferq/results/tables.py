@@ -325,11 +325,6 @@ def in_parts(columns: Columns, names: Sequence[str]) -> Iterator[tuple[NDArray[A
         yield tuple(column[first : first + PART_ROWS] for column in whole)
 
 
-def arrays(columns: Columns) -> dict[str, NDArray[Any]]:
-    """All columns, made together where that is faster."""
-    return {name: values for name, (values, _) in _whole(columns).items()}
-
-
 def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     """A frame on the memory of numpy columns; codes get their names, and NaN is null.
 

@@ -32,7 +32,13 @@ def found(run: Run) -> Iterator[str]:
     for name, waited, side in (("ttft", "queue_s", "prefill"), ("handoff", "handoff_s", "decode")):
         if f"{name}_s" not in run.requests:
             continue
-        p50, p99 = percentiles(partial(_kept, run, f"{name}_s"), [50, 99], least=LEAST_REQUESTS)
+        kept = partial(_kept, run, f"{name}_s")
+        rows = late = 0
+        for took in kept():
+            rows, late = rows + took.size, late + int((took >= _LONG_WAIT_S).sum())
+        if rows < LEAST_REQUESTS or 100 * late < rows - 1:  # then their 99th percentile is below
+            continue
+        p50, p99 = percentiles(kept, [50, 99])
         if p99 >= max(_LONG_WAIT_S, _LONG_TAIL * p50):
             slow = _slow(run, f"{name}_s", waited, max(_LONG_WAIT_S, _LONG_TAIL / 2 * p50))
             told = f"tail: {name} p99 is {seconds(p99)} beside a p50 of {seconds(p50)}"

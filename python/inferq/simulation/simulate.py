@@ -348,7 +348,7 @@ def _streamed(
             )
 
         store.finish(tables, more)
-        return StoredResult.opened(out)
+        return StoredResult.opened(out, is_known=True)
 
 
 def _part_by_part(
