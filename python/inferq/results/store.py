@@ -10,9 +10,9 @@
 
 Parts are written on a thread of their own, one at a time, while the run goes on to the next. Every file is
 written under another name, forced to the disk and then given its own, and the manifest names a part only
-once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the truth and each
-part that it names can be read. While a run goes on it holds the directory alone (`.lock`). What is read back
-is held against the bytes and hashes in the manifest, and that against a hash of itself.
+once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the truth and
+each part that it names can be read. While a run goes on it holds the directory alone (`.lock`). What is
+read back is held against the bytes and hashes in the manifest, and that against a hash of itself.
 """
 
 from __future__ import annotations
