@@ -112,6 +112,12 @@ impl Plan<'_> {
         self.drain
     }
 
+    /// Is nothing more to come but what other replicas do, which are asked again when the batch of each is over?
+    #[inline]
+    pub(crate) fn drains_in_turn(&self) -> bool {
+        self.drain && !self.state.drains_alone
+    }
+
     /// The requests that the replica holds.
     #[inline]
     pub fn requests(&self) -> &Requests {

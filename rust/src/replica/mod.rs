@@ -183,6 +183,7 @@ impl Replica {
                 standing: 0,
                 further_growth: 0,
                 is_resting: false,
+                drains_alone: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,
                 moduli,
@@ -241,6 +242,11 @@ impl Replica {
     /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
     pub(crate) fn count_waiting_blocks(&mut self) {
         self.state.waiting_blocks = Some(0);
+    }
+
+    /// When it is asked once more because nothing else is left to happen: is no request at any other replica?
+    pub(crate) fn drains_alone(&mut self, is_alone: bool) {
+        self.state.drains_alone = is_alone;
     }
 
     /// The iterations under way.

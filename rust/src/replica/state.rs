@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) further_growth: u64,
     /// May a group sit the batch out?
     pub(crate) is_resting: bool,
+    /// If nothing is left to happen, is no request at any other replica?
+    pub(crate) drains_alone: bool,
     pub(crate) limits: Limits,
     pub(crate) caches_in_row_order: bool,
     pub(crate) batch: Batch,

@@ -168,6 +168,9 @@ impl NestedWaitScheduler {
     /// A request that has done the last stage of its segment pauses at the entry of the next one.
     fn leave_segments(&mut self, plan: &mut Plan) -> Result<()> {
         let run = plan.iterations() - self.counted;
+        if run == 0 {
+            return Ok(());
+        }
         self.counted = plan.iterations();
         for at in 0..self.segments.len() {
             if !self.segments[at].takes_part {
@@ -215,9 +218,10 @@ impl NestedWaitScheduler {
                 if !takes_part {
                     continue;
                 }
-                for place in segment.ready.drain(..) {
-                    plan.decode(place)?;
+                for index in 0..segment.ready.len() {
+                    plan.decode(segment.ready[index])?;
                 }
+                segment.ready.clear();
                 // Those that enter the first segment are admitted.
                 let most = if index == 0 { 0 } else { segment.threshold };
                 for _ in 0..most {
@@ -281,7 +285,7 @@ impl Scheduler for NestedWaitScheduler {
         while let Some(victim) = self.seniority.send_back_if_short(plan)? {
             self.await_again(victim);
         }
-        if plan.has_preempted() || self.admit(plan)? || enters || plan.drain() {
+        if plan.has_preempted() || self.admit(plan)? || enters || plan.drains_in_turn() {
             return Ok(());
         }
         // A request that finds no room now finds none while no request leaves; entries change with arrivals and with

@@ -128,15 +128,21 @@ impl Scheduler for WaitScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        let mut is_any_eligible = false;
         for (code, of_type) in self.types.iter_mut().enumerate() {
             of_type.is_eligible = plan.drain() || of_type.queue.len() as u64 >= of_type.threshold;
             plan.select_group(code);
             plan.rest_decodes(!of_type.is_eligible);
             if of_type.is_eligible {
-                for place in of_type.ready.drain(..) {
-                    plan.decode(place)?;
+                is_any_eligible = true;
+                for index in 0..of_type.ready.len() {
+                    plan.decode(of_type.ready[index])?;
                 }
+                of_type.ready.clear();
             }
+        }
+        if !is_any_eligible {
+            return Ok(());
         }
         while let Some(victim) = self.seniority.send_back_if_short(plan)? {
             self.await_again(victim, plan.requests());
@@ -153,9 +159,9 @@ impl Scheduler for WaitScheduler {
                 admits = true;
             }
         }
-        if !admits && !plan.drain() {
+        if !admits && !plan.drains_in_turn() {
             // A request that finds no room now finds none while no request leaves, and only an arrival makes another
-            // type eligible.
+            // type eligible, or all are.
             plan.hold(Hold::UNTIL_ARRIVAL);
         }
         Ok(())
@@ -177,9 +183,14 @@ impl Seniority {
 
     /// If the decodes that take part lack blocks, the latest admitted of all, whether it takes part or not, loses its
     /// context.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
-        let Some(latest) = self.admitted.last().filter(|_| plan.lacks_blocks()) else { return Ok(None) };
+        if plan.lacks_blocks() { self.send_back(plan) } else { Ok(None) }
+    }
+
+    #[inline(never)]
+    fn send_back(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
+        let Some(latest) = self.admitted.last() else { return Ok(None) };
         plan.preempt(latest, Preemption::Recompute)?;
         self.admitted.remove(latest);
         Ok(Some(latest))
@@ -190,9 +201,9 @@ impl Seniority {
     pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Place>> {
         let Some(place) = queue.first() else { return Ok(None) };
         plan.look_up(place);
-        let requests = plan.requests();
-        let (room, reserved, owed) =
-            (requests.until_next_token(place), requests.next_context(place), requests.owed(place));
+        let request = plan.requests().at(place);
+        let owed = request.owed();
+        let (room, reserved) = (plan.requests().until_next_token(place), request.context_held() + owed);
         if !plan.try_admit(place, room, 0, reserved, owed)? {
             return Ok(None);
         }
