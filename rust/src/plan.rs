@@ -299,12 +299,10 @@ impl Plan<'_> {
         if group.rests == rest {
             return;
         }
-        let (members, growth) = (group.active(), group.next_growth());
+        self.state.standing -= group.active();
         group.rests = rest;
-        self.state.standing = self.state.standing - members + group.active();
-        if self.group > 0 {
-            self.state.further_growth = self.state.further_growth - growth + group.next_growth();
-        }
+        self.state.standing += group.active();
+        self.state.further_growth.take();
         self.state.is_resting |= rest;
     }
 

@@ -98,12 +98,6 @@ impl Residues {
         self.counts[self.next]
     }
 
-    /// Those of them that a member takes that is `context` tokens long now: one or none.
-    #[inline]
-    pub(crate) fn next_growth_of(&self, context: u64) -> u64 {
-        u64::from(self.place(context) == self.next)
-    }
-
     /// No more blocks than this are taken by the next `ticks` ticks.
     #[inline]
     pub(crate) fn growth_at_most(&self, ticks: u64) -> u64 {
@@ -167,8 +161,6 @@ mod tests {
                 .sum();
             prop_assert_eq!(residues.growth(ticks), expected);
             prop_assert_eq!(residues.growth(1), residues.next_growth());
-            let of_each = contexts.iter().map(|context| residues.next_growth_of(context + before));
-            prop_assert_eq!(of_each.sum::<u64>(), residues.next_growth());
             prop_assert!(residues.growth(ticks) <= residues.growth_at_most(ticks));
             if residues.quiet_ticks() < u64::MAX {
                 let quiet = residues.quiet_ticks();

@@ -18,7 +18,7 @@ impl Plan<'_> {
     pub(crate) fn rest_all(&mut self) {
         self.state.groups.iter_mut().for_each(|group| group.rests = true);
         self.state.standing = 0;
-        self.state.further_growth = 0;
+        self.state.further_growth.take();
         self.state.is_resting = true;
     }
 

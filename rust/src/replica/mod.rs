@@ -23,6 +23,8 @@ mod drafts;
 mod read;
 mod cache_at;
 
+use std::cell::Cell;
+
 use crate::clock::{Instant, Span};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
@@ -181,7 +183,7 @@ impl Replica {
                 is_plain_ahead: has_little && ahead.is_some(),
                 is_plain_groups: false,
                 standing: 0,
-                further_growth: 0,
+                further_growth: Cell::default(),
                 is_resting: false,
                 drains_alone: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),

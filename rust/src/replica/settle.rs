@@ -147,10 +147,9 @@ impl Replica {
             state.take_further_growth::<F>(group, count);
         }
         let decodes = &mut state.groups[group];
-        let before = decodes.next_growth();
         decodes.advance::<F>(count);
-        if F::GROUPS && group > 0 {
-            state.further_growth = state.further_growth - before + decodes.next_growth();
+        if F::GROUPS {
+            state.further_growth.take();
         }
         state.requests.ticks[group] = tick + count;
         let (requests, ending, due) = (&state.requests, &mut self.ending, &mut self.due);
@@ -446,12 +445,9 @@ impl State {
         let tick = self.requests.tick(self.requests.at(place));
         let request = self.requests.at_mut(place);
         request.grows = true;
-        let group = request.group as usize;
-        let decodes = &mut self.groups[group];
+        let decodes = &mut self.groups[request.group as usize];
         decodes.growth.join(context);
-        if group > 0 {
-            self.further_growth += decodes.next_growth_of(context);
-        }
+        self.further_growth.take();
         decodes.due.insert(place, tick + left);
     }
 }

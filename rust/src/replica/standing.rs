@@ -76,12 +76,6 @@ impl Decodes {
         if self.rests { 0 } else { self.growth.next_growth() }
     }
 
-    /// Those of them that a member takes that grows and is `context` tokens long now.
-    #[inline]
-    pub(crate) fn next_growth_of(&self, context: u64) -> u64 {
-        if self.rests { 0 } else { self.growth.next_growth_of(context) }
-    }
-
     /// Adds the members that take part to the shape of the batch.
     #[inline]
     pub(crate) fn add_to(&self, shape: &mut Shape, tick: u64) {

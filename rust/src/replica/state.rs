@@ -2,6 +2,8 @@
 //!
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
+use std::cell::Cell;
+
 use super::batch::{Batch, Chunk};
 use super::features::{Features, Full};
 use super::groups::Groups;
@@ -51,9 +53,9 @@ pub(crate) struct State {
     pub(crate) groups: Groups<Decodes>,
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
-    /// Blocks that all groups but the first take when the batch is formed. A plan may ask for each class that waits, and
-    /// there may be a group for each class: it moves with them.
-    pub(crate) further_growth: u64,
+    /// Blocks that all groups but the first take when the batch is formed, if that was asked since one of them changed. A plan
+    /// may ask for each class that waits, and there may be a group for each class.
+    pub(crate) further_growth: Cell<Option<u64>>,
     /// May a group sit the batch out?
     pub(crate) is_resting: bool,
     /// If nothing is left to happen, is no request at any other replica?
@@ -144,13 +146,17 @@ impl State {
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
-        debug_assert_eq!(self.further_growth, self.growth_of_further_groups(), "it moves with each change of a group");
-        self.groups[0].next_growth() + self.further_growth
+        let first = self.groups[0].next_growth();
+        if self.groups.only().is_some() { first } else { first + self.growth_of_further_groups() }
     }
 
-    /// The sum that `further_growth` is.
+    #[inline(never)]
     fn growth_of_further_groups(&self) -> u64 {
-        self.groups.iter().skip(1).map(Decodes::next_growth).sum()
+        let sum = || self.groups.iter().skip(1).map(Decodes::next_growth).sum();
+        let growth = self.further_growth.get().unwrap_or_else(sum);
+        debug_assert_eq!(growth, sum(), "no group has changed since that was asked");
+        self.further_growth.set(Some(growth));
+        growth
     }
 
     /// No more blocks than this are taken by the standing decodes in `count` iterations of the batch.
@@ -199,7 +205,7 @@ impl State {
         if std::mem::take(&mut self.is_resting) {
             self.groups.iter_mut().for_each(|group| group.rests = false);
             self.standing = self.groups.iter().map(|group| group.count).sum();
-            self.further_growth = self.growth_of_further_groups();
+            self.further_growth.take();
         }
     }
 
@@ -323,9 +329,6 @@ impl State {
         request.grows = request.blocks == self.blocks.need(context);
         if request.grows {
             decodes.growth.join(context);
-            if group > 0 {
-                self.further_growth += decodes.next_growth_of(context);
-            }
         } else {
             // Blocks taken ahead last for a while; from then on it grows like the others.
             let held = request.blocks * self.blocks.block_tokens();
@@ -341,6 +344,9 @@ impl State {
             decodes.odd.push(place);
         }
         decodes.join(context, tick);
+        if group > 0 {
+            self.further_growth.take();
+        }
         self.standing += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
     }
@@ -384,11 +390,11 @@ impl State {
         if request.grows {
             request.blocks = self.blocks.need(context);
             decodes.growth.leave(context);
-            if group > 0 {
-                self.further_growth -= decodes.next_growth_of(context);
-            }
         }
         decodes.leave::<F>(context, tick);
+        if F::GROUPS {
+            self.further_growth.take();
+        }
         self.standing -= u64::from(!decodes.rests);
         if is_odd {
             self.leave_odd(place, odd);
