@@ -123,10 +123,10 @@ impl KvBlocks {
         self.capacity
     }
 
-    /// Could all blocks together hold so many tokens?
+    /// Tokens that all blocks hold.
     #[inline]
-    pub(crate) fn could_hold(&self, tokens: u64) -> bool {
-        tokens <= self.tokens
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
     }
 
     /// Blocks that a request holds. One that several hold counts once.

@@ -130,6 +130,12 @@ impl Plan<'_> {
         self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + self.state.standing)
     }
 
+    /// Can this iteration load so many tokens beside those that it has?
+    #[inline]
+    pub(crate) fn carries(&self, tokens: u64) -> bool {
+        self.state.batch.chunk_tokens + self.state.standing + tokens <= self.state.limits.token_budget
+    }
+
     /// Requests that can still be admitted.
     #[inline]
     pub fn seats_left(&self) -> u64 {
@@ -250,7 +256,11 @@ impl Plan<'_> {
     /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
     #[inline(always)]
     pub(crate) fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
-        let blocks = self.state.blocks_to_admit(place, tokens);
+        self.finds_room(self.state.blocks_to_admit(place, tokens), spare)
+    }
+
+    #[inline(always)]
+    fn finds_room(&mut self, blocks: u64, spare: u64) -> bool {
         let fits =
             self.state.has_free(blocks.saturating_add(spare)) || (self.cache_is_empty() && self.state.has_free(blocks));
         if self.seats_left() == 0 {
@@ -373,7 +383,8 @@ impl Plan<'_> {
         let request = self.state.requests.at(place);
         let (context, owed, is_waiting) =
             (u64::from(request.computed), request.owed(), request.phase == Phase::Waiting);
-        if !self.has_room(place, room, spare) {
+        let blocks_of_room = self.state.blocks_to_admit(place, room);
+        if !self.finds_room(blocks_of_room, spare) {
             return Ok(false);
         }
         let state = &mut *self.state;
@@ -388,7 +399,7 @@ impl Plan<'_> {
             self.admit_then_chunk(place, reserved, tokens)?;
             return Ok(true);
         }
-        let blocks = state.blocks.need(reserved);
+        let blocks = if reserved == room { blocks_of_room } else { state.blocks.need(reserved) };
         debug_assert!(state.has_free(blocks) && state.running < state.limits.max_seqs, "it has room");
         let is_decode = owed == 1 && state.requests.is_priced_as_decode(place);
         state.last_row += 1;

@@ -30,33 +30,45 @@ impl Replica {
         content: &[Segment],
         results: &mut Recorder,
     ) -> Result<Option<Place>> {
-        if self.is_too_long(arrival) {
-            return self.arrive_cut(arrival, content, results);
+        if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > self.surely_fits {
+            return self.arrive_long(arrival, content, results);
         }
-        if let Some(reason) = self.refuses_in_length(arrival) {
+        if let Some(reason) = self.scheduler.refuses(arrival, &self.state.blocks) {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
         self.take_in(arrival, content).map(Some)
     }
 
-    /// Its output ends with the longest length.
-    #[cold]
+    /// The same for one that may be too long. Then its output ends with the longest length.
     #[inline(never)]
-    fn arrive_cut(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
-        if let Some(reason) = self.refuses_too_long(arrival) {
+    fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
-        let shorter = self.cut_to_length(arrival);
-        results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
-        self.take_in(&shorter, content).map(Some)
+        let mut arrival = *arrival;
+        if self.is_too_long(&arrival) {
+            let shorter = self.cut_to_length(&arrival);
+            results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
+            arrival = shorter;
+        }
+        self.take_in(&arrival, content).map(Some)
     }
 
     #[inline(always)]
     fn take_in(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
+        if self.notes_more {
+            self.note_more(place, content, arrival);
+        }
+        self.queue(place, arrival.prompt_tokens, arrival.at)?;
+        Ok(place)
+    }
+
+    #[inline(never)]
+    fn note_more(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         self.state.blocks.open(place, content, arrival);
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, Drafting::default());
@@ -64,8 +76,6 @@ impl Replica {
         if self.keeps_prefixes {
             self.keep_prefix(place, content);
         }
-        self.queue(place, arrival.prompt_tokens, arrival.at)?;
-        Ok(place)
     }
 
     #[inline(never)]
@@ -117,6 +127,7 @@ impl Replica {
     /// It may die: what its requests begin with is kept, so that they can be sent elsewhere.
     pub(crate) fn may_die(&mut self) {
         self.keeps_prefixes = !self.state.blocks.has_cache();
+        self.notes_more = true;
     }
 
     /// It stands in the place of another one and goes on with its counts.

@@ -62,6 +62,8 @@ pub(crate) struct Replica {
     host: Option<HostTime>,
     /// Tokens of the longest request.
     max_model_len: u32,
+    /// Prompt and output of so many tokens are neither too long nor too large for the cache.
+    surely_fits: u64,
     state: State,
     /// The iterations under way, or, while the replica is idle, those that ran last.
     stretch: Stretch,
@@ -76,6 +78,8 @@ pub(crate) struct Replica {
     /// With what prompts begin, by place: of requests that may go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
     keeps_prefixes: bool,
+    /// Is more noted of a request that comes: its content, for a cache or another replica, or how it stands with its drafts?
+    notes_more: bool,
     /// What the workload says of drafts.
     accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
@@ -157,6 +161,10 @@ impl Replica {
         let speculation = engine.scheduler.speculates();
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
+        let notes_more = keeps_prefixes || blocks.has_cache() || speculation.is_some();
+        let longest = blocks.tokens().min(engine.max_model_len.into());
+        // With drafts the last token takes a place too.
+        let surely_fits = if speculation.is_some() { 0 } else { longest };
         let moduli = engine.timing.moduli().to_vec();
         let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
@@ -219,6 +227,7 @@ impl Replica {
             timing: engine.timing,
             host: Some(engine.host).filter(|host| !host.is_nothing()),
             max_model_len: engine.max_model_len,
+            surely_fits,
             stretch: Stretch::default(),
             is_idle: true,
             next: Instant::NEVER,
@@ -228,6 +237,7 @@ impl Replica {
             departures: Vec::new(),
             prefixes: Vec::new(),
             keeps_prefixes,
+            notes_more,
             accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),
@@ -451,9 +461,9 @@ impl Replica {
         }
         state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
-        // A token takes one block at most, so this many are never exceeded.
-        let bound = if count == 1 { state.standing } else { state.growth_at_most(count) };
-        let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
+        let load = state.standing + state.batch.chunk_tokens;
+        // A token takes one block at most, and one of a decode most often none.
+        let is_roomy = load.saturating_mul(count) < free || count > 1 && state.most_more_blocks(count) < free;
         debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
@@ -477,7 +487,7 @@ impl Replica {
             through_arrivals: state.batch.hold.through_arrivals,
             decodes: state.standing,
             growth,
-            load: state.standing + state.batch.chunk_tokens,
+            load,
             is_roomy,
             before_a_request_waits: if state.waiting > 0 { 0 } else { u64::MAX },
         };

@@ -177,19 +177,15 @@ impl Replica {
     }
 
     /// The same for a request that is not too long.
-    #[inline]
-    pub(super) fn refuses_in_length(&self, arrival: &Arrival) -> Option<&'static str> {
-        let longest = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        if (self.state.drafts.is_some() || !self.state.blocks.could_hold(longest))
-            && !self.state.blocks.could_hold(self.longest_context(arrival))
-        {
+    fn refuses_in_length(&self, arrival: &Arrival) -> Option<&'static str> {
+        if self.longest_context(arrival) > self.state.blocks.tokens() {
             return Some("its largest context is larger than the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)
     }
 
     #[cold]
-    pub(super) fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
+    fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
         if arrival.prompt_tokens >= self.max_model_len {
             return Some("its prompt leaves no room for an output within max_model_len");
         }

@@ -120,10 +120,10 @@ impl Decodes {
     }
 
     #[inline]
-    pub(crate) fn join(&mut self, context: u64, tick: u64) {
+    pub(crate) fn join<F: Features>(&mut self, context: u64, tick: u64) {
         self.count += 1;
         self.offset = self.offset.wrapping_add(context).wrapping_sub(tick);
-        if !self.stairs.is_empty() {
+        if F::ANY && !self.stairs.is_empty() {
             self.join_stairs(context);
         }
     }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
-use super::features::{Features, Full};
+use super::features::{Features, Full, Plain};
 use super::groups::Groups;
 use super::standing::Decodes;
 use super::{Drafts, InFlight};
@@ -159,12 +159,16 @@ impl State {
         growth
     }
 
-    /// No more blocks than this are taken by the standing decodes in `count` iterations of the batch.
+    /// No more blocks than this are taken in `count` iterations of the batch.
     #[inline(always)]
-    pub(crate) fn growth_at_most(&self, count: u64) -> u64 {
+    pub(crate) fn most_more_blocks(&self, count: u64) -> u64 {
+        let of_chunks = self.batch.chunk_tokens.saturating_mul(count);
         match self.groups.only() {
-            Some(all) => all.growth.growth_at_most(count),
-            None => self.groups.iter().map(|group| group.growth.growth_at_most(count)).fold(0, u64::saturating_add),
+            Some(all) => all.growth.growth_at_most(count).saturating_add(of_chunks),
+            None => {
+                let growths = self.groups.iter().map(|group| group.growth.growth_at_most(count));
+                growths.fold(of_chunks, u64::saturating_add)
+            }
         }
     }
 
@@ -316,12 +320,20 @@ impl State {
     /// A request begins to decode in every iteration of its group.
     #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
+        if self.is_plain { self.join::<Plain>(place, 0) } else { self.join::<Full>(place, group) }
+    }
+
+    #[inline(always)]
+    fn join<F: Features>(&mut self, place: Place, group: usize) {
         let tick = self.requests.ticks[group];
         let first_token = self.requests.first_token;
         let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[group];
         request.phase = Phase::Decoding;
-        request.group = group as u32;
+        if F::GROUPS {
+            request.group = group as u32;
+            self.further_growth.take();
+        }
         request.joined = tick;
         history.gaps_known = tick;
         let context = u64::from(request.computed);
@@ -338,15 +350,13 @@ impl State {
             decodes.last_end = history.last_token;
         }
         if request.emitted > 0 && history.last_token == decodes.last_end {
-            decodes.measured.add(request.class, u64::from(self.measured.contains(request.id)));
+            let class = if F::ANY { request.class } else { 0 };
+            decodes.measured.add(class, u64::from(self.measured.contains(request.id)));
         } else {
             history.odd = decodes.odd.len() as u32;
             decodes.odd.push(place);
         }
-        decodes.join(context, tick);
-        if group > 0 {
-            self.further_growth.take();
-        }
+        decodes.join::<F>(context, tick);
         self.standing += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
     }
@@ -385,7 +395,8 @@ impl State {
         if !is_odd {
             history.last_token = decodes.last_end;
             history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
-            decodes.measured.take(request.class, u64::from(self.measured.contains(request.id)));
+            let class = if F::ANY { request.class } else { 0 };
+            decodes.measured.take(class, u64::from(self.measured.contains(request.id)));
         }
         if request.grows {
             request.blocks = self.blocks.need(context);

@@ -21,6 +21,9 @@ pub(crate) struct Recorder {
     left: u64,
     /// The high words of all instants in the rows, one over the other.
     high_words: u64,
+    /// Is nothing asked at a leave but what every run asks? No client is far away or takes requests back, none waits for what
+    /// finishes, and arrivals are the workload's.
+    is_simple: bool,
     /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     /// Requests whose next token is the last because their clients took them back.
@@ -90,6 +93,7 @@ impl Recorder {
             sojourn: 0,
             left: 0,
             high_words: 0,
+            is_simple: true,
             finished: None,
             cancelled: BTreeSet::new(),
             taken_back: 0,
@@ -104,6 +108,7 @@ impl Recorder {
     pub(crate) fn behind(&mut self, first: u32, apis: Vec<Span>) {
         self.first_replica = first;
         self.apis = if apis.iter().any(|&api| api != Span::ZERO) { apis } else { Vec::new() };
+        self.is_simple &= self.apis.is_empty();
     }
 
     /// From a client to a replica, by its place in the fleet, and back.
@@ -144,6 +149,7 @@ impl Recorder {
     /// Keeps the arrivals, which are not the workload's.
     pub(crate) fn keep_arrivals(&mut self) {
         self.results.requests.keep_arrivals();
+        self.is_simple = false;
     }
 
     /// Says which replica serves most requests.
@@ -289,7 +295,9 @@ impl Recorder {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
         self.tell_left(arrival.id, Status::Rejected);
         self.high_words |= (arrival.at.0 >> 64) as u64;
-        self.results.requests.reject(arrival.row as usize - self.first_row, replica, arrival.at);
+        let row = arrival.row as usize - self.first_row;
+        self.results.requests.reject(row, replica, arrival.at);
+        self.results.requests.note_arrival(row, arrival.at);
         self.results.totals.by_status[Status::Rejected as usize] += 1;
         self.left += 1;
     }
@@ -316,24 +324,49 @@ impl Recorder {
         let api = self.api(replica.wrapping_sub(self.first_replica) as usize);
         let later = |at: Instant| if at == Instant::NEVER { at } else { Instant(at.0.saturating_add(api.0)) };
         let left = if status == Status::Finished { later(left) } else { left };
-        self.high_words |= if left == Instant::NEVER { 0 } else { (left.0 >> 64) as u64 };
+        self.high_words |= (left.0 >> 64) as u64;
         (later(request.first_token), left)
     }
 
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline(always)]
     pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
+        if self.is_simple {
+            self.write(request, replica, status, left, (request.first_token, left));
+        } else {
+            self.leave_further(request, replica, status, left);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_further(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         if status == Status::Finished && self.finished.is_some() && self.ends_cancelled(request, replica, left) {
             return;
         }
+        let mut at_client = (request.first_token, left);
+        if self.has_api() {
+            at_client = self.at_client(request, replica, status, left);
+        }
+        self.write(request, replica, status, left, at_client);
+        self.results.requests.note_arrival(request.arrival.row as usize - self.first_row, request.arrival.at);
+    }
+
+    /// Writes it for one whose client has its first token and its last at these instants.
+    #[inline(always)]
+    fn write(
+        &mut self,
+        request: &History,
+        replica: u32,
+        status: Status,
+        left: Instant,
+        (first_token, last_token): (Instant, Instant),
+    ) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
         self.high_words |= (left.0 >> 64) as u64;
-        let left = if status == Status::Unfinished { Instant::NEVER } else { left };
+        let last_token = if status == Status::Unfinished { Instant::NEVER } else { last_token };
         let row = request.arrival.row as usize - self.first_row;
-        let (first_token, left) =
-            if self.has_api() { self.at_client(request, replica, status, left) } else { (request.first_token, left) };
-        self.results.requests.leave(row, request, replica, status, first_token, left);
+        self.results.requests.leave(row, request, replica, status, first_token, last_token);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
         if !matches!(status, Status::Finished | Status::Unfinished) {
@@ -341,14 +374,15 @@ impl Recorder {
         }
     }
 
-    /// Clients may take requests back.
-    pub(crate) fn expect_cancels(&mut self) {
+    /// Something waits for requests that finish: others that follow them, or clients that may take them back.
+    pub(crate) fn expect_finishes(&mut self) {
         self.finished.get_or_insert_default();
+        self.is_simple = false;
     }
 
     /// The client of a request takes it back: what ends it is no finish.
     pub(crate) fn cancel(&mut self, id: u32) {
-        self.expect_cancels();
+        self.expect_finishes();
         self.cancelled.insert(id);
     }
 

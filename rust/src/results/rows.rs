@@ -235,12 +235,10 @@ impl RequestRows {
     ) {
         self.write(row, [history.admitted.0, first_token.0, left.0, history.longest_gap.0]);
         self.replicas.set(row, replica, self.rows.len());
-        let is_usual = status == Status::Finished
-            && history.preemptions | history.cached_tokens == 0
-            && history.detour.is_none()
-            && self.arrivals.is_none();
+        let is_usual =
+            status == Status::Finished && history.preemptions | history.cached_tokens == 0 && history.detour.is_none();
         if !is_usual {
-            self.note(row, status, history.arrival.at);
+            self.note(row, status);
             self.note_road(row, history);
         }
     }
@@ -249,7 +247,7 @@ impl RequestRows {
     pub(super) fn reject(&mut self, row: usize, replica: u32, arrival: Instant) {
         self.write(row, [NEVER, NEVER, arrival.0, 0]);
         self.replicas.set(row, replica, self.rows.len());
-        self.note(row, Status::Rejected, arrival);
+        self.note(row, Status::Rejected);
     }
 
     #[inline(always)]
@@ -260,9 +258,13 @@ impl RequestRows {
     }
 
     #[cold]
-    fn note(&mut self, row: usize, status: Status, arrival: Instant) {
+    fn note(&mut self, row: usize, status: Status) {
         let rows = self.len();
         self.statuses.set(row, Some(status).filter(|&status| status != Status::Finished), rows);
+    }
+
+    /// Notes when the request of a row arrived, where the workload does not say it.
+    pub(super) fn note_arrival(&mut self, row: usize, arrival: Instant) {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals[row] = arrival;
         }

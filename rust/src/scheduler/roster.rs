@@ -224,10 +224,9 @@ impl Roster {
     /// The first `most` decodes by arrival, and no more than the budget carries, are the standing ones.
     #[inline(always)]
     pub(super) fn choose_decodes(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
-        let most = most.min(plan.budget_for_decodes());
-        let ready = plan.decodes() + (self.lists.idle.len() + self.left_out.len()) as u64;
-        if ready > most || !self.left_out.is_empty() {
-            return self.choose_some(most, plan);
+        let idle = self.lists.idle.len() as u64;
+        if !plan.carries(idle) || plan.decodes() + idle > most || !self.left_out.is_empty() {
+            return self.choose_some(most.min(plan.budget_for_decodes()), plan);
         }
         for index in 0..self.lists.idle.len() {
             plan.decode(self.lists.idle[index])?;

@@ -25,7 +25,6 @@ impl Run {
                 if !is_arrival {
                     break;
                 }
-                polls.count(results.left())?;
                 self.now = until;
                 lane.at = until;
                 while arrivals.at == until {
@@ -38,6 +37,8 @@ impl Run {
                         }
                         lane.receive(until);
                         lane.is_touched |= replica.is_idle();
+                    } else {
+                        polls.count(results.left())?;
                     }
                 }
                 if arrivals.at == Instant::NEVER {

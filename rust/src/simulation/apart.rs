@@ -71,6 +71,7 @@ impl Lane {
     ) -> Result<()> {
         loop {
             if std::mem::take(&mut self.is_touched) && replica.is_idle() && !replica.is_empty() {
+                polls.count(results.left())?;
                 replica.form_here(self.at, false)?;
             }
             let end = replica.next_instant();
@@ -78,7 +79,6 @@ impl Lane {
             if is_last && !(until.is_arrival && end == until.instant) {
                 return Ok(());
             }
-            polls.count(results.left())?;
             replica.settle_here(results)?;
             self.at = end;
             self.keep(replica.requests(), end);
@@ -121,8 +121,7 @@ impl Run {
             let instant = if is_sampled { sampled } else { self.look_at };
             while self.arrivals.at < instant {
                 self.go_on(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
-                polls.count(self.results.left())?;
-                self.arrive_apart(workload)?;
+                self.arrive_apart(workload, polls)?;
             }
             self.go_on(Until { instant, is_arrival: false }, polls)?;
             if !is_sampled || self.next_apart() >= self.look_at {
@@ -162,7 +161,7 @@ impl Run {
 
     /// Requests arrive one by one. Batches are formed at this instant when replicas go on from it.
     #[inline]
-    fn arrive_apart(&mut self, workload: &Workload) -> Result<()> {
+    fn arrive_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         self.now = self.arrivals.at;
         while self.arrivals.at == self.now {
             let row = self.arrivals.pop(workload);
@@ -180,6 +179,8 @@ impl Run {
                 let next = if lane.is_touched { self.now } else { replica.next_instant() };
                 self.lanes.set_end(index, next);
                 self.fleet.count_requests(index);
+            } else {
+                polls.count(self.results.left())?;
             }
             if self.arrivals.at == Instant::NEVER {
                 self.waiting_at_last_arrival = self.waiting();

@@ -109,7 +109,7 @@ pub(super) fn sum_of_areas(left: u128, right: u128) -> Result<u128> {
     left.checked_add(right).ok_or_else(|| Error::overflow("∫ number in system dt"))
 }
 
-/// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
+/// Plans and rejections between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
 const POLL_EVERY: u32 = 1 << 10;
 
 /// Asks the watch now and then.
@@ -184,7 +184,7 @@ impl Run {
             results.keep_drafts();
         }
         if cluster.control.is_some() {
-            results.finished = Some(Vec::new());
+            results.expect_finishes();
         }
         if keeps_retries {
             results.keep_retries();
@@ -223,7 +223,7 @@ impl Run {
         if self.order != Order::Together {
             self.bring_together()?;
         }
-        self.results.expect_cancels();
+        self.results.expect_finishes();
         self.calendar.cancel(id, row, at);
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Run {
     /// Notes which rows wait for others.
     pub(super) fn take_flow(&mut self, workload: &Workload) -> Result<()> {
         let flow = &workload.flow;
-        self.results.finished = Some(Vec::new());
+        self.results.expect_finishes();
         self.calendar.awaited = flow.parents.to_vec();
         for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
             let at = workload.arrival_at(row).after(flow.delay(row))?;
@@ -429,7 +429,7 @@ impl Run {
     pub(super) fn expect_cancel(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<()> {
         if let Some(span) = workload.cancelled_after(row) {
             self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
-            self.results.expect_cancels();
+            self.results.expect_finishes();
         }
         Ok(())
     }
