@@ -46,10 +46,11 @@ pub(super) struct RadScheduler {
 }
 
 impl RadScheduler {
-    fn compute(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+    /// A prompt that owes so much has its next chunk in the batch.
+    fn computes(&mut self, owed: u64, plan: &mut Plan) {
         self.decoded = false;
-        self.completed += u64::from(self.tiles.compute(place, plan)?);
-        Ok(())
+        self.completed += u64::from(owed <= self.tiles.chunk);
+        plan.hold(Hold::THROUGH_ARRIVALS);
     }
 }
 
@@ -60,21 +61,21 @@ impl Scheduler for RadScheduler {
         // Decodes at rest take no block from the prompt that is admitted beside them.
         plan.rest_decodes(true);
         if let Some(place) = self.roster.lists.prefills.first() {
-            return self.compute(place, plan);
+            let owed = plan.requests().owed(place);
+            plan.chunk(place, owed.min(self.tiles.chunk))?;
+            self.computes(owed, plan);
+            return Ok(());
         }
         // No prompt is under way, so the admitted are those that decode.
         if plan.running() == 0 && (self.decoded || self.completed >= self.requests_per_cycle) {
             self.completed = 0;
         }
         let is_full = self.completed >= self.requests_per_cycle;
-        let head = self.roster.lists.queue.head().filter(|_| !is_full);
-        if let Some(place) = head.filter(|&place| self.roster.has_room_for(place, plan)) {
-            plan.admit(place, plan.requests().next_context(place))?;
-            let lists = &mut self.roster.lists;
-            lists.queue.remove(place, plan.requests());
-            insert_by_arrival(&mut lists.running, place, plan.requests());
-            lists.prefills.push_back(place);
-            return self.compute(place, plan);
+        if let Some(place) = self.roster.lists.queue.head().filter(|_| !is_full)
+            && self.roster.try_admit_part(place, self.tiles.chunk, plan)?
+        {
+            self.computes(plan.requests().owed(place), plan);
+            return Ok(());
         }
         self.decoded = true;
         plan.rest_decodes(false);
@@ -92,8 +93,8 @@ impl Scheduler for RadScheduler {
 pub(super) struct Tiles {
     /// Decodes of a batch that fills its tiles.
     pub(super) columns: u64,
-    /// Tokens of a chunk that fills its tiles: the least common multiple of the three sizes.
-    chunk: u64,
+    /// Tokens of a chunk that fills its tiles, alone in its batch: the least common multiple of the three sizes.
+    pub(super) chunk: u64,
 }
 
 impl Tiles {
@@ -104,14 +105,6 @@ impl Tiles {
             }
         }
         Ok(Tiles { columns, chunk: common_multiple(common_multiple(rows, columns), reduction) })
-    }
-
-    /// Computes the next chunk of a prompt, alone in its batch. Says whether it completes the prompt.
-    pub(super) fn compute(self, place: Place, plan: &mut Plan) -> Result<bool> {
-        let owed = plan.requests().owed(place);
-        plan.chunk(place, owed.min(self.chunk))?;
-        plan.hold(Hold::THROUGH_ARRIVALS);
-        Ok(owed <= self.chunk)
     }
 }
 

@@ -101,7 +101,8 @@ impl Scheduler for RadPhasedScheduler {
         // Decodes at rest take no block from the prompt that is admitted beside them.
         plan.rest_decodes(true);
         if let Some(place) = self.prompt {
-            return self.tiles.compute(place, plan).map(|_| ());
+            plan.hold(Hold::THROUGH_ARRIVALS);
+            return plan.chunk(place, plan.requests().owed(place).min(self.tiles.chunk));
         }
         // Without decodes, because all outputs had length 1, a cycle ends when the replica stands empty.
         let idle = plan.now().0 - plan.busy().0;
@@ -111,13 +112,15 @@ impl Scheduler for RadPhasedScheduler {
         }
         if let Some(place) = self.queue.head().filter(|_| self.left > 0) {
             plan.look_up(place);
-            let context = plan.requests().next_context(place);
-            if plan.has_room(place, context, 0) {
-                plan.admit(place, context)?;
+            let request = plan.requests().at(place);
+            let owed = request.owed();
+            let context = request.context_held() + owed;
+            if plan.try_admit(place, context, 0, context, owed.min(self.tiles.chunk))? {
                 self.queue.remove(place, plan.requests());
                 self.prompt = Some(place);
                 self.left -= 1;
-                return self.tiles.compute(place, plan).map(|_| ());
+                plan.hold(Hold::THROUGH_ARRIVALS);
+                return Ok(());
             }
         }
         self.left = 0;

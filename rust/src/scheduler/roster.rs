@@ -375,25 +375,22 @@ impl Roster {
         Ok(())
     }
 
-    /// Can the head of the queue, with all that is known of it, be admitted now?
-    #[inline(always)]
-    pub(super) fn has_room_for(&mut self, place: Place, plan: &mut Plan) -> bool {
-        let spare = self.watermark.spare(plan);
-        plan.look_up(place);
-        let request = plan.requests().at(place);
-        plan.has_room(place, request.context_held() + request.owed(), spare)
-    }
-
     /// Admits the head of the queue with the blocks for all its known tokens, if it has room for them, and computes what
     /// the budget carries. Says whether it is admitted.
     #[inline(always)]
     pub(super) fn try_admit(&mut self, place: Place, plan: &mut Plan) -> Result<bool> {
+        self.try_admit_part(place, plan.budget_left(), plan)
+    }
+
+    /// The same, but `most` tokens of it are computed at most.
+    #[inline(always)]
+    pub(super) fn try_admit_part(&mut self, place: Place, most: u64, plan: &mut Plan) -> Result<bool> {
         let spare = self.watermark.spare(plan);
         plan.look_up(place);
         let request = plan.requests().at(place);
         let owed = request.owed();
         let known = request.context_held() + owed;
-        self.lists.try_admit(place, known, spare, known, owed.min(plan.budget_left()), plan)
+        self.lists.try_admit(place, known, spare, known, owed.min(most), plan)
     }
 
     /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,
