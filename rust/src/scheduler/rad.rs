@@ -58,9 +58,8 @@ impl Scheduler for RadScheduler {
     answered_by_the_roster!();
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        // Decodes at rest take no block from the prompt that is admitted beside them.
-        plan.rest_decodes(true);
         if let Some(place) = self.roster.lists.prefills.first() {
+            plan.rest_decodes(true);
             let owed = plan.requests().owed(place);
             plan.chunk(place, owed.min(self.tiles.chunk))?;
             self.computes(owed, plan);
@@ -71,14 +70,16 @@ impl Scheduler for RadScheduler {
             self.completed = 0;
         }
         let is_full = self.completed >= self.requests_per_cycle;
-        if let Some(place) = self.roster.lists.queue.head().filter(|_| !is_full)
-            && self.roster.try_admit_part(place, self.tiles.chunk, plan)?
-        {
-            self.computes(plan.requests().owed(place), plan);
-            return Ok(());
+        if let Some(place) = self.roster.lists.queue.head().filter(|_| !is_full) {
+            // Decodes at rest take no block from the prompt that is admitted beside them.
+            plan.rest_decodes(true);
+            if self.roster.try_admit_part(place, self.tiles.chunk, plan)? {
+                self.computes(plan.requests().owed(place), plan);
+                return Ok(());
+            }
+            plan.rest_decodes(false);
         }
         self.decoded = true;
-        plan.rest_decodes(false);
         self.roster.choose_decodes(u64::MAX, plan)?;
         self.roster.make_room(plan)?;
         // Blocks only get fewer, so the head of the queue goes on lacking them.

@@ -2,6 +2,8 @@
 //!
 //! A slip of the paper is mended: the last chunk of a prompt holds what is left of it.
 
+use std::collections::VecDeque;
+
 use super::prelude::*;
 use super::rad::{Tiles, sample_tiles};
 
@@ -24,7 +26,7 @@ impl SchedulerParameters for RadPhased {
             requests_per_cycle,
             queue: Queue::fcfs(),
             prompt: None,
-            ready: List::default(),
+            ready: VecDeque::new(),
             active: List::default(),
             left: requests_per_cycle,
             idle: 0,
@@ -52,7 +54,7 @@ pub(super) struct RadPhasedScheduler {
     /// The prompt under way.
     prompt: Option<Place>,
     /// D: their prompts are complete, and they wait for a column.
-    ready: List,
+    ready: VecDeque<Place>,
     /// The standing decodes.
     active: List,
     /// Prompts that this cycle may still begin: none once it decodes.
@@ -68,11 +70,17 @@ impl RadPhasedScheduler {
         self.queue.push_victim(victim, requests);
     }
 
+    /// Takes a request out of those that wait for a column. Nearly always it is the last, which was preempted.
+    fn leave_ready(&mut self, place: Place) -> bool {
+        let at = self.ready.iter().rposition(|&ready| ready == place);
+        at.and_then(|at| self.ready.remove(at)).is_some()
+    }
+
     /// Takes a request out of the admitted, if it is one of them.
     fn leave(&mut self, place: Place) -> bool {
         self.prompt.take_if(|prompt| *prompt == place).is_some()
             || self.active.remove(place)
-            || self.ready.remove(place)
+            || self.leave_ready(place)
     }
 }
 
@@ -98,9 +106,8 @@ impl Scheduler for RadPhasedScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        // Decodes at rest take no block from the prompt that is admitted beside them.
-        plan.rest_decodes(true);
         if let Some(place) = self.prompt {
+            plan.rest_decodes(true);
             plan.hold(Hold::THROUGH_ARRIVALS);
             return plan.chunk(place, plan.requests().owed(place).min(self.tiles.chunk));
         }
@@ -111,6 +118,8 @@ impl Scheduler for RadPhasedScheduler {
             self.left = self.requests_per_cycle;
         }
         if let Some(place) = self.queue.head().filter(|_| self.left > 0) {
+            // Decodes at rest take no block from the prompt that is admitted beside them.
+            plan.rest_decodes(true);
             plan.look_up(place);
             let request = plan.requests().at(place);
             let owed = request.owed();
@@ -122,18 +131,19 @@ impl Scheduler for RadPhasedScheduler {
                 plan.hold(Hold::THROUGH_ARRIVALS);
                 return Ok(());
             }
+            plan.rest_decodes(false);
         }
         self.left = 0;
-        plan.rest_decodes(false);
-        while let Some(place) = self.ready.first().filter(|_| plan.decodes() < self.tiles.columns) {
-            self.ready.remove(place);
+        while plan.decodes() < self.tiles.columns
+            && let Some(place) = self.ready.pop_front()
+        {
             self.active.push_back(place);
             plan.decode(place)?;
         }
-        while plan.free_blocks() < 0 {
+        while plan.lacks_blocks() {
             // All orders are that of arrival: the latest of requests that do not decode goes first, then the latest
             // decode.
-            let Some(latest) = self.ready.last().or(self.active.last()) else { break };
+            let Some(latest) = self.ready.back().copied().or(self.active.last()) else { break };
             plan.preempt(latest, Preemption::Recompute)?;
             self.await_again(latest, plan.requests());
         }

@@ -114,14 +114,15 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         if decodes > plan.budget_for_decodes() || !self.prefills_come_last() {
             return Ok(None);
         }
-        for place in self.lists.idle.drain(..) {
-            plan.decode(place)?;
+        for index in 0..self.lists.idle.len() {
+            plan.decode(self.lists.idle[index])?;
         }
+        self.lists.idle.clear();
         if self.policy == VllmV1Policy::Priority && self.lacks_blocks(longest, plan) {
             return Ok(None);
         }
         let mut victims = Vec::new();
-        while plan.free_blocks() < 0 {
+        while plan.lacks_blocks() {
             if plan.dismiss_junior(Preemption::Recompute)? {
                 continue;
             }
@@ -151,7 +152,13 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
     }
 
     /// Is every request that cannot decode yet at the tail of the running?
+    #[inline]
     fn prefills_come_last(&self) -> bool {
+        self.lists.prefills.is_empty() || self.prefills_are_the_tail()
+    }
+
+    #[inline(never)]
+    fn prefills_are_the_tail(&self) -> bool {
         let mut last = self.lists.running.last();
         for _ in 0..self.lists.prefills.len() {
             match last {
@@ -338,7 +345,8 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             }
             plan.look_up(place);
             let requests = plan.requests();
-            let tokens = requests.owed(place).min(longest).min(plan.budget_left());
+            let owed = requests.owed(place);
+            let tokens = owed.min(longest).min(plan.budget_left());
             let taken = requests.context(place) + tokens;
             let checked = if self.reserve_full_prompt { requests.next_context(place) } else { taken };
             if !plan.try_admit(place, checked, 0, taken, tokens)? {
@@ -346,7 +354,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             }
             self.lists.queue.remove(place, plan.requests());
             self.lists.running.push_back(place);
-            self.lists.prefills.push_back(place);
+            // The plan that follows, if it is not made ahead, finds one whose prompt is complete ready to decode.
+            if AHEAD || tokens < owed {
+                self.lists.prefills.push_back(place);
+            }
         }
         // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
         let arrivals_wait = !(is_alone && has_threshold)
