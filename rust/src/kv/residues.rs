@@ -119,20 +119,25 @@ impl Residues {
         let whole = self.modulus.quotient(ticks) * self.total;
         // The places that come next lie below one another, from `next` downwards and round.
         let rest = self.modulus.rest(ticks) as usize;
-        if rest <= 8 {
-            let mut place = self.next;
-            let mut growth = whole;
-            for _ in 0..rest {
-                growth += self.counts[place];
-                place = if place == 0 { self.counts.len() } else { place } - 1;
-            }
-            return growth;
+        let all = self.counts.len();
+        if 2 * rest <= all {
+            return whole + self.members_from(self.next, rest);
         }
-        let (up_to_next, beyond) = self.counts.split_at(self.next + 1);
-        let below = rest.min(up_to_next.len());
-        let nearest = &up_to_next[up_to_next.len() - below..];
-        let farthest = &beyond[beyond.len() - (rest - below)..];
-        whole + nearest.iter().sum::<u64>() + farthest.iter().sum::<u64>()
+        let behind = if rest > self.next { self.next + all - rest } else { self.next - rest };
+        whole + self.total - self.members_from(behind, all - rest)
+    }
+
+    /// Members at so many places from one on, downwards and round.
+    #[inline(always)]
+    fn members_from(&self, place: usize, places: usize) -> u64 {
+        let down = &self.counts[..place + 1];
+        match down.len().checked_sub(places) {
+            Some(first) => down[first..].iter().sum(),
+            None => {
+                let round = self.counts.len() - (places - down.len());
+                down.iter().sum::<u64>() + self.counts[round..].iter().sum::<u64>()
+            }
+        }
     }
 }
 

@@ -38,7 +38,8 @@ pub(crate) struct Batch {
     /// Has each of them a row already?
     pub(crate) is_each_placed: bool,
     pub(crate) refused: Option<Limit>,
-    /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first.
+    /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first: only
+    /// a policy that lets others plan names some, and names them anew for each of these.
     pub(crate) juniors: Vec<Place>,
     /// Juniors that did.
     pub(crate) dismissed: Vec<Place>,
@@ -90,8 +91,6 @@ impl Batch {
         self.admitted.clear();
         self.is_each_placed = true;
         self.refused = None;
-        self.juniors.clear();
-        self.dismissed.clear();
         self.preempted.clear();
         if F::ANY {
             self.looked_up.clear();

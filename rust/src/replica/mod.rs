@@ -438,7 +438,9 @@ impl Replica {
     /// Prices the batch and sets it going for as long as nothing changes.
     #[inline(always)]
     fn run<F: Features>(&mut self, now: Instant) -> Result<()> {
-        self.stretch.pace = match self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line)) {
+        let on_line = self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line));
+        let takes_time = on_line.is_some();
+        self.stretch.pace = match on_line {
             Some(pace) => pace,
             None => self.price()?,
         };
@@ -471,7 +473,7 @@ impl Replica {
         if F::AHEAD && count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             count = state.iterations_without_a_victim(count, growth);
         }
-        if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
+        if !takes_time && (pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO)) {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
         if now != state.last_end {

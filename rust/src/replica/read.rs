@@ -242,7 +242,7 @@ impl Replica {
     }
 
     /// The state at an instant, without going there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {

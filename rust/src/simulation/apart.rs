@@ -69,8 +69,9 @@ impl Lane {
         results: &mut Recorder,
         polls: &mut Polls,
     ) -> Result<()> {
+        let mut is_touched = std::mem::take(&mut self.is_touched);
         loop {
-            if std::mem::take(&mut self.is_touched) && replica.is_idle() && !replica.is_empty() {
+            if is_touched && replica.is_idle() && !replica.is_empty() {
                 polls.count(results.left())?;
                 replica.form_here(self.at, false)?;
             }
@@ -82,10 +83,11 @@ impl Lane {
             replica.settle_here(results)?;
             self.at = end;
             self.keep(replica.requests(), end);
-            self.is_touched = true;
             if is_last {
+                self.is_touched = true;
                 return Ok(());
             }
+            is_touched = true;
         }
     }
 }

@@ -99,7 +99,7 @@ impl PiecewiseLinear<u128> {
 
 impl PiecewiseLinear<u64> {
     /// The pace of a batch of chunks, of which these are the sums, and of so many decodes with so much context in all; if
-    /// 64 bits hold it.
+    /// 64 bits hold it and it is not nothing at all.
     #[inline(always)]
     pub(crate) fn pace(&self, chunks: &ChunkSums, decodes: u64, context: u64) -> Option<Pace> {
         let above = (chunks.tokens + decodes).saturating_sub(self.knee);
@@ -114,6 +114,9 @@ impl PiecewiseLinear<u64> {
                 .checked_add(self.per_prefill_square.checked_mul(squares)?)?
                 .checked_add(self.per_chunk_context.checked_mul(u64::try_from(chunks.cross).ok()?)?)?;
             growth = growth.checked_add(self.per_chunk_context.checked_mul(squares)?)?;
+        }
+        if first == 0 {
+            return None;
         }
         Some(Pace { first: Span(first.into()), growth: growth.into(), holds: u64::MAX })
     }
