@@ -27,7 +27,7 @@ impl SchedulerParameters for FasterTransformer {
         let frees_with_batch = self.free == Free::Batch;
         let limits = Limits { frees_with_batch, ..limits(Limits::NONE, self.max_seqs)? };
         let max_model_len = count("max_model_len", self.max_model_len)?;
-        Ok(Box::new(FasterTransformerScheduler { limits, max_model_len, lists: Lists::new(Queue::fcfs()) }))
+        Ok(Box::new(FasterTransformerScheduler { limits, max_model_len, lists: Lists::without_order(Queue::fcfs()) }))
     }
 }
 

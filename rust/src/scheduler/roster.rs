@@ -23,6 +23,8 @@ pub(super) struct Lists {
     pub(super) queue: Queue,
     /// Admitted requests, in the order of the policy.
     pub(super) running: List,
+    /// Of each place, whether it is admitted, before that order is asked for first. Most runs never ask.
+    without_order: Option<Vec<bool>>,
     /// The same by arrival, while so many of them are overtaken that to look for a place one by one takes long.
     by_arrival: Option<BTreeMap<Order, Place>>,
     /// Those of them that cannot decode yet, in the same order.
@@ -33,7 +35,42 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) fn new(queue: Queue) -> Lists {
-        Lists { queue, running: List::default(), by_arrival: None, prefills: List::default(), idle: Vec::new() }
+        Lists {
+            queue,
+            running: List::default(),
+            without_order: None,
+            by_arrival: None,
+            prefills: List::default(),
+            idle: Vec::new(),
+        }
+    }
+
+    /// The same for a policy that says when it asks for the order of the admitted, which is that of arrival
+    /// ([`Lists::put_in_order`]).
+    pub(super) fn without_order(queue: Queue) -> Lists {
+        Lists { without_order: Some(Vec::new()), ..Lists::new(queue) }
+    }
+
+    /// From now on the admitted are kept in order.
+    #[inline(always)]
+    pub(super) fn put_in_order(&mut self, requests: &Requests) {
+        if let Some(admitted) = self.without_order.take() {
+            self.put_all_in_order(&admitted, requests);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_all_in_order(&mut self, admitted: &[bool], requests: &Requests) {
+        let mut all: Vec<Place> =
+            requests.places().filter(|place| admitted.get(place.index()) == Some(&true)).collect();
+        all.sort_unstable_by_key(|&place| requests.order(place));
+        all.into_iter().for_each(|place| self.running.push_back(place));
+    }
+
+    /// The admitted, if they are kept in order.
+    pub(super) fn in_order(&self) -> Option<&List> {
+        self.without_order.is_none().then_some(&self.running)
     }
 
     #[inline(always)]
@@ -54,13 +91,15 @@ impl Lists {
 
     #[inline(never)]
     fn ready(&mut self, place: Place) {
-        self.prefills.remove(place);
+        if !self.prefills.is_empty() {
+            self.prefills.remove(place);
+        }
         self.idle.push(place);
     }
 
     #[inline(never)]
     fn left(&mut self, place: Place, requests: &Requests) {
-        let ran = self.by_arrival.is_none() && self.running.remove(place);
+        let ran = self.by_arrival.is_none() && self.remove_running(place, requests);
         if !ran || !self.prefills.is_empty() {
             self.leave_others(place, ran, requests);
         }
@@ -108,6 +147,13 @@ impl Lists {
     /// A request joins the admitted, which are kept by arrival.
     #[inline(always)]
     pub(super) fn insert_running(&mut self, place: Place, requests: &Requests) {
+        if let Some(admitted) = &mut self.without_order {
+            match admitted.get_mut(place.index()) {
+                Some(is_admitted) => *is_admitted = true,
+                None => admit_beyond(admitted, place),
+            }
+            return;
+        }
         let is_last = self.running.last().is_none_or(|last| requests.at(last).hour() < requests.at(place).hour());
         if is_last && self.by_arrival.is_none() {
             self.running.push_back(place);
@@ -138,6 +184,9 @@ impl Lists {
     /// A request ceases to be among the admitted, if it was.
     #[inline(always)]
     fn remove_running(&mut self, place: Place, requests: &Requests) -> bool {
+        if let Some(admitted) = &mut self.without_order {
+            return admitted.get_mut(place.index()).is_some_and(std::mem::take);
+        }
         if self.by_arrival.is_some() {
             self.forget_arrival(place, requests);
         }
@@ -162,6 +211,14 @@ impl Lists {
     }
 }
 
+/// A place is admitted beyond those that were here before.
+#[cold]
+#[inline(never)]
+fn admit_beyond(admitted: &mut Vec<bool>, place: Place) {
+    admitted.resize(place.index(), false);
+    admitted.push(true);
+}
+
 /// What a policy answers from its roster alone.
 macro_rules! answered_by_the_roster {
     () => {
@@ -178,7 +235,7 @@ macro_rules! answered_by_the_roster {
         }
 
         fn admitted(&self) -> Option<&List> {
-            Some(&self.roster.lists.running)
+            self.roster.lists.in_order()
         }
     };
 }
@@ -201,7 +258,7 @@ pub(super) struct Roster {
 
 impl Roster {
     pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption, queue: Queue) -> Roster {
-        let lists = Lists::new(queue);
+        let lists = Lists::without_order(queue);
         Roster { limits, watermark, preemption, lists, swapped: List::default(), left_out: BTreeMap::new() }
     }
 
@@ -243,6 +300,7 @@ impl Roster {
             plan.rest_decodes(true);
             return Ok(());
         }
+        self.lists.put_in_order(plan.requests());
         // Behind the first that was left out there is no decode.
         let behind = match self.left_out.first_key_value() {
             Some((_, &place)) => self.lists.running.before(place),
@@ -296,6 +354,7 @@ impl Roster {
     #[inline(never)]
     fn preempt(&mut self, plan: &mut Plan) -> Result<()> {
         let mut victims = Vec::new();
+        self.lists.put_in_order(plan.requests());
         while plan.free_blocks() < 0 {
             if plan.dismiss_junior(self.preemption)? {
                 continue;
