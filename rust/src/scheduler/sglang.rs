@@ -59,11 +59,11 @@ impl SchedulerParameters for Sglang {
             ratio: Ratio::new(conservativeness),
             queue: List::default(),
             running: List::default(),
-            idle: List::default(),
+            idle: Vec::new(),
             fresh: Vec::new(),
             decodes_at: None,
             outstanding: Outstanding::default(),
-            last: List::default(),
+            last: Vec::new(),
             last_was_mixed: false,
             partial: None,
             closed: None,
@@ -105,12 +105,12 @@ pub(super) struct SglangScheduler {
     /// Requests that decode, in the order of the rows.
     running: List,
     /// Those of them that are not yet among the standing decodes.
-    idle: List,
+    idle: Vec<Place>,
     /// Those of them whose prompts the last step completed.
     fresh: Vec<Place>,
     outstanding: Outstanding,
     /// Requests whose prompts the last step completed; they run from the next one on.
-    last: List,
+    last: Vec<Place>,
     /// Were the running in it too?
     last_was_mixed: bool,
     /// The request whose prompt is cut.
@@ -206,20 +206,23 @@ impl SglangScheduler {
             self.closed = None;
         }
         self.pool = plan.all_tokens();
-        self.fresh.clear();
         let tick = self.tick_settled(plan.requests());
-        while let Some(place) = if self.last_was_mixed { self.last.last() } else { self.last.first() } {
-            self.last.remove(place);
-            if self.last_was_mixed {
+        let was_mixed = std::mem::take(&mut self.last_was_mixed);
+        if was_mixed {
+            self.last.reverse();
+        }
+        for index in 0..self.last.len() {
+            let place = self.last[index];
+            if was_mixed {
                 self.running.push_front(place);
             } else {
                 self.running.push_back(place);
             }
             self.outstanding.join(place, self.end_of(place, plan.requests()), tick);
-            self.idle.push_back(place);
-            self.fresh.push(place);
         }
-        self.last_was_mixed = false;
+        self.idle.extend_from_slice(&self.last);
+        std::mem::swap(&mut self.fresh, &mut self.last);
+        self.last.clear();
     }
 
     /// The tick up to which all that run have decoded, as the engine knows.
@@ -240,12 +243,13 @@ impl SglangScheduler {
     }
 
     /// Requests that run and whose last token is in flight get no further row. Were there any?
+    #[inline]
     fn take_off_ending(&mut self, plan: &Plan) -> bool {
         let mut were_any = false;
         for &place in plan.ending() {
             if self.running.remove(place) {
-                self.outstanding.leave(place, self.end_of(place, plan.requests()));
-                self.idle.remove(place);
+                self.outstanding.leave(place);
+                self.idle.retain(|&other| other != place);
                 were_any = true;
             }
         }
@@ -267,6 +271,8 @@ impl SglangScheduler {
                 return Ok(false);
             }
         }
+        // Decodes at rest take no block from the prompts that are admitted beside them.
+        plan.rest_decodes(true);
         self.order_queue(plan);
         let mut pass = self.pass.take().unwrap_or_default();
         self.attempt(&mut pass, plan)?;
@@ -280,16 +286,18 @@ impl SglangScheduler {
 
     /// Makes a batch of those picked, and of the running, if they go along and have room.
     fn place(&mut self, pass: &Pass, plan: &mut Plan) -> Result<()> {
-        let tokens: u64 = pass.picked.iter().map(|row| row.tokens).sum();
-        let page = plan.block_tokens();
-        let spare = if page > 1 { page * pass.picked.len() as u64 } else { 0 };
-        plan.reserve(plan.blocks(tokens + spare));
+        if plan.shares_blocks() {
+            let tokens: u64 = pass.picked.iter().map(|row| row.tokens).sum();
+            let page = plan.block_tokens();
+            let spare = if page > 1 { page * pass.picked.len() as u64 } else { 0 };
+            plan.reserve(plan.blocks(tokens + spare));
+        }
         self.partial = None;
         for &Picked { place, tokens, has_context } in &pass.picked {
             if tokens < plan.requests().owed(place) {
                 self.partial = Some(place);
             } else {
-                self.last.push_back(place);
+                self.last.push(place);
             }
             if has_context {
                 plan.chunk(place, tokens)?;
@@ -314,10 +322,10 @@ impl SglangScheduler {
     }
 
     fn join_decodes(&mut self, plan: &mut Plan) -> Result<()> {
-        while let Some(place) = self.idle.first() {
-            self.idle.remove(place);
-            plan.decode(place)?;
+        for index in 0..self.idle.len() {
+            plan.decode(self.idle[index])?;
         }
+        self.idle.clear();
         Ok(())
     }
 
@@ -332,18 +340,24 @@ impl SglangScheduler {
     /// others. Does one decode?
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
         let memory_comes = self.take_off_ending(plan);
-        self.join_decodes(plan)?;
         if self.running.is_empty() {
+            plan.rest_decodes(true);
             return Ok(false);
         }
-        let fits = self.decodes_fit(plan);
-        if !fits && (memory_comes || !self.retract(plan)?) {
-            return Ok(false);
+        plan.rest_decodes(false);
+        self.join_decodes(plan)?;
+        plan.reserve(0);
+        let fits = !plan.lacks_blocks();
+        if !fits {
+            plan.rest_decodes(true);
+            if memory_comes || !self.retract(plan)? {
+                return Ok(false);
+            }
+            plan.rest_decodes(false);
         }
         let rows = self.running.len() as u64;
-        plan.reserve(rows);
+        plan.reserve(rows.saturating_sub(plan.decode_growth()));
         plan.reserve_each(rows);
-        plan.rest_decodes(false);
         if fits {
             self.decodes_since = Some(plan.iterations());
             let waits = self.partial.is_some() || (self.closed.is_none() && !self.queue.is_empty());
@@ -367,7 +381,7 @@ impl SglangScheduler {
         while !fits && rows.len() > 1 {
             let victim = rows[rows.len() - 1];
             rows.pop();
-            self.outstanding.leave(victim, self.end_of(victim, plan.requests()));
+            self.outstanding.leave(victim);
             self.running.remove(victim);
             self.send_back(victim, plan)?;
             plan.reserve(plan.blocks(STEPS_AFTER_RETRACTION * rows.len() as u64));
@@ -395,6 +409,12 @@ impl SglangScheduler {
         plan.preempt(place, Preemption::Recompute)?;
         self.queue.push_back(place);
         Ok(())
+    }
+
+    /// Takes a request out of those whose prompts the last step completed, if it is one of them.
+    fn leave_last(&mut self, place: Place) -> bool {
+        let at = self.last.iter().position(|&other| other == place);
+        at.map(|at| self.last.remove(at)).is_some()
     }
 
     /// The tick at which a request that runs will be over.
@@ -459,10 +479,10 @@ impl Scheduler for SglangScheduler {
             Notice::Left(place) => {
                 let has_run = self.running.remove(place);
                 if has_run {
-                    self.idle.remove(place);
-                    self.outstanding.leave(place, self.end_of(place, requests));
+                    self.idle.retain(|&other| other != place);
+                    self.outstanding.leave(place);
                 }
-                if has_run || self.last.remove(place) {
+                if has_run || self.leave_last(place) {
                     self.closed = None;
                 } else {
                     self.queue.remove(place);
@@ -476,7 +496,6 @@ impl Scheduler for SglangScheduler {
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.cache_in_row_order();
-        plan.rest_decodes(true);
         self.catch_up(plan);
         let decodes = if self.prefill(plan)? { self.last_was_mixed } else { self.decode(plan)? };
         self.decodes_at = (decodes && self.settings.overlap).then(|| plan.requests().ticks(0));

@@ -1,7 +1,7 @@
 //! The requests that an iteration of prompts admits beside the running ones.
 
 use super::reserved::{MOST_RESERVED, Reserved};
-use super::{SglangScheduler, limit, to_emit};
+use super::{SglangScheduler, emitted, limit, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
@@ -147,6 +147,7 @@ impl SglangScheduler {
             if self.closed.is_some() {
                 break;
             }
+            let limit = limit(plan.requests(), place, self.pool);
             let has_context = plan.requests().context(place) > 0;
             if !has_context && plan.shares_blocks() {
                 plan.refresh(place, plan.requests().known(place) - 1);
@@ -156,7 +157,7 @@ impl SglangScheduler {
             let has_room = if by_ends {
                 self.has_room_by_ends(place, has_context, pass, plan)
             } else {
-                self.has_room_by_share(place, has_context, pass, plan)
+                self.has_room_by_share(place, has_context, limit, pass, plan)
             };
             // A request that has emitted, here or elsewhere, may be refused all of the cache that had room for it at
             // its arrival: there the engine would wait for ever.
@@ -168,7 +169,7 @@ impl SglangScheduler {
             let verdict = match accepted {
                 Ok(tokens) => {
                     let requests = plan.requests();
-                    let reserve = if tokens < requests.owed(place) { 0 } else { self.reserve(place, requests) };
+                    let reserve = if tokens < requests.owed(place) { 0 } else { limit.min(MOST_RESERVED) };
                     plan.admit(place, requests.context(place))?;
                     pass.pick(Picked { place, tokens, has_context }, reserve, plan);
                     next = self.queue.after(place);
@@ -204,10 +205,10 @@ impl SglangScheduler {
     }
 
     /// Has a candidate room beside the shares that are reserved?
-    fn has_room_by_share(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
+    fn has_room_by_share(&self, place: Place, has_context: bool, limit: u64, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
-        let least = own + to_emit(plan, place).min(MOST_RESERVED) + pass.page;
+        let least = own + (limit - emitted(plan, place)).min(MOST_RESERVED) + pass.page;
         // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
         let available = available(plan, if has_context { 0 } else { plan.unreferenced_hit(place) });
         pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, plan))

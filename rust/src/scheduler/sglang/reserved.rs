@@ -20,10 +20,16 @@ pub(super) struct Outstanding {
     sum_of_ends: u64,
     /// Requests that still have more to emit, by their ends.
     far: BTreeSet<(u64, u32)>,
+    /// By the places of the requests that run.
+    ends: Vec<u64>,
 }
 
 impl Outstanding {
     pub(super) fn join(&mut self, place: Place, end: u64, tick: u64) {
+        if place.index() >= self.ends.len() {
+            self.ends.resize(place.index() + 1, 0);
+        }
+        self.ends[place.index()] = end;
         if end - tick > MOST_RESERVED {
             self.far.insert((end, place.0));
         } else {
@@ -32,7 +38,8 @@ impl Outstanding {
         }
     }
 
-    pub(super) fn leave(&mut self, place: Place, end: u64) {
+    pub(super) fn leave(&mut self, place: Place) {
+        let end = self.ends[place.index()];
         if self.far.is_empty() || !self.far.remove(&(end, place.0)) {
             self.near -= 1;
             self.sum_of_ends -= end;
@@ -145,7 +152,7 @@ mod tests {
             }
             prop_assert_eq!(outstanding.tokens(begun), rows.iter().map(|row| row.0.min(MOST_RESERVED)).sum::<u64>());
             for (place, &(row, _)) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
-                outstanding.leave(Place(place as u32), begun + row);
+                outstanding.leave(Place(place as u32));
             }
             let here = rows.iter().filter(|row| row.1).map(|row| (row.0 - elapsed).min(MOST_RESERVED));
             let here: Vec<u64> = here.collect();
