@@ -219,8 +219,8 @@ impl SglangScheduler {
                 self.running.push_back(place);
             }
             self.outstanding.join(place, self.end_of(place, plan.requests()), tick);
+            self.idle.push(place);
         }
-        self.idle.extend_from_slice(&self.last);
         std::mem::swap(&mut self.fresh, &mut self.last);
         self.last.clear();
     }
@@ -243,8 +243,13 @@ impl SglangScheduler {
     }
 
     /// Requests that run and whose last token is in flight get no further row. Were there any?
-    #[inline]
+    #[inline(always)]
     fn take_off_ending(&mut self, plan: &Plan) -> bool {
+        !plan.ending().is_empty() && self.take_off(plan)
+    }
+
+    #[inline(never)]
+    fn take_off(&mut self, plan: &Plan) -> bool {
         let mut were_any = false;
         for &place in plan.ending() {
             if self.running.remove(place) {
