@@ -67,6 +67,15 @@ def test_no_more_of_an_output_is_asked_for_than_is_reserved() -> None:
     assert result.requests["status"].to_list() == ["finished", "rejected"]
 
 
+def test_nothing_is_reserved_for_a_request_that_was_taken_back() -> None:
+    # 0.7 of the 874 tokens that were left, and of 389, are too many beside 16 + 400 and a page, in 1,024.
+    columns = {"arrival_s": [0, 100, 110.5], "prompt_tokens": [16] * 3, "output_tokens": [900, 400, 400]}
+    engine = _engine(_pages(1024, 1, None))
+    result = iq.simulate({**columns, "cancel_s": [25.5, None, None]}, engine)
+    assert result.requests["status"].to_list() == ["abandoned", "finished", "finished"]
+    assert result.requests["admitted_s"].to_list() == [0, 100, 111]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_everybody_finishes_where_the_engine_would_run_out_of_memory(seed: int) -> None:
     # Chunks that are no whole pages, next to nothing reserved, and caches that hold two requests: the prompt

@@ -151,7 +151,7 @@ mod tests {
                 outstanding.join(Place(place as u32), begun + row, begun);
             }
             prop_assert_eq!(outstanding.tokens(begun), rows.iter().map(|row| row.0.min(MOST_RESERVED)).sum::<u64>());
-            for (place, &(row, _)) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
+            for (place, _) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
                 outstanding.leave(Place(place as u32));
             }
             let here = rows.iter().filter(|row| row.1).map(|row| (row.0 - elapsed).min(MOST_RESERVED));
