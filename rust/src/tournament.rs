@@ -18,6 +18,9 @@ type Node<T> = [T; CHILDREN];
 
 const CHILDREN: usize = 8;
 
+/// More than are above the last one of any tree: 8^11 is above 2^32, and a replica has a number of 32 bits.
+const LEVELS: usize = 11;
+
 impl<T: Copy + Ord> Tournament<T> {
     /// `count` times `value`. No number is above `most`.
     pub(crate) fn new(count: usize, value: T, most: T) -> Tournament<T> {
@@ -83,33 +86,30 @@ impl<T: Copy + Ord> Tournament<T> {
     /// Replaces every number up to `bound`, which is below `most`, from the lowest place to the highest.
     #[inline]
     pub(crate) fn replace_up_to<E>(&mut self, bound: T, mut new: impl FnMut(usize) -> Result<T, E>) -> Result<(), E> {
-        self.replace_below(0, bound, &mut new)
-    }
-
-    fn replace_below<E>(
-        &mut self,
-        node: usize,
-        bound: T,
-        new: &mut impl FnMut(usize) -> Result<T, E>,
-    ) -> Result<(), E> {
-        let mut due = those_up_to(&self.nodes[node], bound);
-        if let Some(leaf) = node.checked_sub(self.first_leaf) {
-            let numbers = &mut self.nodes[node];
-            while due != 0 {
-                let child = due.trailing_zeros() as usize % CHILDREN;
-                due &= due - 1;
-                numbers[child] = new(leaf * CHILDREN + child)?;
+        // Children that are still to be looked at: of the node at hand, and of those above it.
+        let (mut node, mut due) = (0_usize, those_up_to(&self.nodes[0], bound));
+        let (mut due_above, mut level) = ([0; LEVELS], 0);
+        loop {
+            if due == 0 {
+                let Some(above) = node.checked_sub(1) else { return Ok(()) };
+                let least = least_of(&self.nodes[node]);
+                node = above / CHILDREN;
+                self.nodes[node][above % CHILDREN] = least;
+                level -= 1;
+                due = due_above[level];
+                continue;
             }
-            return Ok(());
-        }
-        while due != 0 {
             let child = due.trailing_zeros() as usize % CHILDREN;
             due &= due - 1;
-            let below = CHILDREN * node + 1 + child;
-            self.replace_below(below, bound, new)?;
-            self.nodes[node][child] = least_of(&self.nodes[below]);
+            if let Some(leaf) = node.checked_sub(self.first_leaf) {
+                self.nodes[node][child] = new(leaf * CHILDREN + child)?;
+            } else {
+                due_above[level] = due;
+                level += 1;
+                node = CHILDREN * node + 1 + child;
+                due = those_up_to(&self.nodes[node], bound);
+            }
         }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A timing wheel: the member that is due first.
 //!
 //! One place for each of the next ticks, and two levels of bits over the places. Members that are due later than the wheel
-//! reaches are in a list, which is looked through whenever half a turn is over. Insertion, removal and
+//! reaches are in a list, which is looked through when the first of them is due: a turn or more later. Insertion, removal and
 //! asking for the earliest tick are O(1).
 
 use crate::request::Place;
@@ -32,10 +32,8 @@ pub(crate) struct Wheel {
     taken: [u64; WORDS],
     words: u64,
     far: Vec<u32>,
-    /// The earliest tick of the list; `u64::MAX` if it is empty.
+    /// The earliest tick of the list, at which it is looked through; `u64::MAX` if it is empty.
     far_next: u64,
-    /// From this tick on the list is looked through again: before any of its members is due.
-    near_until: u64,
     nodes: Vec<WheelEntry>,
 }
 
@@ -49,7 +47,6 @@ impl Wheel {
             words: 0,
             far: Vec::new(),
             far_next: u64::MAX,
-            near_until: REACH as u64 / 2,
             nodes: Vec::new(),
         }
     }
@@ -183,10 +180,10 @@ impl Wheel {
     pub(crate) fn advance(&mut self, tick: u64, due: impl FnMut(Place)) {
         debug_assert!(tick <= self.next, "no request is passed over");
         self.now = tick;
-        if tick >= self.near_until {
-            self.draw_near();
-        }
         if tick == self.next {
+            if tick == self.far_next {
+                self.draw_near();
+            }
             self.hand_out(due);
         }
     }
@@ -206,7 +203,6 @@ impl Wheel {
     /// Members that the wheel reaches now take their places.
     #[inline(never)]
     fn draw_near(&mut self) {
-        self.near_until = self.now + REACH as u64 / 2;
         self.far_next = u64::MAX;
         let mut stay = 0;
         for at in 0..self.far.len() {
@@ -239,7 +235,7 @@ mod tests {
             steps in prop::collection::vec((0_u32..40, prop_oneof![1_u64..2000, 1_u64..200_000], any::<bool>()), 1..200),
         ) {
             // A run may have seen any number of ticks before.
-            let mut wheel = Wheel { now: begun, near_until: begun + REACH as u64 / 2, ..Wheel::new() };
+            let mut wheel = Wheel { now: begun, ..Wheel::new() };
             let mut map: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = begun;
             for (place, ahead, removes) in steps {
