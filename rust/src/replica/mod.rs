@@ -464,11 +464,15 @@ impl Replica {
         state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
         let load = state.standing + state.batch.chunk_tokens;
-        // A token takes one block at most, and one of a decode most often none.
-        let is_roomy = load.saturating_mul(count) < free || count > 1 && state.most_more_blocks(count) < free;
+        // The first iteration has its blocks. A token takes one block at most, and one of a decode most often none.
+        let mut is_roomy = if count == 1 {
+            free > 0
+        } else {
+            load.saturating_mul(count) < free || state.most_more_blocks(count) < free
+        };
         debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
         if count > 1 && (!is_roomy || has_cache) {
-            count = state.iterations_that_fit(count, growth);
+            (count, is_roomy) = state.iterations_that_fit(count, growth);
         }
         if F::AHEAD && count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             count = state.iterations_without_a_victim(count, growth);

@@ -438,22 +438,24 @@ impl State {
         if count > 1 && self.order_matters() { 1 } else { count }
     }
 
-    /// How many of `count` iterations find blocks enough, of which the standing decodes took `growth` for the first one.
+    /// How many of `count` iterations find blocks enough, of which the standing decodes took `growth` for the first one; and is
+    /// a block known to be free in each of them?
     #[inline(never)]
-    pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> u64 {
+    pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> (u64, bool) {
         let room = if self.blocks.has_cache() { self.room() } else { Some(self.blocks.free()) };
-        let Some(room) = room else { return 1 };
-        let fits = |count: u64| self.more_blocks(count) - growth <= room;
-        if fits(count) {
-            return count;
+        let Some(room) = room else { return (1, false) };
+        let more = |count: u64| self.more_blocks(count) - growth;
+        let of_all = more(count);
+        if of_all <= room {
+            return (count, of_all < self.blocks.free());
         }
         // Blocks only grow with the number of iterations: the last number that fits lies between.
         let (mut least, mut most) = (1, count);
         while most - least > 1 {
             let middle = least + (most - least) / 2;
-            if fits(middle) { least = middle } else { most = middle }
+            if more(middle) <= room { least = middle } else { most = middle }
         }
-        least
+        (least, false)
     }
 
     /// The places that hold a request.
