@@ -394,8 +394,8 @@ def test_a_stored_run_says_the_same_and_reads_a_part_at_a_time(
 ) -> None:
     says, work, system, options = _SAID[name]
     pl.DataFrame(work).write_parquet(tmp_path / "work.parquet")
-    whole = iq.simulate(work, system, **options).findings
-    assert any(re.search(says, text) for text in whole), whole
+    whole = iq.simulate(work, system, **options)
+    assert any(re.search(says, text) for text in whole.findings), whole.findings
     read, heights = pl.read_parquet, list[int]()
 
     def noted(file: Path, **options: Any) -> pl.DataFrame:
@@ -408,7 +408,10 @@ def test_a_stored_run_says_the_same_and_reads_a_part_at_a_time(
     monkeypatch.setattr(parts, "ROWS", 64)
     monkeypatch.setattr(store, "PART_ROWS", 64)
     scanned = iq.Workload.scan(tmp_path / "work.parquet")
-    assert iq.simulate(scanned, system, **options, out=tmp_path / "run").findings == whole
+    stored = iq.simulate(scanned, system, **options, out=tmp_path / "run")
+    assert stored.findings == whole.findings
+    for by in (None, ["status", "replica"]):
+        assert stored.summary(by).equals(whole.summary(by))
     assert len(heights) > 1 and max(heights) <= 64
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "RequestRows",
     "Requests",
     "RoutedRequest",
+    "Statistics",
     "View",
     "check",
     "commit",
@@ -27,7 +28,6 @@ __all__ = [
     "simulate",
     "simulate_exponential",
     "simulate_streamed",
-    "summarise",
 ]
 
 _Ids: TypeAlias = Iterable[SupportsIndex] | NDArray[np.integer]
@@ -157,6 +157,13 @@ class Requests:
     def preemptions(self) -> NDArray[np.int64]: ...
 
 @final
+class Statistics:
+    def __new__(cls, group_count: int) -> Statistics: ...
+    def take(self, values: NDArray[np.float64], groups: NDArray[np.uint32]) -> None: ...
+    def again(self) -> bool: ...
+    def found(self) -> dict[str, NDArray[np.float64]]: ...
+
+@final
 class View:
     @property
     def now_s(self) -> float: ...
@@ -217,6 +224,3 @@ def simulate_streamed(
     threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
-def summarise(
-    groups: NDArray[np.uint32], group_count: int, columns: dict[str, NDArray[np.float64]]
-) -> dict[str, dict[str, NDArray[np.float64]]]: ...

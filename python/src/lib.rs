@@ -30,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<router::RoutedRequest>()?;
     module.add_class::<requests::PyRequestRows>()?;
     module.add_class::<view::PyRequests>()?;
+    module.add_class::<summary::PyStatistics>()?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw, module)?)?;
@@ -44,6 +45,5 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(exponential::simulate_exponential, module)?)?;
     module.add_function(wrap_pyfunction!(streamed::simulate_streamed, module)?)?;
-    module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())
 }

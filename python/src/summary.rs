@@ -1,39 +1,55 @@
 //! Statistics of result columns by group.
 
-use inferq_core::results::summary::{PERCENTS, Statistics, by_group};
+use inferq_core::results::summary::{ByGroup, PERCENTS, Statistics};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::collections::BTreeMap;
 
-/// Mean, percentiles and maximum of each column by group; see the stub for shapes and units.
-#[pyfunction]
-pub(crate) fn summarise<'py>(
-    py: Python<'py>,
-    groups: PyReadonlyArray1<'py, u32>,
-    group_count: usize,
-    columns: BTreeMap<String, PyReadonlyArray1<'py, f64>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let groups = groups.as_slice()?;
-    let all = PyDict::new(py);
-    for (name, column) in &columns {
-        let values = column.as_slice()?;
+/// Mean, percentiles and maximum of a column by group; see the stub for shapes and units.
+#[pyclass(module = "inferq._core", name = "Statistics")]
+pub(crate) struct PyStatistics(ByGroup);
+
+#[pymethods]
+impl PyStatistics {
+    #[new]
+    fn new(group_count: usize) -> PyStatistics {
+        PyStatistics(ByGroup::new(group_count))
+    }
+
+    /// The next values, and the group of each.
+    fn take(
+        &mut self,
+        py: Python,
+        values: PyReadonlyArray1<'_, f64>,
+        groups: PyReadonlyArray1<'_, u32>,
+    ) -> PyResult<()> {
+        let (values, groups) = (values.as_slice()?, groups.as_slice()?);
         if values.len() != groups.len() {
-            return Err(PyValueError::new_err(format!("{name} and groups differ in length")));
+            return Err(PyValueError::new_err("values and groups differ in length"));
         }
-        let statistics = py.detach(|| by_group(values, groups, group_count));
-        let one = PyDict::new(py);
+        py.detach(|| self.0.take(values, groups));
+        Ok(())
+    }
+
+    /// All values have come. Must they come once more?
+    fn again(&mut self, py: Python) -> bool {
+        py.detach(|| self.0.again())
+    }
+
+    /// For each statistic its value for each group.
+    fn found<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let statistics = self.0.statistics();
+        let found = PyDict::new(py);
         let put = |key: &str, of: &dyn Fn(&Statistics) -> f64| {
             let column: Vec<f64> = statistics.iter().map(of).collect();
-            one.set_item(key, PyArray1::from_vec(py, column))
+            found.set_item(key, PyArray1::from_vec(py, column))
         };
         put("mean", &|group| group.mean)?;
         for (place, percent) in PERCENTS.iter().enumerate() {
             put(&format!("p{percent}"), &|group| group.percentiles[place])?;
         }
         put("max", &|group| group.max)?;
-        all.set_item(name, one)?;
+        Ok(found)
     }
-    Ok(all)
 }

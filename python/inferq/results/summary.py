@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from inferq import _core
@@ -11,38 +13,63 @@ from inferq._lazy import NDArray, np, pl
 from inferq.checks import not_negative
 from inferq.errors import ConfigError
 from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
-from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed
+from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed, in_parts
 from inferq.workload.columns import nearest
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
 
 
-class Measured(Mapping[str, "NDArray[Any]"]):
-    """The columns of the measured requests, each cut out when it is asked for."""
+class _Measured:
+    """The measured requests, part by part, each with its group."""
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
-        flags = columns["measured"]
-        self.height = int(np.count_nonzero(flags))
-        first = int(flags.argmax()) if self.height else 0
-        # warm-up and cool-down cut the ends: as a rule the measured are a range, whose columns are views
-        self.rows: slice | NDArray[np.intp] = slice(first, first + self.height)
-        if not flags[self.rows].all():
-            self.rows = np.flatnonzero(flags)
+    def __init__(self, tables: RunTables, keys: Sequence[str]) -> None:
+        self._columns = tables.requests
+        self.named: pl.DataFrame | None = None
+        """The distinct rows of the keys, sorted; None where there is one group of all."""
+        self._groups: NDArray[np.unsignedinteger] | None = None
+        self.count = 1
+        """Groups."""
+        if keys:
+            named = pl.concat(frame.unique() for frame in self._keys(tables, keys)).unique().sort(keys)
+            self.named, self.count = named, named.height
+            numbered, kind = named.with_row_index("group"), np.min_scalar_type(named.height)
+            joined = (
+                frame.join(numbered, on=keys, how="left", nulls_equal=True, maintain_order="left")["group"]
+                for frame in self._keys(tables, keys)
+            )
+            self._groups = np.concatenate([groups.to_numpy().astype(kind) for groups in joined])
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        cut: NDArray[Any] = self._columns[name][self.rows]
-        return cut
+    def _keys(self, tables: RunTables, keys: Sequence[str]) -> Iterator[pl.DataFrame]:
+        measured = (pl.Series(flags) for (flags,) in in_parts(self._columns, ["measured"]))
+        return (frame.filter(flags) for frame, flags in zip(tables.frames(keys), measured, strict=True))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._columns
+    def parts(self, *names: str) -> Iterator[tuple[NDArray[np.uint32], dict[str, NDArray[Any]]]]:
+        """Some columns, with the group of each row."""
+        done = 0
+        for flags, *columns in in_parts(self._columns, ["measured", *names]):
+            rows = _places(flags)
+            cut = {name: column[rows] for name, column in zip(names, columns, strict=True)}
+            here = int(np.count_nonzero(flags))
+            groups = None if self._groups is None else self._groups[done : done + here]
+            yield np.zeros(here, np.uint32) if groups is None else groups.astype(np.uint32), cut
+            done += here
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+    def statistics(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Those of a column, for each group."""
+        found = _core.Statistics(self.count)
+        while True:
+            for groups, columns in self.parts(name):
+                found.take(np.ascontiguousarray(columns[name]), groups)
+            if not found.again():
+                return found.found()
 
-    def __len__(self) -> int:
-        return len(self._columns)
+
+def _places(flags: NDArray[np.bool_]) -> slice | NDArray[np.intp]:
+    """Where flags are set. Warm-up and cool-down cut the ends: as a rule a range, whose columns are views."""
+    count = int(np.count_nonzero(flags))
+    first = int(flags.argmax()) if count else 0
+    return slice(first, first + count) if flags[first : first + count].all() else np.flatnonzero(flags)
 
 
 def summary(
@@ -66,53 +93,81 @@ def summary(
         ConfigError: an unknown column or objective, or an objective that is no number of seconds.
     """
     keys = _keys(by, tables.requests)
-    values = Measured(tables.requests)
-    named, groups, count = _grouped(tables.rows(keys, values.rows) if keys else None, values.height)
-
-    status = values["status"]
-    finished, failed, lost = (status == STATUSES.index("finished"), has_failed(status), status == LOST)
-    good = in_time(tables, slo, values)
-
-    def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-        if count == 1:  # the sum of all, without a copy of each
-            return np.array([which.sum() if weights is None else weights.sum(where=which)], np.float64)
-        summed = np.bincount(groups[which], None if weights is None else weights[which], minlength=count)
-        return summed.astype(np.float64)
-
-    duration_s = float(np.nanmax(values["finish_s"]) - values["arrival_s"].min()) if finished.any() else None
+    measured = _Measured(tables, keys)
+    named, count = measured.named, measured.count
+    limits = _limits(tables, slo)
+    sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(count))
+    first_s, last_s = math.inf, -math.inf
+    names = {"status", "arrival_s", "finish_s", "output_tokens", "prompt_tokens", *limits}
+    if any(isinstance(limit, np.ndarray) for limit in limits.values()):
+        names.add(_row_of(tables.requests))
+    if api_s.size > 1:
+        names.add("replica")
+    if has_prefix_cache:
+        names |= {"admitted_s", "cached_tokens"}
+    for groups, columns in measured.parts(*sorted(names)):
+        status = columns["status"]
+        finished = status == STATUSES.index("finished")
+        add = partial(_add, sums, groups)
+        add("completed", finished)
+        add("failed", has_failed(status))
+        add("lost", status == LOST)
+        add("good", _in_time(limits, columns))
+        add("outputs", finished, columns["output_tokens"])
+        add("prompts", finished, columns["prompt_tokens"])
+        if api_s.size == 1:
+            each_s = np.broadcast_to(api_s, status.size)
+        else:  # by replica; a request that was refused has none
+            each_s = np.append(api_s, math.nan)[np.minimum(columns["replica"], api_s.size)]
+        add("api_s", finished, each_s)
+        if has_prefix_cache:
+            admitted = ~np.isnan(columns["admitted_s"])
+            add("cached_tokens", admitted, columns["cached_tokens"])
+            add("admitted_tokens", admitted, columns["prompt_tokens"])
+        first_s = min(first_s, columns["arrival_s"].min(initial=math.inf))
+        last_s = max(last_s, columns["finish_s"][finished].max(initial=-math.inf))
+    duration_s = float(last_s - first_s) if last_s > -math.inf else None
     span_s = duration_s or math.inf
-    completed, outputs = total(finished), total(finished, values["output_tokens"])
+    completed, outputs = sums["completed"], sums["outputs"]
     table: dict[str, Any] = {
         "completed": completed.astype(np.int64),
-        "failed": total(failed).astype(np.int64),
-        "lost": total(lost).astype(np.int64),
+        "failed": sums["failed"].astype(np.int64),
+        "lost": sums["lost"].astype(np.int64),
         "duration_s": pl.Series([duration_s] * count, dtype=pl.Float64),
         "request_throughput": completed / span_s,
         "output_throughput": outputs / span_s,
-        "total_token_throughput": (outputs + total(finished, values["prompt_tokens"])) / span_s,
-        "request_goodput": total(good) / span_s,
+        "total_token_throughput": (outputs + sums["prompts"]) / span_s,
+        "request_goodput": sums["good"] / span_s,
     }
     for name in QUANTITIES:  # one after the other: of a stored result each is read when its turn comes
-        if name == "tbt":
-            statistics = _gaps(tables, keys, named, count)
-        else:
-            statistics = _core.summarise(groups, count, {name: values[f"{name}_s"]})[name]
+        is_gap = name == "tbt"
+        statistics = _gaps(tables, keys, named, count) if is_gap else measured.statistics(f"{name}_s")
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})
-    if api_s.size == 1:
-        each_s = np.broadcast_to(api_s, values.height)
-    else:  # by replica; a request that was refused has none
-        each_s = np.append(api_s, math.nan)[np.minimum(values["replica"], api_s.size)]
     with np.errstate(invalid="ignore"):
-        table["api_mean"] = pl.Series(total(finished, each_s) / completed, nan_to_null=True)
+        table["api_mean"] = pl.Series(sums["api_s"] / completed, nan_to_null=True)
     cached = prompts = np.full(count, math.nan)
     if has_prefix_cache:
-        admitted = ~np.isnan(values["admitted_s"])
-        cached, prompts = (total(admitted, values[name]) for name in ("cached_tokens", "prompt_tokens"))
+        cached, prompts = sums["cached_tokens"], sums["admitted_tokens"]
     table["cached_tokens"] = pl.Series(cached, nan_to_null=True).cast(pl.Int64)
     with np.errstate(invalid="ignore"):
         table["hit_rate"] = pl.Series(cached / prompts, nan_to_null=True)
     summed = pl.DataFrame(table)
     return summed if named is None else pl.concat([named, summed], how="horizontal")
+
+
+def _add(
+    sums: defaultdict[str, NDArray[np.float64]],
+    groups: NDArray[np.uint32],
+    name: str,
+    which: NDArray[np.bool_],
+    weights: NDArray[Any] | None = None,
+) -> None:
+    """Add to a sum, for each group, the weights of some of its rows; or how many these are."""
+    if sums[name].size == 1:  # the sum of all, without a copy of each
+        sums[name] += which.sum() if weights is None else weights.sum(where=which)
+        return
+    kept = None if weights is None else weights[which]
+    sums[name] += np.bincount(groups[which], kept, minlength=sums[name].size)
 
 
 def _keys(by: str | Iterable[str] | None, columns: Columns) -> list[str]:
@@ -127,18 +182,32 @@ def _keys(by: str | Iterable[str] | None, columns: Columns) -> list[str]:
 
 def in_time(tables: RunTables, slo: Mapping[str, float | None] | None, columns: Columns) -> NDArray[np.bool_]:
     """Which rows of `requests` finished within their objectives; `slo` takes the place of the workload's."""
-    given = objectives(slo)
+    return _in_time(_limits(tables, slo), columns)
+
+
+def _in_time(limits: Mapping[str, Any], columns: Columns) -> NDArray[np.bool_]:
     good: NDArray[np.bool_] = columns["status"] == STATUSES.index("finished")
-    for name, (measure, objective) in _OBJECTIVES.items():
-        limit: Any = given.get(name)
-        if name not in given:
-            limit = tables.objective(objective)
-            limit = None if limit is None else limit[columns["job" if "job" in columns else "id"]]
-        if limit is not None:
-            good &= ~(
-                columns[measure] > limit
-            )  # a comparison with NaN is false: what is absent misses nothing
+    for measure, limit in limits.items():
+        each = limit[columns[_row_of(columns)]] if isinstance(limit, np.ndarray) else limit
+        good &= ~(columns[measure] > each)  # a comparison with NaN is false: what is absent misses nothing
     return good
+
+
+def _limits(
+    tables: RunTables, slo: Mapping[str, float | None] | None
+) -> dict[str, float | NDArray[np.float64]]:
+    """The columns of `requests` that objectives bound: one number for all, or one a row of the workload."""
+    given = objectives(slo)
+    found = {
+        measure: given[name] if name in given else tables.objective(objective)
+        for name, (measure, objective) in _OBJECTIVES.items()
+    }
+    return {measure: limit for measure, limit in found.items() if limit is not None}
+
+
+def _row_of(columns: Columns) -> str:
+    """The column of `requests` that says which row of the workload each is of."""
+    return "job" if "job" in columns else "id"
 
 
 def objectives(slo: object) -> Mapping[str, float | None]:
@@ -172,18 +241,6 @@ def _gaps(
         groups = [[classes.index(name)] for name in named["class"]]
     rows = [_gaps_of(tables, codes) for codes in groups]
     return {kind: np.array([row[kind] for row in rows], dtype=np.float64) for kind in STATISTICS}
-
-
-def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:
-    """The distinct rows of `keys`, sorted; which of them each row is; how many there are."""
-    if keys is None:
-        return None, np.zeros(height, dtype=np.uint32), 1
-    numbered = keys.with_columns(pl.int_range(keys.height, eager=True).alias("row"))
-    grouped = numbered.group_by(keys.columns).agg("row").sort(keys.columns)
-    groups = np.empty(height, dtype=np.uint32)
-    sizes = grouped["row"].list.len().to_numpy()
-    groups[grouped["row"].explode().to_numpy()] = np.repeat(np.arange(grouped.height, dtype=np.uint32), sizes)
-    return grouped.drop("row"), groups, grouped.height
 
 
 def _gaps_of(tables: RunTables, codes: list[int]) -> dict[str, float]:

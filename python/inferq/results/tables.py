@@ -133,9 +133,10 @@ class RunTables:
         """The rows of `requests`."""
         return as_frame(self.requests, self.names).lazy()
 
-    def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
-        """Some columns of some rows of `requests`, with their names."""
-        return as_frame({name: self.requests[name][rows] for name in columns}, self.names)
+    def frames(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Some columns of `requests`, part by part, with their names."""
+        for part in in_parts(self.requests, columns):
+            yield as_frame(dict(zip(columns, part, strict=True)), self.names)
 
     def objective(self, name: str) -> NDArray[np.float64] | None:
         """A column of objectives of the workload, NaN for none; None where it has no such column."""
@@ -193,12 +194,9 @@ class StoredTables(RunTables):
         file = self._place / f"{name}.parquet"
         return read_parquet(file, partial(ResultError, file))
 
-    def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
-        """Some columns of some rows of `requests`, from their files."""
-        wanted = self.scan().select(columns)
-        if isinstance(rows, slice):
-            return wanted.slice(rows.start, rows.stop - rows.start).collect()
-        return wanted.collect()[rows]
+    def frames(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Some columns of `requests`, part by part, from their files."""
+        return (pl.read_parquet(file, columns=list(columns)) for file in self._files)
 
     def objective(self, name: str) -> NDArray[np.float64] | None:
         """A column of objectives, from the file of the workload."""

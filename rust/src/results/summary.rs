@@ -1,6 +1,10 @@
-//! Means and percentiles of a column by group.
+//! Means and percentiles of a column by group, of values that come in parts.
 //!
-//! Means come from whole-number sums, so they do not depend on the order of rows or the number of threads.
+//! Means come from whole-number sums, so they do not depend on the order of rows or the number of threads. Percentiles
+//! are exact: values are kept while they are few. Where they are more they are counted by their leading bits, in whose
+//! order they are since none is negative, and the parts are gone through again for those around the percentiles.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 
@@ -18,33 +22,224 @@ pub struct Statistics {
 /// The percentiles that are reported, ascending.
 pub const PERCENTS: [u32; 4] = [50, 90, 95, 99];
 
-/// Statistics of `values` (seconds, not negative; NaN is absent) for each of `group_count` groups.
-pub fn by_group(values: &[f64], groups: &[u32], group_count: usize) -> Vec<Statistics> {
-    let mut sizes = vec![0; group_count];
-    for (value, &group) in values.iter().zip(groups) {
-        if let Some(size) = sizes.get_mut(group as usize).filter(|_| !value.is_nan()) {
-            *size += 1;
-        }
-    }
-    let mut split: Vec<Vec<f64>> = sizes.into_iter().map(Vec::with_capacity).collect();
-    for (&value, &group) in values.iter().zip(groups) {
-        if let Some(members) = split.get_mut(group as usize).filter(|_| !value.is_nan()) {
-            members.push(value);
-        }
-    }
-    split.into_iter().map(statistics).collect()
+/// Values that are kept at once, 32 MiB of them.
+const KEPT: usize = 1 << 22;
+
+/// Counts that are kept at once, as much again.
+const COUNTS: usize = 1 << 22;
+
+/// Bits of a double that is not negative.
+const BITS: u32 = 63;
+
+/// Statistics of some groups while their values come. Where [`ByGroup::again`] says so all of them must come again.
+#[derive(Clone, Debug)]
+pub struct ByGroup {
+    groups: Vec<Group>,
+    /// Values and counts that are kept at once.
+    room: (usize, usize),
+    limits: Limits,
+    /// Have all values come once?
+    is_counted: bool,
 }
 
-fn statistics(mut values: Vec<f64>) -> Statistics {
-    if values.is_empty() {
-        return Statistics { mean: f64::NAN, percentiles: [f64::NAN; PERCENTS.len()], max: f64::NAN };
+/// How many values of a range are kept, and by how many of their bits they are counted where they are more.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    kept: usize,
+    bits: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    count: u64,
+    sum: u128,
+    max: f64,
+    /// Where values are that are looked for, ascending and apart.
+    ranges: Vec<Range>,
+    /// Those that are known, by their places among all.
+    known: BTreeMap<u64, f64>,
+}
+
+/// The doubles that begin with some bits.
+#[derive(Clone, Debug)]
+struct Range {
+    /// The least of them, as bits.
+    first: u64,
+    /// How many bits of them are free.
+    free: u32,
+    /// Values below all of them.
+    below: u64,
+    values: Values,
+}
+
+#[derive(Clone, Debug)]
+enum Values {
+    Kept(Vec<f64>),
+    /// Counts by the bits that follow, but for the last so many.
+    Counted(Vec<u64>, u32),
+}
+
+impl ByGroup {
+    /// No value as yet of so many groups.
+    pub fn new(group_count: usize) -> ByGroup {
+        ByGroup::with_room(group_count, (KEPT, COUNTS))
     }
-    // Each double is taken to its nearest attosecond; a sum of 2^32 values below 2^63 s fits.
-    let sum: u128 = values.iter().map(|value| whole(value * 1e18)).fold(0, u128::saturating_add);
-    let mean = seconds(sum / values.len() as u128);
-    let percentiles = percentiles(&mut values);
-    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    Statistics { mean, percentiles, max }
+
+    fn with_room(group_count: usize, room: (usize, usize)) -> ByGroup {
+        let ranges = vec![Range::new(0, BITS, 0)];
+        let group = Group { count: 0, sum: 0, max: f64::NEG_INFINITY, ranges, known: BTreeMap::new() };
+        let limits = Limits::of(group_count, room);
+        ByGroup { groups: vec![group; group_count], room, limits, is_counted: false }
+    }
+
+    /// The next values (seconds, not negative; NaN is absent), and the group of each.
+    pub fn take(&mut self, values: &[f64], groups: &[u32]) {
+        for (&value, &group) in values.iter().zip(groups) {
+            if let Some(group) = self.groups.get_mut(group as usize).filter(|_| !value.is_nan()) {
+                if !self.is_counted {
+                    group.count += 1;
+                    // Each double is taken to its nearest attosecond; a sum of 2^32 values below 2^63 s fits.
+                    group.sum = group.sum.saturating_add(whole(value * 1e18));
+                    group.max = group.max.max(value);
+                }
+                group.look(value, self.limits);
+            }
+        }
+    }
+
+    /// All values have come. Must they come once more?
+    pub fn again(&mut self) -> bool {
+        self.is_counted = true;
+        self.groups.iter_mut().for_each(Group::narrow);
+        let ranges: usize = self.groups.iter().map(|group| group.ranges.len()).sum();
+        self.limits = Limits::of(ranges, self.room);
+        ranges > 0
+    }
+
+    /// The statistics of each group, once no value need come again.
+    pub fn statistics(&self) -> Vec<Statistics> {
+        self.groups.iter().map(Group::statistics).collect()
+    }
+}
+
+impl Limits {
+    /// Those of each of so many ranges.
+    fn of(ranges: usize, (kept, counts): (usize, usize)) -> Limits {
+        let share = |room: usize| (room / ranges.max(1)).max(8);
+        Limits { kept: share(kept), bits: share(counts).ilog2() }
+    }
+}
+
+impl Group {
+    #[inline]
+    fn look(&mut self, value: f64, limits: Limits) {
+        let bits = (value + 0.0).to_bits(); // a zero has no sign
+        let after = self.ranges.partition_point(|range| range.first <= bits);
+        if let Some(range) = after.checked_sub(1).and_then(|place| self.ranges.get_mut(place)) {
+            range.look(bits, limits);
+        }
+    }
+
+    /// The places, from the least value on, of the values from which the percentiles are made.
+    fn places(&self) -> BTreeSet<u64> {
+        let Some(most) = self.count.checked_sub(1) else { return BTreeSet::new() };
+        PERCENTS
+            .iter()
+            .flat_map(|&percent| {
+                let place = most * u64::from(percent);
+                [place / 100, place.div_ceil(100)]
+            })
+            .collect()
+    }
+
+    /// Reads off the ranges which values are known by now, and in which ranges the others are.
+    fn narrow(&mut self) {
+        let mut ranges = std::mem::take(&mut self.ranges).into_iter().peekable();
+        let mut places = self.places().into_iter().filter(|place| !self.known.contains_key(place)).collect::<Vec<_>>();
+        let (mut known, mut narrower) = (Vec::new(), Vec::<Range>::new());
+        while let Some(range) = ranges.next() {
+            let end = ranges.peek().map_or(u64::MAX, |next| next.below);
+            let rest = places.split_off(places.partition_point(|&place| place < end));
+            range.read(&places, &mut known, &mut narrower);
+            places = rest;
+        }
+        self.known.extend(known);
+        self.ranges = narrower;
+    }
+
+    fn statistics(&self) -> Statistics {
+        if self.count == 0 {
+            return Statistics { mean: f64::NAN, percentiles: [f64::NAN; PERCENTS.len()], max: f64::NAN };
+        }
+        let at = |place: u64| self.known.get(&place).copied().unwrap_or(f64::NAN);
+        // At place (n − 1) · percent / 100 of the sorted values, between neighbours in proportion.
+        let percentiles = PERCENTS.map(|percent| {
+            let place = (self.count - 1) * u64::from(percent);
+            let (lower, between) = (at(place / 100), place % 100);
+            if between == 0 { lower } else { lower + (at(place / 100 + 1) - lower) * (between as f64 / 100.0) }
+        });
+        Statistics { mean: seconds(self.sum / u128::from(self.count)), percentiles, max: self.max }
+    }
+}
+
+impl Range {
+    fn new(first: u64, free: u32, below: u64) -> Range {
+        Range { first, free, below, values: Values::Kept(Vec::new()) }
+    }
+
+    #[inline]
+    fn look(&mut self, bits: u64, limits: Limits) {
+        let offset = bits - self.first;
+        if offset >> self.free != 0 {
+            return;
+        }
+        match &mut self.values {
+            Values::Kept(kept) if kept.len() < limits.kept => kept.push(f64::from_bits(bits)),
+            Values::Kept(_) => self.count(bits, limits),
+            Values::Counted(counts, shift) => counts[(offset >> *shift) as usize] += 1,
+        }
+    }
+
+    /// Counts what was kept so far, and one value more.
+    #[cold]
+    fn count(&mut self, bits: u64, limits: Limits) {
+        let counted = self.free.min(limits.bits);
+        let Values::Kept(kept) =
+            std::mem::replace(&mut self.values, Values::Counted(vec![0; 1 << counted], self.free - counted))
+        else {
+            return;
+        };
+        kept.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.look(bits, limits));
+    }
+
+    /// Which values are at these places among all, ascending; or in which ranges they are.
+    fn read(self, places: &[u64], known: &mut Vec<(u64, f64)>, narrower: &mut Vec<Range>) {
+        match self.values {
+            Values::Kept(mut kept) => {
+                // Values before a place are not looked at for the next.
+                let (mut rest, mut first) = (&mut kept[..], self.below);
+                for &place in places {
+                    let (_, &mut value, above) = rest.select_nth_unstable_by((place - first) as usize, f64::total_cmp);
+                    known.push((place, value));
+                    (rest, first) = (above, place + 1);
+                }
+            }
+            Values::Counted(counts, shift) => {
+                let (mut below, mut places) = (self.below, places.iter().peekable());
+                for (bin, count) in (0..).zip(counts) {
+                    let first = self.first + (bin << shift);
+                    let is_inside = |&&place: &&u64| place < below + count;
+                    if shift > 0 && places.peek().is_some_and(is_inside) {
+                        narrower.push(Range::new(first, shift, below));
+                    }
+                    while let Some(&place) = places.next_if(is_inside) {
+                        known.extend((shift == 0).then_some((place, f64::from_bits(first))));
+                    }
+                    below += count;
+                }
+            }
+        }
+    }
 }
 
 /// A number that is not negative, rounded down.
@@ -54,26 +249,23 @@ fn whole(number: f64) -> u128 {
     if number < u64::MAX as f64 { u128::from(number as u64) } else { number as u128 }
 }
 
-/// The linear percentiles: at place (n − 1) · percent / 100 of the sorted values, between neighbours in proportion.
-fn percentiles(values: &mut [f64]) -> [f64; PERCENTS.len()] {
-    let most = values.len() as u64 - 1;
-    // Values before a percentile are not looked at for the next.
-    let (mut rest, mut first) = (values, 0);
-    PERCENTS.map(|percent| {
-        let place = most * u64::from(percent);
-        let (whole, between) = ((place / 100) as usize, place % 100);
-        let from_here = &mut std::mem::take(&mut rest)[..];
-        let (_, &mut lower, above) = from_here.select_nth_unstable_by(whole - first, f64::total_cmp);
-        let upper = above.iter().copied().fold(f64::INFINITY, f64::min);
-        rest = &mut from_here[whole - first..];
-        first = whole;
-        if between == 0 { lower } else { lower + (upper - lower) * (between as f64 / 100.0) }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn by_group(values: &[f64], groups: &[u32], group_count: usize) -> Vec<Statistics> {
+        in_parts(ByGroup::new(group_count), values, groups, values.len().max(1))
+    }
+
+    fn in_parts(mut all: ByGroup, values: &[f64], groups: &[u32], part: usize) -> Vec<Statistics> {
+        loop {
+            values.chunks(part).zip(groups.chunks(part)).for_each(|(values, groups)| all.take(values, groups));
+            if !all.again() {
+                return all.statistics();
+            }
+        }
+    }
 
     #[test]
     fn percentiles_are_linear_between_neighbours() {
@@ -103,5 +295,28 @@ mod tests {
         let of = by_group(&[1.0, f64::NAN, 3.0, 5.0], &[0, 0, 1, 1], 3);
         assert_eq!((of[0].mean, of[1].mean), (1.0, 4.0));
         assert!(of[2].mean.is_nan() && of[2].max.is_nan());
+    }
+
+    proptest! {
+        #[test]
+        fn few_that_are_kept_and_many_parts_change_nothing(
+            values in prop::collection::vec(
+                prop_oneof![Just(f64::NAN), Just(0.0), Just(-0.0), (0_u32..9).prop_map(f64::from), 0.0..1e9_f64, 1.0..1.0001_f64],
+                0..200,
+            ),
+            groups in prop::collection::vec(0_u32..4, 200),
+            kept in 0_usize..100,
+            counts in 0_usize..3000,
+            part in 1_usize..70,
+        ) {
+            let groups = &groups[..values.len()];
+            let whole = by_group(&values, groups, 3);
+            let limited = in_parts(ByGroup::with_room(3, (kept, counts)), &values, groups, part);
+            let bits = |all: &[Statistics]| -> Vec<Vec<u64>> {
+                let of = |one: &Statistics| [&[one.mean, one.max][..], &one.percentiles].concat();
+                all.iter().map(|one| of(one).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
+            };
+            prop_assert_eq!(bits(&limited), bits(&whole));
+        }
     }
 }
