@@ -20,9 +20,8 @@ class StoredResult(Result):
     """What became of every request of a run with `simulate(..., out=directory)`, or of one that was written.
 
     It has everything that a `Result` has. `requests` is a polars `LazyFrame` over its files in the directory,
-    whose rows, columns and order are those of the frame in memory; `summary` reads one
-    column after the other, which takes about 25 bytes of memory a request. `Result.read(directory)` opens it
-    again, in any process.
+    whose rows, columns and order are those of the frame in memory; `summary` reads a part after the other.
+    `Result.read(directory)` opens it again, in any process.
 
     Example:
         >>> import inferq as iq, tempfile

@@ -33,6 +33,7 @@ class _Measured:
         if keys:
             named = pl.concat(frame.unique() for frame in self._keys(tables, keys)).unique().sort(keys)
             self.named, self.count = named, named.height
+        if self.count > 1:
             numbered, kind = named.with_row_index("group"), np.min_scalar_type(named.height)
             joined = (
                 frame.join(numbered, on=keys, how="left", nulls_equal=True, maintain_order="left")["group"]

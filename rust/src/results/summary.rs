@@ -94,6 +94,9 @@ impl ByGroup {
 
     /// The next values (seconds, not negative; NaN is absent), and the group of each.
     pub fn take(&mut self, values: &[f64], groups: &[u32]) {
+        if let [group] = &mut self.groups[..] {
+            group.make_room(values.len(), self.limits);
+        }
         for (&value, &group) in values.iter().zip(groups) {
             if let Some(group) = self.groups.get_mut(group as usize).filter(|_| !value.is_nan()) {
                 if !self.is_counted {
@@ -134,9 +137,19 @@ impl Group {
     #[inline]
     fn look(&mut self, value: f64, limits: Limits) {
         let bits = (value + 0.0).to_bits(); // a zero has no sign
+        if let [range] = &mut self.ranges[..] {
+            return range.look(bits, limits);
+        }
         let after = self.ranges.partition_point(|range| range.first <= bits);
         if let Some(range) = after.checked_sub(1).and_then(|place| self.ranges.get_mut(place)) {
             range.look(bits, limits);
+        }
+    }
+
+    /// Makes room for so many values more, where all of them are of one range.
+    fn make_room(&mut self, values: usize, limits: Limits) {
+        if let [Range { free: BITS, values: Values::Kept(kept), .. }] = &mut self.ranges[..] {
+            kept.reserve(values.min(limits.kept - kept.len()));
         }
     }
 
