@@ -80,7 +80,7 @@ pub struct Request {
 /// No place: no replica holds so many requests.
 pub(crate) const NOT_ODD: u32 = u32::MAX;
 
-// One line of the cache, so that the table of a full batch stays in it.
+// One line of the cache, so that those of a full batch stay in it.
 const _: () = assert!(size_of::<Request>() == 64);
 
 impl Request {
@@ -197,12 +197,17 @@ pub(crate) fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64
     last - u64::from(first_token == FirstToken::Prefill)
 }
 
+/// What stands at a place.
+#[derive(Debug)]
+struct Entry {
+    request: Request,
+    history: History,
+}
+
 /// The live requests of one replica.
 #[derive(Debug)]
 pub struct Requests {
-    table: Vec<Request>,
-    /// By the same places.
-    histories: Vec<History>,
+    table: Vec<Entry>,
     vacant: Vec<Place>,
     /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
     pub(crate) ticks: Groups<u64>,
@@ -211,14 +216,15 @@ pub struct Requests {
 
 impl Requests {
     pub(crate) fn new(first_token: FirstToken) -> Requests {
-        Requests { table: Vec::new(), histories: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
+        Requests { table: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
     }
 
     #[inline(always)]
     pub(crate) fn insert(&mut self, arrival: &Arrival) -> Place {
         let Some(place) = self.vacant.pop() else { return self.insert_beyond(arrival) };
-        self.table[place.index()] = Request::new(arrival);
-        self.histories[place.index()].begin_anew(arrival);
+        let Entry { request, history } = &mut self.table[place.index()];
+        *request = Request::new(arrival);
+        history.begin_anew(arrival);
         place
     }
 
@@ -231,12 +237,10 @@ impl Requests {
 
     pub(crate) fn put(&mut self, request: Request, history: History) -> Place {
         if let Some(place) = self.vacant.pop() {
-            self.table[place.index()] = request;
-            self.histories[place.index()] = history;
+            self.table[place.index()] = Entry { request, history };
             return place;
         }
-        self.table.push(request);
-        self.histories.push(history);
+        self.table.push(Entry { request, history });
         Place(self.table.len() as u32 - 1)
     }
 
@@ -266,29 +270,30 @@ impl Requests {
     /// The request at a place.
     #[inline]
     pub fn at(&self, place: Place) -> &Request {
-        &self.table[place.index()]
+        &self.table[place.index()].request
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, place: Place) -> &mut Request {
-        &mut self.table[place.index()]
+        &mut self.table[place.index()].request
     }
 
     /// What became of the request at a place so far.
     #[inline]
     pub fn history(&self, place: Place) -> &History {
-        &self.histories[place.index()]
+        &self.table[place.index()].history
     }
 
     #[inline]
     pub(crate) fn history_mut(&mut self, place: Place) -> &mut History {
-        &mut self.histories[place.index()]
+        &mut self.table[place.index()].history
     }
 
     /// Both.
     #[inline(always)]
     pub(crate) fn both_mut(&mut self, place: Place) -> (&mut Request, &mut History) {
-        (&mut self.table[place.index()], &mut self.histories[place.index()])
+        let Entry { request, history } = &mut self.table[place.index()];
+        (request, history)
     }
 
     /// What arrived at a place.

@@ -216,10 +216,16 @@ impl Pace {
     }
 
     /// The most iterations, up to `limit`, that together take no longer than `span`.
+    #[inline]
     pub(crate) fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
         if limit <= 1 || span < self.first {
             return Ok(if span < self.first { 0 } else { limit });
         }
+        self.several_within(span, limit)
+    }
+
+    #[inline(never)]
+    fn several_within(&self, span: Span, limit: u64) -> Result<u64> {
         let (first, growth, total) = (self.first.0, self.growth as u128, span.0);
         if (first | growth | total) >> 63 == 0 && limit >> 32 == 0 {
             return Ok(count_within(first as i64, growth as i64, total as i64, limit));
