@@ -72,6 +72,7 @@ impl Scenario {
             batches: self.batches,
             max_in_flight: self.max_in_flight,
             stepping: self.stepping,
+            in_attoseconds: false,
             threads,
         })
     }

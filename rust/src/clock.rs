@@ -1,9 +1,14 @@
-//! Exact time: instants and spans in whole attoseconds.
+//! Exact time: instants and spans in whole attoseconds, or in a unit of a run that divides all of them.
 //!
 //! Time is a whole number of attoseconds (1e-18 s) in 128 bits. Addition of whole numbers is associative, so
 //! k iterations advanced at once end at the same instant as k iterations one by one; everything that the project
 //! promises about exactness rests on this. Seconds as floats exist only at the border: a number that comes in means
 //! its shortest decimal, a number that goes out is rounded once, to the nearest double.
+//!
+//! A run counts in a [`Unit`]: the greatest common divisor of all times that can come up in it, so that the same instants
+//! are smaller numbers. While they fit 64 bits the hottest code computes with these alone ([`Width`]).
+
+use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 
@@ -12,11 +17,11 @@ pub const SECOND: u128 = 1_000_000_000_000_000_000;
 /// Attoseconds in a nanosecond, the grid of arrivals.
 pub const NANOSECOND: u128 = 1_000_000_000;
 
-/// A point in simulated time: attoseconds since the run began.
+/// A point in simulated time: attoseconds since the run began; inside a run, its units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u128);
 
-/// A length of simulated time in attoseconds.
+/// A length of simulated time in attoseconds; inside a run, in its units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub u128);
 
@@ -45,18 +50,71 @@ impl Instant {
         seconds(self.0)
     }
 
-    /// The part of an instant by which most are told apart: whole 2^30 attoseconds, about a nanosecond, in 64 bits. A later
-    /// instant never has an earlier hour, and that of `NEVER` is later than all others.
+    /// The instant, of which only as much is looked at as can be there.
+    #[inline(always)]
+    pub(crate) fn within<W: Width>(self) -> Instant {
+        Instant(W::of(self.0))
+    }
+
+    /// Its hour, the shorter way where 64 bits hold it.
+    #[inline(always)]
+    pub(crate) fn hour_within<W: Width>(self) -> u64 {
+        debug_assert!(!W::IS_SHORT || self.is_short(), "a longer time has changed the variant of the code");
+        if W::IS_SHORT { self.0 as u64 } else { self.hour() }
+    }
+
+    /// Is it earlier than another one?
+    #[inline(always)]
+    pub(crate) fn is_before<W: Width>(self, other: Instant) -> bool {
+        if W::IS_SHORT { (self.0 as u64) < other.0 as u64 } else { self < other }
+    }
+
+    /// Which is earlier, this one, of any length, or one that 64 bits hold?
+    #[inline(always)]
+    pub(crate) fn against<W: Width>(self, other: Instant) -> Ordering {
+        match (self.0 >> 64) as u64 {
+            0 if W::IS_SHORT => (self.0 as u64).cmp(&(other.0 as u64)),
+            _ if W::IS_SHORT && other != Instant::NEVER => Ordering::Greater,
+            _ => self.cmp(&other),
+        }
+    }
+
+    /// Is it the same as another one?
+    #[inline(always)]
+    pub(crate) fn is<W: Width>(self, other: Instant) -> bool {
+        if W::IS_SHORT { self.0 as u64 == other.0 as u64 } else { self == other }
+    }
+
+    /// Do 64 bits hold it, or is it `NEVER`?
+    #[inline]
+    pub(crate) fn is_short(self) -> bool {
+        is_short(self.0) || self == Instant::NEVER
+    }
+
+    /// Is it `NEVER`?
+    #[inline(always)]
+    pub(crate) fn is_never<W: Width>(self) -> bool {
+        self.is::<W>(Instant::NEVER)
+    }
+
+    /// What tells most instants apart in 64 bits: the instant itself where 63 hold it, else less of it. A later instant
+    /// never has an earlier hour, and that of `NEVER` is later than all others.
     #[inline]
     pub(crate) fn hour(self) -> u64 {
-        if self == Instant::NEVER { u64::MAX } else { self.hour_of_event() }
+        // Instants from 2^63 to 2^96 differ in what is left of them 33 bits further down.
+        match self.0 >> 63 {
+            0 => self.0 as u64,
+            late if late >> 33 == 0 => 1 << 63 | (self.0 >> 33) as u64,
+            _ if self == Instant::NEVER => u64::MAX,
+            _ => Self::LAST_HOUR,
+        }
     }
 
     /// The same of an instant at which something happens.
     #[inline]
     pub(crate) fn hour_of_event(self) -> u64 {
         debug_assert!(self < Instant::NEVER, "nothing happens then");
-        u64::try_from(self.0 >> 30).map_or(Self::LAST_HOUR, |hour| hour.min(Self::LAST_HOUR))
+        self.hour()
     }
 
     /// That of all instants but `NEVER` which do not fit.
@@ -92,6 +150,123 @@ impl Span {
     pub fn seconds(self) -> f64 {
         seconds(self.0)
     }
+
+    /// The span, of which only as much is looked at as can be there.
+    #[inline(always)]
+    pub(crate) fn within<W: Width>(self) -> Span {
+        Span(W::of(self.0))
+    }
+}
+
+/// In how many bits the code at hand computes with times.
+pub(crate) trait Width {
+    /// Do 64 bits hold each of them?
+    const IS_SHORT: bool;
+
+    /// A time as it is computed with.
+    #[inline(always)]
+    fn of(time: u128) -> u128 {
+        debug_assert!(!Self::IS_SHORT || is_short(time), "a longer time has changed the variant of the code");
+        if Self::IS_SHORT { u128::from(time as u64) } else { time }
+    }
+}
+
+/// 64 bits hold all times.
+#[derive(Debug)]
+pub(crate) enum Short {}
+
+/// Any time comes up.
+#[derive(Debug)]
+pub(crate) enum Long {}
+
+impl Width for Short {
+    const IS_SHORT: bool = true;
+}
+
+impl Width for Long {
+    const IS_SHORT: bool = false;
+}
+
+/// Do 64 bits hold a time, and its sum with another such?
+#[inline(always)]
+pub(crate) fn is_short(time: u128) -> bool {
+    time >> 62 == 0
+}
+
+/// What the times of a run are counted in: a whole number of attoseconds that divides each of them, and a nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit(u64);
+
+impl Default for Unit {
+    fn default() -> Unit {
+        Unit::ATTOSECOND
+    }
+}
+
+impl Unit {
+    /// The unit of all times.
+    pub(crate) const ATTOSECOND: Unit = Unit(1);
+
+    /// The largest unit for times in attoseconds of which this is the greatest common divisor; 0: of none.
+    pub(crate) fn of(divisor: u128) -> Unit {
+        // At most a nanosecond, since arrivals lie on that grid.
+        Unit(greatest_common_divisor(divisor, NANOSECOND) as u64)
+    }
+
+    /// Attoseconds in a unit.
+    pub(crate) fn attoseconds_each(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    /// Units in a nanosecond.
+    pub(crate) fn nanosecond(self) -> u64 {
+        NANOSECOND as u64 / self.0
+    }
+
+    /// A time in attoseconds, in units; rounded down where it is no whole number of them.
+    pub(crate) fn count(self, attoseconds: u128) -> u128 {
+        if self == Unit::ATTOSECOND { attoseconds } else { attoseconds / u128::from(self.0) }
+    }
+
+    /// The same of an instant.
+    pub(crate) fn count_until(self, at: Instant) -> Instant {
+        if at == Instant::NEVER { at } else { Instant(self.count(at.0)) }
+    }
+
+    /// So many units, or units times requests, in attoseconds.
+    #[inline(never)]
+    pub(crate) fn attoseconds(self, units: u128) -> Result<u128> {
+        product(units, u128::from(self.0))
+    }
+
+    /// A span of so many units, which 64 bits hold.
+    #[inline(always)]
+    pub(crate) fn short(self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.0)
+    }
+
+    /// A span in attoseconds.
+    #[inline(always)]
+    pub(crate) fn span<W: Width>(self, span: Span) -> Result<Span> {
+        match self {
+            _ if W::IS_SHORT => Ok(Span(self.short(W::of(span.0) as u64))),
+            Unit::ATTOSECOND => Ok(span),
+            Unit(_) => self.attoseconds(span.0).map(Span),
+        }
+    }
+
+    /// An instant in attoseconds; one that they cannot name is `NEVER`.
+    pub(crate) fn instant(self, at: Instant) -> Instant {
+        Instant(at.0.saturating_mul(u128::from(self.0)))
+    }
+}
+
+/// The greatest common divisor of two numbers; that of 0 and another one is the other one.
+pub(crate) fn greatest_common_divisor(mut one: u128, mut other: u128) -> u128 {
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 /// The product of two whole numbers; overflow is an error, never a wrap.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::clock::{Span, attoseconds};
+use crate::clock::{Span, Unit, attoseconds, greatest_common_divisor};
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 use crate::request::FirstToken;
@@ -82,6 +82,23 @@ impl Engine {
             max_model_len: longest_request(self.max_model_len)?,
             api: Span(attoseconds(self.api_s, "api_s")?),
         })
+    }
+}
+
+impl EngineParts {
+    /// A number of attoseconds that divides all times that can come up in it; 0: all are 0.
+    pub(crate) fn unit(&self) -> u128 {
+        if !self.scheduler.is_timeless() || self.scheduler.speculates().is_some() || self.api != Span::ZERO {
+            return 1;
+        }
+        let pause = self.scheduler.plans_ahead().map_or(0, |ahead| ahead.pause.0);
+        greatest_common_divisor(greatest_common_divisor(self.timing.unit(), self.host.unit()), pause)
+    }
+
+    /// From now on it counts in a unit that divides [`EngineParts::unit`].
+    pub(crate) fn count_in(&mut self, unit: Unit) {
+        self.timing.count_in(unit.attoseconds_each());
+        self.host.count_in(unit.attoseconds_each());
     }
 }
 

@@ -16,7 +16,7 @@ mod preemption;
 mod sglang;
 
 use crate::clock::{Instant, Span};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::replica::{Chunk, Plain, State};
 use crate::request::{Phase, Place, Requests};
 pub use preemption::Preemption;
@@ -475,11 +475,6 @@ impl Plan<'_> {
 
     #[cold]
     pub(crate) fn broken(&self, rule: &'static str, place: Place) -> Error {
-        broken(self.now, rule, format!("request {}", self.state.requests.at(place).id))
+        self.state.broken(self.now, rule, format!("request {}", self.state.requests.at(place).id))
     }
-}
-
-#[cold]
-pub(crate) fn broken(now: Instant, rule: &'static str, what: String) -> Error {
-    Kind::Rule { at_s: now.seconds().to_string(), rule, what }.into()
 }

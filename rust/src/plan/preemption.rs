@@ -22,6 +22,16 @@ pub enum Preemption {
     },
 }
 
+impl Preemption {
+    /// Does it cost nothing but what has to be computed again?
+    pub(crate) fn takes_no_time(self) -> bool {
+        match self {
+            Preemption::Recompute | Preemption::Restart => true,
+            Preemption::Swap { per_token, base } => per_token == Span::ZERO && base == Span::ZERO,
+        }
+    }
+}
+
 impl Plan<'_> {
     /// Brings a swapped request's context back, with the blocks for `tokens` tokens in all.
     pub fn swap_in(&mut self, place: Place, preemption: Preemption, tokens: u64) -> Result<()> {

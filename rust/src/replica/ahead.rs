@@ -16,7 +16,7 @@ use super::features::{Features, Full};
 use super::late::LateToken;
 use super::stretch::Stretch;
 use super::{Held, Replica, Role, State, end_after};
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::plan::{Ahead, Hold, Limits, Plan};
@@ -206,7 +206,7 @@ impl Replica {
         if !in_flight.late_tokens.is_empty() || !in_flight.dropped_tokens.is_empty() {
             self.settle_late(results)?;
         }
-        if F::ANY || self.state.is_plain_ahead {
+        if F::ANY || self.state.variant.is_plain_ahead() {
             self.begin_planned::<F>(end, results)
         } else {
             // The plan brought a group more, or a swap.
@@ -217,7 +217,11 @@ impl Replica {
     #[cold]
     #[inline(never)]
     fn begin_planned_fully(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
-        self.begin_planned::<Full>(now, results)
+        if self.is_short() {
+            self.begin_planned::<Full<Short>>(now, results)
+        } else {
+            self.begin_planned::<Full<Long>>(now, results)
+        }
     }
 
     /// Requests with their last token leave, and the batch that is planned begins.
@@ -334,7 +338,7 @@ impl Replica {
                 Phase::Started => {}
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
-            results.leave(state.requests.history(place), self.index, Status::Finished, now);
+            results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
             state.release::<F>(place, true);
             self.scheduler.notice(Notice::Left(place), &state.requests);
             state.remove::<F>(place);

@@ -2,7 +2,7 @@
 
 use super::drafts::Drafting;
 use super::{Departure, Full, Replica, Stranded};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long};
 use crate::error::Result;
 use crate::kv::Segment;
 use crate::request::{History, Phase, Place, Request};
@@ -192,7 +192,7 @@ impl Replica {
         if !self.awaits_admission(place, id) {
             return Ok(false);
         }
-        results.leave(self.state.requests.history(place), self.index, Status::Abandoned, now);
+        results.leave::<Long>(self.state.requests.history(place), self.index, Status::Abandoned, now);
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
         let arrival = *self.state.requests.arrival(place);
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
@@ -236,6 +236,6 @@ impl Stranded {
     /// It leaves, or is still here when the run ends.
     pub(crate) fn leave(&self, replica: u32, status: Status, now: Instant, results: &mut Recorder) {
         results.drafts(&self.history.arrival, self.drafting.drafted, self.drafting.accepted);
-        results.leave(&self.history, replica, status, now);
+        results.leave::<Long>(&self.history, replica, status, now);
     }
 }

@@ -14,7 +14,7 @@
 use super::ahead::DroppedRow;
 use super::state::State;
 use super::{Full, Replica, Role};
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Span};
 use crate::error::Result;
 use crate::kv::KvBlocks;
 use crate::request::{FirstToken, Phase, Place};
@@ -291,7 +291,7 @@ impl Replica {
                     let gap = end.since(history.last_token);
                     history.longest_gap = history.longest_gap.max(gap);
                     if is_measured {
-                        results.gap(request.class, gap)?;
+                        results.gap::<Long>(request.class, gap)?;
                         results.no_gaps(request.class, u64::from(out - 1))?;
                     }
                 }
@@ -372,7 +372,7 @@ impl Replica {
     fn finish_drafted(&mut self, place: Place, now: Instant, results: &mut Recorder) {
         let state = &mut self.state;
         state.record_drafts(place, results);
-        results.leave(state.requests.history(place), self.index, Status::Finished, now);
+        results.leave::<Long>(state.requests.history(place), self.index, Status::Finished, now);
         state.release::<Full>(place, true);
         self.scheduler.notice(Notice::Left(place), &state.requests);
         state.remove::<Full>(place);

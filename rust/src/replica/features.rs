@@ -1,12 +1,19 @@
-//! What few runs have: provided for or not by a choice that is made once a run, instead of a question in every batch.
+//! The variants of the hottest code: what a run has not, none of its batches asks for.
 //!
-//! The hot code stands in the program four times. [`Plain`] has no branch for what [`State::is_plain`](super::State) rules
-//! out: a prefix cache, hand-offs, drafts, rows of batches kept, more than one class or group of decodes, blocks freed with
-//! the batch, ceilings in the timing model, first tokens that come with the first decode; and plans made ahead. [`PlainAhead`]
-//! has none of these but the last, [`PlainGroups`] none but groups of decodes, and [`Full`] asks for each.
+//! Few runs have a prefix cache, hand-offs, drafts, rows of batches kept, more than one class or group of decodes, blocks
+//! freed with the batch, ceilings in the timing model, or first tokens that come with the first decode. [`Plain`] has no
+//! branch for any of these nor for plans made ahead, [`PlainAhead`] for none but the last, [`PlainGroups`] for none but groups
+//! of decodes, and [`Full`] asks for each. Of each there is one for times that 64 bits hold and one for all: a replica
+//! changes over when a time outgrows them.
+
+use std::marker::PhantomData;
+
+use crate::clock::{Long, Width};
 
 /// Does the code at hand provide for features that few runs have?
 pub(crate) trait Features {
+    /// In how many bits it computes with times.
+    type Width: Width;
     /// For any of them, or for none?
     const ANY: bool;
     /// For plans made ahead?
@@ -17,40 +24,113 @@ pub(crate) trait Features {
 
 /// For none.
 #[derive(Debug)]
-pub(crate) enum Plain {}
+pub(crate) struct Plain<W = Long>(PhantomData<W>);
 
 /// For plans made ahead and nothing else.
 #[derive(Debug)]
-pub(crate) enum PlainAhead {}
+pub(crate) struct PlainAhead<W = Long>(PhantomData<W>);
 
 /// For groups of decodes and nothing else.
 #[derive(Debug)]
-pub(crate) enum PlainGroups {}
+pub(crate) struct PlainGroups<W = Long>(PhantomData<W>);
 
 /// For all.
 #[derive(Debug)]
-pub(crate) enum Full {}
+pub(crate) struct Full<W = Long>(PhantomData<W>);
 
-impl Features for Plain {
+impl<W: Width> Features for Plain<W> {
+    type Width = W;
     const ANY: bool = false;
     const AHEAD: bool = false;
     const GROUPS: bool = false;
 }
 
-impl Features for PlainAhead {
+impl<W: Width> Features for PlainAhead<W> {
+    type Width = W;
     const ANY: bool = false;
     const AHEAD: bool = true;
     const GROUPS: bool = false;
 }
 
-impl Features for PlainGroups {
+impl<W: Width> Features for PlainGroups<W> {
+    type Width = W;
     const ANY: bool = false;
     const AHEAD: bool = false;
     const GROUPS: bool = true;
 }
 
-impl Features for Full {
+impl<W: Width> Features for Full<W> {
+    type Width = W;
     const ANY: bool = true;
     const AHEAD: bool = true;
     const GROUPS: bool = true;
+}
+
+/// The variant that suits a replica as it stands; `…Long` takes times of any length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// [`Plain`].
+    Plain,
+    PlainLong,
+    /// [`PlainAhead`].
+    Ahead,
+    AheadLong,
+    /// [`PlainGroups`].
+    Groups,
+    GroupsLong,
+    /// [`Full`].
+    Full,
+    FullLong,
+}
+
+impl Variant {
+    /// Does it provide for no feature that few runs have?
+    #[inline(always)]
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Variant::Plain | Variant::PlainLong)
+    }
+
+    /// Does it provide for none of them but plans made ahead?
+    #[inline(always)]
+    pub(super) fn is_plain_ahead(self) -> bool {
+        matches!(self, Variant::Ahead | Variant::AheadLong)
+    }
+
+    /// Does it provide for none of them but groups of decodes?
+    #[inline(always)]
+    pub(super) fn has_only_groups(self) -> bool {
+        matches!(self, Variant::Groups | Variant::GroupsLong)
+    }
+
+    /// Does it take times of 64 bits?
+    #[inline(always)]
+    pub(super) fn is_short(self) -> bool {
+        matches!(self, Variant::Plain | Variant::Ahead | Variant::Groups | Variant::Full)
+    }
+
+    /// The one that provides for groups of decodes too.
+    pub(super) fn with_groups(self) -> Variant {
+        match self {
+            Variant::Plain => Variant::Groups,
+            Variant::PlainLong => Variant::GroupsLong,
+            Variant::Groups | Variant::GroupsLong => self,
+            _ => self.full(),
+        }
+    }
+
+    /// The one that provides for all features.
+    pub(super) fn full(self) -> Variant {
+        if self.is_short() { Variant::Full } else { Variant::FullLong }
+    }
+
+    /// The one that takes times of any length.
+    pub(super) fn long(self) -> Variant {
+        match self {
+            Variant::Plain => Variant::PlainLong,
+            Variant::Ahead => Variant::AheadLong,
+            Variant::Groups => Variant::GroupsLong,
+            Variant::Full => Variant::FullLong,
+            _ => self,
+        }
+    }
 }

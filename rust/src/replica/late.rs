@@ -6,7 +6,7 @@
 
 use super::Replica;
 use super::state::State;
-use crate::clock::Instant;
+use crate::clock::{Instant, Long};
 use crate::error::Result;
 use crate::request::{History, NOT_ODD, Phase, Place};
 use crate::results::Recorder;
@@ -143,7 +143,7 @@ impl Replica {
             let (request, history) = state.requests.both_mut(place);
             history.longest_gap = history.longest_gap.max(gap);
             if state.measured.contains(request.id) {
-                results.gap(request.class, gap)?;
+                results.gap::<Long>(request.class, gap)?;
             }
         }
         Ok(())

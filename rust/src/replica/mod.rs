@@ -25,11 +25,11 @@ mod cache_at;
 
 use std::cell::Cell;
 
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::kv::{Kept, KvBlocks, Segment};
-use crate::plan::{Plan, broken};
+use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
 use crate::scheduler::Scheduler;
@@ -45,7 +45,8 @@ use stretch::Stretch;
 pub(crate) use ahead::InFlight;
 pub(crate) use batch::Chunk;
 pub(crate) use drafts::Drafts;
-pub(crate) use features::{Features, Full, Plain, PlainGroups};
+pub(crate) use features::{Features, Full, Plain};
+use features::{PlainGroups, Variant};
 pub(crate) use groups::Groups;
 pub(crate) use state::State;
 
@@ -149,7 +150,8 @@ fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
 }
 
 impl Replica {
-    /// An idle replica. Requests outside `measured` are in no histogram; with `stepping` every stretch is one iteration.
+    /// An idle replica. Requests outside `measured` are in no histogram; with `stepping` every stretch is one iteration. The
+    /// engine counts time in this unit.
     pub(crate) fn new(
         index: u32,
         engine: EngineParts,
@@ -157,6 +159,7 @@ impl Replica {
         classes: usize,
         measured: std::ops::Range<u32>,
         stepping: bool,
+        unit: Unit,
     ) -> Replica {
         let speculation = engine.scheduler.speculates();
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
@@ -178,7 +181,10 @@ impl Replica {
             && !limits.frees_with_batch
             && engine.first_token == FirstToken::Prefill;
         let scheduler = match ahead {
-            Some(ahead) => Box::new(Foresighted::new(engine.scheduler, ahead)),
+            Some(ahead) => {
+                let pause = Span(unit.count(ahead.pause.0));
+                Box::new(Foresighted::new(engine.scheduler, Ahead { pause, ..ahead }))
+            }
             None => engine.scheduler,
         };
         let takes_short_way = engine.host.is_nothing() && drafts.is_none();
@@ -186,10 +192,13 @@ impl Replica {
         Replica {
             index,
             state: State {
+                unit,
                 requests: Requests::new(engine.first_token),
-                is_plain: has_little && ahead.is_none(),
-                is_plain_ahead: has_little && ahead.is_some(),
-                is_plain_groups: false,
+                variant: match (has_little, ahead) {
+                    (false, _) => Variant::Full,
+                    (true, None) => Variant::Plain,
+                    (true, Some(_)) => Variant::Ahead,
+                },
                 standing: 0,
                 further_growth: Cell::default(),
                 is_resting: false,
@@ -251,6 +260,11 @@ impl Replica {
         self.state.needs_all_features();
     }
 
+    /// From now on no time is taken to fit 64 bits.
+    pub(crate) fn has_long_times(&mut self) {
+        self.state.variant = self.state.variant.long();
+    }
+
     /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
     pub(crate) fn count_waiting_blocks(&mut self) {
         self.state.waiting_blocks = Some(0);
@@ -308,22 +322,29 @@ impl Replica {
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
     #[inline(never)]
     pub(crate) fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        self.form_here(now, drain)
+        self.form_here::<Long>(now, drain)
     }
 
-    /// The same for a caller that the hottest code is to be a part of.
+    /// The same for a caller that the hottest code is to be a part of, for times of this width.
     #[inline(always)]
-    pub(crate) fn form_here(&mut self, now: Instant, drain: bool) -> Result<bool> {
+    pub(crate) fn form_here<W: Width>(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
-        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_rarer(now, drain) }
+        match self.state.variant {
+            Variant::Plain if W::IS_SHORT => self.form_with::<Plain<Short>>(now, drain),
+            Variant::PlainLong if !W::IS_SHORT => self.form_with::<Plain<Long>>(now, drain),
+            _ => self.form_rarer(now, drain),
+        }
     }
 
     #[inline(never)]
     fn form_rarer(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        if self.state.is_plain_groups {
-            self.form_with::<PlainGroups>(now, drain)
-        } else {
-            self.form_with::<Full>(now, drain)
+        match self.state.variant {
+            Variant::Plain => self.form_with::<Plain<Short>>(now, drain),
+            Variant::PlainLong => self.form_with::<Plain<Long>>(now, drain),
+            Variant::Groups => self.form_with::<PlainGroups<Short>>(now, drain),
+            Variant::GroupsLong => self.form_with::<PlainGroups<Long>>(now, drain),
+            Variant::Ahead | Variant::Full => self.form_with::<Full<Short>>(now, drain),
+            Variant::AheadLong | Variant::FullLong => self.form_with::<Full<Long>>(now, drain),
         }
     }
 
@@ -392,16 +413,16 @@ impl Replica {
         let state = &self.state;
         let tokens = state.standing + state.batch.chunk_tokens;
         if tokens > state.limits.token_budget {
-            return broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
+            return state.broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
         }
         if !state.has_free(0) {
             let what = format!("{} decodes, {} free blocks", state.standing, state.blocks.free());
-            return broken(now, "no more blocks are taken than are free", what);
+            return state.broken(now, "no more blocks are taken than are free", what);
         }
         let is_left_out = |request: &&Request| !request.placed && request.phase() != Phase::Decoding;
         let left_out = state.batch.admitted.iter().map(|&place| state.requests.at(place)).find(is_left_out);
         let what = left_out.map_or_else(String::new, |request| format!("request {}", request.id));
-        broken(now, "a request is admitted by the batch that it is in", what)
+        state.broken(now, "a request is admitted by the batch that it is in", what)
     }
 
     #[inline(never)]
@@ -410,7 +431,7 @@ impl Replica {
         state.fruitless_preemptions += state.batch.preempted.len() as u64;
         if state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
             let what = format!("{} preemptions without a token", state.fruitless_preemptions);
-            return Err(broken(now, "a policy that preempts comes to an end", what));
+            return Err(state.broken(now, "a policy that preempts comes to an end", what));
         }
         Ok(())
     }
@@ -430,26 +451,42 @@ impl Replica {
         }
     }
 
+    /// The end of a stretch of so many iterations, or of fewer: as many as times of 64 bits reach, if they reach one.
+    #[cold]
+    #[inline(never)]
+    fn far_end(&mut self, now: Instant, pace: &Pace, count: u64) -> Result<(Instant, u64)> {
+        // Where stretches are told, none ends but by what happens.
+        let mut fewer = if self.state.unit == Unit::ATTOSECOND { 0 } else { count / 2 };
+        while fewer > 0 {
+            if let Some(end) = pace.short_end(now, fewer) {
+                return Ok((end, fewer));
+            }
+            fewer /= 2;
+        }
+        self.has_long_times();
+        Ok((end_after(now, pace, count)?, count))
+    }
+
     #[inline(never)]
     fn run_fully(&mut self, now: Instant) -> Result<()> {
-        self.run::<Full>(now)
+        if self.is_short() { self.run::<Full<Short>>(now) } else { self.run::<Full<Long>>(now) }
     }
 
     /// Prices the batch and sets it going for as long as nothing changes.
     #[inline(always)]
     fn run<F: Features>(&mut self, now: Instant) -> Result<()> {
+        debug_assert!(F::Width::IS_SHORT || !self.is_short(), "short times are tested by the variant that takes them");
         let on_line = self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line));
         let takes_time = on_line.is_some();
-        self.stretch.pace = match on_line {
+        let mut pace = match on_line {
             Some(pace) => pace,
             None => self.price()?,
         };
-        let pace = &mut self.stretch.pace;
         let state = &mut self.state;
         let (due, growth) = state.until_due_and_growth::<F>();
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations).min(due);
         if count > 1 {
-            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(pace)) };
+            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         }
         if F::ANY && state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
@@ -478,16 +515,21 @@ impl Replica {
             count = state.iterations_without_a_victim(count, growth);
         }
         if !takes_time && (pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO)) {
-            return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
+            return Err(Kind::EmptyIteration(state.unit.instant(now).seconds().to_string()).into());
         }
+        let (end, count) = match if F::Width::IS_SHORT { pace.short_end(now, count) } else { None } {
+            Some(end) => (end, count),
+            None if F::Width::IS_SHORT => self.far_end(now, &pace, count)?,
+            None => (end_after(now, &pace, count)?, count),
+        };
+        self.next = end;
+        let state = &mut self.state;
         if now != state.last_end {
             state.idle = Span(state.idle.0 + now.since(state.last_end).0);
         }
-        let end = end_after(now, pace, count)?;
-        self.next = end;
         self.stretch = Stretch {
             start: now,
-            pace: *pace,
+            pace,
             count,
             end,
             through_arrivals: state.batch.hold.through_arrivals,

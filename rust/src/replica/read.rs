@@ -19,6 +19,12 @@ impl Replica {
         self.next
     }
 
+    /// Do 64 bits hold all of its times so far?
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.state.variant.is_short()
+    }
+
     /// Its number in the results.
     #[inline]
     pub(crate) fn number(&self) -> u32 {

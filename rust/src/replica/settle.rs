@@ -1,12 +1,12 @@
 //! The end of a stretch: what its iterations have done.
 
 use super::batch::Chunk;
-use super::features::{Features, Full, Plain, PlainAhead, PlainGroups};
+use super::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
 use super::late::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, Stranded, end_after};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
 use crate::request::{FirstToken, NOT_ODD, Phase, Place};
 use crate::results::{Recorder, Status};
@@ -17,33 +17,40 @@ impl Replica {
     /// Settles the stretch that ends now, if any does: tokens come out, contexts grow, finished requests leave.
     #[inline(never)]
     pub(crate) fn settle(&mut self, results: &mut Recorder) -> Result<()> {
-        self.settle_here(results)
+        self.settle_here::<Long>(results)
     }
 
-    /// The same for a caller that the hottest code is to be a part of.
+    /// The same for a caller that the hottest code is to be a part of, for times of this width.
     #[inline(always)]
-    pub(crate) fn settle_here(&mut self, results: &mut Recorder) -> Result<()> {
+    pub(crate) fn settle_here<W: Width>(&mut self, results: &mut Recorder) -> Result<()> {
         if self.is_idle {
             // Its scheduler wants to be asked, and no iteration ran.
             return Ok(());
         }
-        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_rarer(results) }
-    }
-
-    #[inline(never)]
-    fn settle_rarer(&mut self, results: &mut Recorder) -> Result<()> {
-        if self.state.is_plain_ahead {
-            self.settle_with::<PlainAhead>(results)
-        } else if self.state.is_plain_groups {
-            self.settle_with::<PlainGroups>(results)
-        } else {
-            self.settle_fully(results)
+        match self.state.variant {
+            Variant::Plain if W::IS_SHORT => self.settle_with::<Plain<Short>>(results),
+            Variant::PlainLong if !W::IS_SHORT => self.settle_with::<Plain<Long>>(results),
+            Variant::Ahead => self.settle_ahead(results),
+            _ => self.settle_rarer(results),
         }
     }
 
     #[inline(never)]
-    fn settle_fully(&mut self, results: &mut Recorder) -> Result<()> {
-        self.settle_with::<Full>(results)
+    fn settle_ahead(&mut self, results: &mut Recorder) -> Result<()> {
+        self.settle_with::<PlainAhead<Short>>(results)
+    }
+
+    #[inline(never)]
+    fn settle_rarer(&mut self, results: &mut Recorder) -> Result<()> {
+        match self.state.variant {
+            Variant::Plain => self.settle_with::<Plain<Short>>(results),
+            Variant::PlainLong => self.settle_with::<Plain<Long>>(results),
+            Variant::Ahead | Variant::AheadLong => self.settle_with::<PlainAhead<Long>>(results),
+            Variant::Groups => self.settle_with::<PlainGroups<Short>>(results),
+            Variant::GroupsLong => self.settle_with::<PlainGroups<Long>>(results),
+            Variant::Full => self.settle_with::<Full<Short>>(results),
+            Variant::FullLong => self.settle_with::<Full<Long>>(results),
+        }
     }
 
     #[inline(always)]
@@ -59,7 +66,7 @@ impl Replica {
     #[inline(always)]
     fn settle_stretch<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let stretch = &self.stretch;
-        let (count, end) = (stretch.count, stretch.end);
+        let (count, end) = (stretch.count, stretch.end.within::<F::Width>());
         results.count_stretch(count);
         self.state.iterations += count;
         self.state.last_end = end;
@@ -128,18 +135,19 @@ impl Replica {
     /// Every standing decode of a group emitted a token in each iteration.
     #[inline(always)]
     fn settle_decodes<F: Features>(&mut self, group: usize, results: &mut Recorder) -> Result<()> {
-        let Stretch { start, count, end, .. } = self.stretch;
-        let pace = &self.stretch.pace;
+        let count = self.stretch.count;
+        let (start, end) = (self.stretch.start.within::<F::Width>(), self.stretch.end.within::<F::Width>());
+        let pace = self.stretch.pace.within::<F::Width>();
         let state = &mut self.state;
         let decodes = &mut state.groups[group];
         let tick = state.requests.ticks[group];
         if F::AHEAD && state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
             state.note_late_decodes(group, end);
-        } else if decodes.odd.is_empty() && decodes.last_end == start {
-            results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
-            decodes.note_gap(tick + count, pace.longest(count)?);
+        } else if decodes.odd.is_empty() && decodes.last_end.within::<F::Width>() == start {
+            results.gaps::<F::Width>(&decodes.measured, pace.first, pace.growth, count)?;
+            decodes.note_gap::<F::Width>(tick + count, pace.longest::<F::Width>(count)?);
         } else {
-            state.settle_first_gaps(group, &self.stretch, results)?;
+            state.settle_first_gaps::<F::Width>(group, &self.stretch, results)?;
         }
         let decodes = &mut state.groups[group];
         decodes.last_end = end;
@@ -163,7 +171,7 @@ impl Replica {
     /// Chunks are computed; a request with everything computed emits (rule 7), and can decode.
     #[inline(always)]
     fn settle_chunks<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
-        let (count, end) = (self.stretch.count, self.stretch.end);
+        let (count, end) = (self.stretch.count, self.stretch.end.within::<F::Width>());
         let mut state = &mut self.state;
         let first_token = state.requests.first_token;
         for index in 0..state.batch.chunks.len() {
@@ -197,13 +205,13 @@ impl Replica {
                 {
                     ahead.late_tokens.push(LateToken::after(chunk.place, history));
                     history.first_token = history.first_token.min(end);
-                } else if history.first_token == Instant::NEVER {
+                } else if history.first_token.is_never::<F::Width>() {
                     history.first_token = end;
                 } else {
-                    let gap = end.since(history.last_token);
-                    history.longest_gap = history.longest_gap.max(gap);
+                    let gap = end.since(history.last_token.within::<F::Width>()).within::<F::Width>();
+                    history.longest_gap = history.longest_gap.within::<F::Width>().max(gap);
                     if state.measured.contains(request.id) {
-                        results.gap(request.class, gap)?;
+                        results.gap::<F::Width>(request.class, gap)?;
                     }
                 }
                 history.last_token = end;
@@ -261,7 +269,7 @@ impl Replica {
                 continue;
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
-            results.leave(state.requests.history(place), self.index, Status::Finished, now);
+            results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
             if F::ANY && state.limits.frees_with_batch {
                 let kept = state.keep(place);
                 state.kept.add(kept);
@@ -320,7 +328,7 @@ impl Replica {
                 self.state.leave_decodes(place);
             }
             self.state.record_drafts(place, results);
-            results.leave(self.state.requests.history(place), self.index, Status::Unfinished, end);
+            results.leave::<Long>(self.state.requests.history(place), self.index, Status::Unfinished, end);
         }
         Ok(())
     }
@@ -378,25 +386,25 @@ impl State {
     /// The gaps of a group of which some member's last token came before the stretch began, so that its first gap is not
     /// the length of the first iteration.
     #[inline(never)]
-    fn settle_first_gaps(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
-        let Stretch { start, pace, count, .. } = *stretch;
+    fn settle_first_gaps<W: Width>(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+        let (start, pace, count) = (stretch.start.within::<W>(), stretch.pace.within::<W>(), stretch.count);
         let decodes = &mut self.groups[group];
         let tick = self.requests.ticks[group];
-        let first_end = start.after(pace.first)?;
-        let gap = first_end.since(decodes.last_end);
-        results.gaps(&decodes.measured, gap, 0, 1)?;
-        decodes.note_gap(tick + 1, gap);
+        let first_end = start.after(pace.first)?.within::<W>();
+        let gap = first_end.since(decodes.last_end.within::<W>()).within::<W>();
+        results.gaps::<W>(&decodes.measured, gap, 0, 1)?;
+        decodes.note_gap::<W>(tick + 1, gap);
         while let Some(place) = decodes.odd.pop() {
             let (request, history) = self.requests.both_mut(place);
             history.odd = NOT_ODD;
             let measured = self.measured.contains(request.id);
-            if history.first_token == Instant::NEVER {
+            if history.first_token.is_never::<W>() {
                 history.first_token = first_end;
             } else {
-                let gap = first_end.since(history.last_token);
-                history.longest_gap = history.longest_gap.max(gap);
+                let gap = first_end.since(history.last_token.within::<W>()).within::<W>();
+                history.longest_gap = history.longest_gap.within::<W>().max(gap);
                 if measured {
-                    results.gap(request.class, gap)?;
+                    results.gap::<W>(request.class, gap)?;
                 }
             }
             history.gaps_known = tick + 1;
@@ -404,8 +412,8 @@ impl State {
         }
         if count > 1 {
             let second = pace.length(1)?;
-            results.gaps(&decodes.measured, second, pace.growth, count - 1)?;
-            decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
+            results.gaps::<W>(&decodes.measured, second, pace.growth, count - 1)?;
+            decodes.note_gap::<W>(tick + count, Pace { first: second, ..pace }.longest::<W>(count - 1)?);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 
 use super::features::Features;
 use super::wheel::Wheel;
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Span, Width};
 use crate::kv::Residues;
 use crate::request::Place;
 use crate::results::Members;
@@ -158,14 +158,14 @@ impl Decodes {
 
     /// The gap that ended each tick up to `tick` was at most `gap`, and it was `gap` at one of those not yet noted.
     #[inline]
-    pub(crate) fn note_gap(&mut self, tick: u64, gap: Span) {
-        self.maxima.note(tick, gap);
+    pub(crate) fn note_gap<W: Width>(&mut self, tick: u64, gap: Span) {
+        self.maxima.note::<W>(tick, gap);
     }
 
     /// The longest gap at ticks after `tick`; no time at all if there was none.
     #[inline]
-    pub(crate) fn longest_gap_since(&self, tick: u64) -> Span {
-        self.maxima.since(tick)
+    pub(crate) fn longest_gap_since<W: Width>(&self, tick: u64) -> Span {
+        self.maxima.since(tick).within::<W>()
     }
 }
 
@@ -180,8 +180,8 @@ struct Maxima {
 
 impl Maxima {
     #[inline(always)]
-    fn note(&mut self, tick: u64, value: Span) {
-        while self.stack.pop_if(|&mut (_, other)| other <= value).is_some() {}
+    fn note<W: Width>(&mut self, tick: u64, value: Span) {
+        while self.stack.pop_if(|&mut (_, other)| other.within::<W>() <= value).is_some() {}
         self.stack.push((tick, value));
     }
 

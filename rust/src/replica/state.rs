@@ -5,11 +5,12 @@
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
-use super::features::{Features, Full, Plain};
+use super::features::{Features, Full, Plain, Variant};
 use super::groups::Groups;
 use super::standing::Decodes;
 use super::{Drafts, InFlight};
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Short, Span, Unit};
+use crate::error::{Error, Kind};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::Limits;
 use crate::request::{NOT_ODD, Phase, Place, Request, Requests};
@@ -39,12 +40,10 @@ impl Measured {
 /// All of a replica that its scheduler's plan may move.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Has the run none of the features that few runs have?
-    pub(crate) is_plain: bool,
-    /// Has it none of them but that batches are planned ahead?
-    pub(crate) is_plain_ahead: bool,
-    /// Has it none of them but several groups of standing decodes?
-    pub(crate) is_plain_groups: bool,
+    /// The hottest code that suits the run.
+    pub(crate) variant: Variant,
+    /// What all instants and spans are counted in.
+    pub(crate) unit: Unit,
     pub(crate) requests: Requests,
     pub(crate) blocks: KvBlocks,
     /// Those of the timing model.
@@ -104,13 +103,19 @@ pub(crate) struct State {
 impl State {
     /// From now on the run has some feature that few runs have.
     pub(crate) fn needs_all_features(&mut self) {
-        (self.is_plain, self.is_plain_ahead, self.is_plain_groups) = (false, false, false);
+        self.variant = self.variant.full();
     }
 
     /// Has the run no feature beyond these?
     #[inline(always)]
     pub(crate) fn has_no_more_than<F: Features>(&self) -> bool {
-        F::ANY || if F::GROUPS { self.is_plain_groups } else { self.is_plain }
+        F::ANY || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
+    }
+
+    /// A plan broke a rule.
+    #[cold]
+    pub(crate) fn broken(&self, now: Instant, rule: &'static str, what: String) -> Error {
+        Kind::Rule { at_s: self.unit.instant(now).seconds().to_string(), rule, what }.into()
     }
 
     /// A request with this prompt joins the queue.
@@ -195,9 +200,7 @@ impl State {
 
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
-        let is_plain = self.is_plain || self.is_plain_groups;
-        self.needs_all_features();
-        self.is_plain_groups = is_plain;
+        self.variant = self.variant.with_groups();
         let measured = self.groups[0].measured.of_none();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
@@ -320,7 +323,11 @@ impl State {
     /// A request begins to decode in every iteration of its group.
     #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
-        if self.is_plain { self.join::<Plain>(place, 0) } else { self.join::<Full>(place, group) }
+        match self.variant {
+            Variant::Plain => self.join::<Plain<Short>>(place, 0),
+            Variant::PlainLong => self.join::<Plain<Long>>(place, 0),
+            _ => self.join::<Full<Long>>(place, group),
+        }
     }
 
     #[inline(always)]
@@ -349,7 +356,7 @@ impl State {
         if decodes.count == 0 && request.emitted > 0 {
             decodes.last_end = history.last_token;
         }
-        if request.emitted > 0 && history.last_token == decodes.last_end {
+        if request.emitted > 0 && history.last_token.is::<F::Width>(decodes.last_end) {
             let class = if F::ANY { request.class } else { 0 };
             decodes.measured.add(class, u64::from(self.measured.contains(request.id)));
         } else {
@@ -394,7 +401,8 @@ impl State {
         let is_odd = odd != NOT_ODD;
         if !is_odd {
             history.last_token = decodes.last_end;
-            history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
+            let since = decodes.longest_gap_since::<F::Width>(history.gaps_known);
+            history.longest_gap = history.longest_gap.within::<F::Width>().max(since);
             let class = if F::ANY { request.class } else { 0 };
             decodes.measured.take(class, u64::from(self.measured.contains(request.id)));
         }

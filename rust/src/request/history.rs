@@ -148,7 +148,7 @@ impl History {
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
         if self.detour.is_none() {
-            self.admitted = self.admitted.min(now);
+            self.admitted = if self.is_new() { now } else { self.admitted };
         } else {
             let begun = self.begun();
             *begun = (*begun).min(now);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{BatchRow, Bound, Histogram, IterationRow, Members, RequestRows, Results, Status, Told, rows};
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Span, Unit, Width};
 use crate::error::{Error, Kind, Result};
 use crate::request::History;
 use crate::workload::Arrival;
@@ -24,6 +24,8 @@ pub(crate) struct Recorder {
     /// Is nothing asked at a leave but what every run asks? No client is far away or takes requests back, none waits for what
     /// finishes, and arrivals are the workload's.
     is_simple: bool,
+    /// What instants and spans are counted in.
+    unit: Unit,
     /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     /// Requests whose next token is the last because their clients took them back.
@@ -83,9 +85,10 @@ impl Rejections {
 
 impl Recorder {
     /// Room for no request as yet.
-    pub(crate) fn new(classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
+    pub(crate) fn new(classes: usize, keep_iterations: bool, keep_batches: bool, unit: Unit) -> Recorder {
+        let (requests, tbt) = (RequestRows::in_unit(unit), vec![Histogram::default(); classes]);
         Recorder {
-            results: Results { tbt: vec![Histogram::default(); classes], ..Results::default() },
+            results: Results { requests, tbt, ..Results::default() },
             first_row: 0,
             keep_iterations: keep_iterations || keep_batches,
             keep_batches,
@@ -94,6 +97,7 @@ impl Recorder {
             left: 0,
             high_words: 0,
             is_simple: true,
+            unit,
             finished: None,
             cancelled: BTreeSet::new(),
             taken_back: 0,
@@ -140,9 +144,13 @@ impl Recorder {
         Ok(self.results.requests.take_first(rows))
     }
 
-    /// Tests whether all instants so far fit the rows.
+    /// Tests whether all instants so far fit the rows, in attoseconds.
     pub(crate) fn check_instants(&self) -> Result<()> {
-        let is_beyond = self.high_words >> (rows::INSTANT_BITS - 64) != 0;
+        let is_beyond = match self.unit {
+            Unit::ATTOSECOND => self.high_words >> (rows::INSTANT_BITS - 64) != 0,
+            // 64 bits of a unit up to a nanosecond fit.
+            _ => self.high_words != 0 && self.results.requests.last_departure()? >> rows::INSTANT_BITS != 0,
+        };
         if is_beyond { Err(Error::overflow("the clock")) } else { Ok(()) }
     }
 
@@ -200,7 +208,8 @@ impl Recorder {
 
     /// `count` gaps that begin with `first` and grow, for each of `members` by class.
     #[inline(always)]
-    pub(crate) fn gaps(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+    pub(crate) fn gaps<W: Width>(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+        let (first, growth) = (self.unit.span::<W>(first)?, self.growth::<W>(growth)?);
         if let [histogram] = &mut self.results.tbt[..] {
             let members = members.first;
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
@@ -225,8 +234,19 @@ impl Recorder {
     }
 
     /// One gap.
-    pub(crate) fn gap(&mut self, class: u32, gap: Span) -> Result<()> {
+    pub(crate) fn gap<W: Width>(&mut self, class: u32, gap: Span) -> Result<()> {
+        let gap = self.unit.span::<W>(gap)?;
         self.results.tbt[class as usize].add(gap, 1)
+    }
+
+    /// How much gaps grow, in attoseconds.
+    #[inline(always)]
+    fn growth<W: Width>(&self, growth: i128) -> Result<i128> {
+        match self.unit {
+            unit if W::IS_SHORT => Ok(unit.short(growth as u64) as i128),
+            Unit::ATTOSECOND => Ok(growth),
+            unit => growth.checked_mul(unit.attoseconds_each() as i128).ok_or_else(|| Error::overflow("a gap")),
+        }
     }
 
     /// So many tokens came at the instant of the one before them.
@@ -330,9 +350,9 @@ impl Recorder {
 
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline(always)]
-    pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
+    pub(crate) fn leave<W: Width>(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         if self.is_simple {
-            self.write(request, replica, status, left, (request.first_token, left));
+            self.write::<W>(request, replica, status, left, (request.first_token, left));
         } else {
             self.leave_further(request, replica, status, left);
         }
@@ -347,13 +367,13 @@ impl Recorder {
         if self.has_api() {
             at_client = self.at_client(request, replica, status, left);
         }
-        self.write(request, replica, status, left, at_client);
+        self.write::<Long>(request, replica, status, left, at_client);
         self.results.requests.note_arrival(request.arrival.row as usize - self.first_row, request.arrival.at);
     }
 
     /// Writes it for one whose client has its first token and its last at these instants.
     #[inline(always)]
-    fn write(
+    fn write<W: Width>(
         &mut self,
         request: &History,
         replica: u32,
@@ -362,11 +382,12 @@ impl Recorder {
         (first_token, last_token): (Instant, Instant),
     ) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
-        self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
-        self.high_words |= (left.0 >> 64) as u64;
+        let sojourn = left.within::<W>().since(request.arrival.at.within::<W>()).within::<W>();
+        self.sojourn = self.sojourn.wrapping_add(sojourn.0);
+        self.high_words |= if W::IS_SHORT { 0 } else { (left.0 >> 64) as u64 };
         let last_token = if status == Status::Unfinished { Instant::NEVER } else { last_token };
         let row = request.arrival.row as usize - self.first_row;
-        self.results.requests.leave(row, request, replica, status, first_token, last_token);
+        self.results.requests.leave::<W>(row, request, replica, status, first_token, last_token);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
         if !matches!(status, Status::Finished | Status::Unfinished) {
@@ -398,7 +419,7 @@ impl Recorder {
     fn ends_cancelled(&mut self, request: &History, replica: u32, left: Instant) -> bool {
         let is_cancelled = self.ends_taken_back(request.arrival.id);
         if is_cancelled {
-            self.leave(request, replica, Status::Abandoned, left);
+            self.leave::<Long>(request, replica, Status::Abandoned, left);
         } else if let Some(finished) = &mut self.finished {
             finished.push(request.arrival.id);
         }

@@ -5,12 +5,16 @@ use std::ops::Range;
 use super::Status;
 use super::columns::{NO_REPLICA, Scatter, take_first};
 use super::times::{self, Times};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long, Unit, Width};
+use crate::error::Result;
 use crate::request::History;
 
-/// Four times of a request in 96 bits each: the low 64 of every one, then the high 32 of two in a word. All are zero before
-/// the request leaves, so that memory which is zero is not touched before; of a time that never was all bits are set.
-type Row = [u64; 6];
+/// Four times of a request, in units of the run: the low 64 bits of each. All are zero before the request leaves, so that
+/// memory which is zero is not touched before; of a time that never was all bits are set.
+type Row = [u64; 4];
+
+/// The 32 bits above, of runs in which some time needs them.
+type Above = [u32; 4];
 
 pub(super) const ADMITTED: usize = 0;
 pub(super) const FIRST_TOKEN: usize = 1;
@@ -28,6 +32,8 @@ pub(super) const INSTANT_BITS: u32 = times::BITS - 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestRows {
     rows: Vec<Row>,
+    above: Rare<Above>,
+    unit: Unit,
     /// How a request left that did not finish.
     statuses: Rare<Option<Status>>,
     pub(super) replicas: Rare<u32>,
@@ -64,6 +70,11 @@ impl Default for HandOffRow {
 }
 
 impl RequestRows {
+    /// No rows, whose times are counted in this unit.
+    pub(crate) fn in_unit(unit: Unit) -> RequestRows {
+        RequestRows { unit, ..RequestRows::default() }
+    }
+
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -76,7 +87,7 @@ impl RequestRows {
 
     /// How the request of a row ended.
     pub fn status(&self, row: usize) -> Status {
-        let is_here = self.rows[row] == Row::default();
+        let is_here = self.rows[row] == Row::default() && self.above.at(row) == Above::default();
         self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
     }
 
@@ -108,21 +119,47 @@ impl RequestRows {
     /// One of the times of each of these rows.
     #[inline]
     pub(super) fn times<const WHICH: usize>(&self, rows: Range<usize>) -> Times {
-        let high = |row: &Row| row[4 + WHICH / 2] >> (32 * (WHICH % 2)) & u64::from(u32::MAX);
-        Times::of(self.rows[rows].iter().map(|row| (row[WHICH], high(row))))
+        if self.unit == Unit::ATTOSECOND && !self.above.cells.is_empty() {
+            let above = self.above.cells[rows.clone()].iter();
+            return Times::of(self.rows[rows].iter().zip(above).map(|(row, above)| (row[WHICH], above[WHICH].into())));
+        }
+        Times::of(rows.map(|row| {
+            let time = self.time(row, WHICH);
+            (time as u64, (time >> 64) as u64)
+        }))
+    }
+
+    /// One of the times of a row, in attoseconds.
+    #[inline]
+    pub(super) fn time(&self, row: usize, which: usize) -> u128 {
+        let low = self.rows[row][which];
+        match self.above.cells.get(row) {
+            None if low == u64::MAX => NEVER,
+            None => self.unit.short(low),
+            Some(above) => self.long_time(low, above[which]),
+        }
     }
 
     #[inline]
-    pub(super) fn time(&self, row: usize, which: usize) -> u128 {
-        let row = &self.rows[row];
-        let high = (row[4 + which / 2] >> (32 * (which % 2))) as u32;
-        u128::from(high) << 64 | u128::from(row[which])
+    fn long_time(&self, low: u64, above: u32) -> u128 {
+        let units = u128::from(above) << 64 | u128::from(low);
+        // The run has tested that its times in attoseconds fit a row.
+        if units == NEVER { NEVER } else { units.wrapping_mul(self.unit.attoseconds_each()) }
     }
 
     #[inline]
     fn instant(&self, row: usize, which: usize) -> Option<Instant> {
         let time = self.time(row, which);
         (time >> INSTANT_BITS == 0).then_some(Instant(time))
+    }
+
+    /// When the last of these requests left, in attoseconds, which may be more than fit a row.
+    pub(super) fn last_departure(&self) -> Result<u128> {
+        let units = |row: usize| {
+            let above = self.above.at(row)[LEFT];
+            u128::from(above) << 64 | u128::from(self.rows[row][LEFT])
+        };
+        self.unit.attoseconds((0..self.len()).map(units).filter(|&left| left != NEVER).max().unwrap_or(0))
     }
 
     /// When the requests of these rows arrived, if the workload does not say it.
@@ -224,7 +261,7 @@ impl RequestRows {
 
     /// Writes the row of a request that leaves at `left`, or never.
     #[inline(always)]
-    pub(super) fn leave(
+    pub(super) fn leave<W: Width>(
         &mut self,
         row: usize,
         history: &History,
@@ -233,7 +270,7 @@ impl RequestRows {
         first_token: Instant,
         left: Instant,
     ) {
-        self.write(row, [history.admitted.0, first_token.0, left.0, history.longest_gap.0]);
+        self.write::<W>(row, [history.admitted.0, first_token.0, left.0, history.longest_gap.0]);
         self.replicas.set(row, replica, self.rows.len());
         let is_usual =
             status == Status::Finished && history.preemptions | history.cached_tokens == 0 && history.detour.is_none();
@@ -245,16 +282,31 @@ impl RequestRows {
 
     /// Writes the row of a request that is rejected at once.
     pub(super) fn reject(&mut self, row: usize, replica: u32, arrival: Instant) {
-        self.write(row, [NEVER, NEVER, arrival.0, 0]);
+        self.write::<Long>(row, [Instant::NEVER.0, Instant::NEVER.0, arrival.0, 0]);
         self.replicas.set(row, replica, self.rows.len());
         self.note(row, Status::Rejected);
     }
 
     #[inline(always)]
-    fn write(&mut self, row: usize, times: [u128; 4]) {
-        let high = |lower: u128, upper: u128| u64::from((lower >> 64) as u32) | u64::from((upper >> 64) as u32) << 32;
-        let [a, b, c, d] = times;
-        self.rows[row] = [a as u64, b as u64, c as u64, d as u64, high(a, b), high(c, d)];
+    fn write<W: Width>(&mut self, row: usize, times: [u128; 4]) {
+        self.rows[row] = times.map(|time| time as u64);
+        // All of its lower bits set would look like a time that never was.
+        let is_long = |time: u128| time >= u128::from(u64::MAX) && time != Instant::NEVER.0;
+        if self.above.cells.is_empty() {
+            if W::IS_SHORT || !times.into_iter().any(is_long) {
+                return;
+            }
+            self.begin_above();
+        }
+        self.above.cells[row] = times.map(|time| (time >> 64) as u32);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_above(&mut self) {
+        // So far only a time that never was had all of its bits set.
+        let of_time = |low: u64| if low == u64::MAX { u32::MAX } else { 0 };
+        self.above.cells = self.rows.iter().map(|row| row.map(of_time)).collect();
     }
 
     #[cold]
@@ -289,8 +341,12 @@ impl RequestRows {
         let to = Scatter { rows: &rows[..part.len()], first };
         self.keeps_discards |= part.keeps_discards;
         self.keeps_drafts |= part.keeps_drafts;
+        debug_assert!(self.unit == part.unit, "all replicas of a run count time alike");
         to.column(&mut self.rows, &part.rows);
         let rows = self.len();
+        if !(self.above.cells.is_empty() && part.above.cells.is_empty()) {
+            self.scatter_above(part, &to);
+        }
         self.statuses.scatter(&part.statuses, &to, rows);
         self.replicas.scatter(&part.replicas, &to, rows);
         self.preemptions.scatter(&part.preemptions, &to, rows);
@@ -301,6 +357,20 @@ impl RequestRows {
         self.accepted_tokens.scatter(&part.accepted_tokens, &to, rows);
         self.retries.scatter(&part.retries, &to, rows);
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
+    }
+
+    #[cold]
+    fn scatter_above(&mut self, part: &RequestRows, to: &Scatter) {
+        for (place, &row) in to.rows.iter().enumerate() {
+            let above = part.above.cells.get(place).copied().unwrap_or_default();
+            let low = part.rows[place];
+            let never = |which: usize| low[which] == u64::MAX && part.above.cells.is_empty();
+            let times = std::array::from_fn(|which| {
+                let above = if never(which) { u32::MAX } else { above[which] };
+                u128::from(above) << 64 | u128::from(low[which])
+            });
+            self.write::<Long>((row - to.first) as usize, times);
+        }
     }
 
     /// Has the request of a row left? One that is not known yet has not.
@@ -322,6 +392,7 @@ impl RequestRows {
         } else {
             self.rows.resize(rows, Row::default());
         }
+        self.above.resize(rows);
         self.statuses.resize(rows);
         self.replicas.resize(rows);
         self.preemptions.resize(rows);
@@ -338,6 +409,8 @@ impl RequestRows {
     pub(crate) fn take_first(&mut self, rows: usize) -> RequestRows {
         RequestRows {
             rows: take_first(&mut self.rows, rows),
+            above: self.above.take_first(rows),
+            unit: self.unit,
             statuses: self.statuses.take_first(rows),
             replicas: self.replicas.take_first(rows),
             preemptions: self.preemptions.take_first(rows),

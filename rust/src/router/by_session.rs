@@ -55,6 +55,10 @@ impl BySessionRouter {
 }
 
 impl Router for BySessionRouter {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let Some(session) = arrival.session else { return Ok(self.turn(fleet)) };
         let home = match self.homes.get(&session).filter(|&&home| fleet.is_open(home)) {

@@ -14,6 +14,10 @@ impl RouterParameters for LeastRequests {
 }
 
 impl Router for LeastRequests {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Ok(fleet.with_fewest_requests())
     }

@@ -15,6 +15,10 @@ impl RouterParameters for LeastTokens {
 }
 
 impl Router for LeastTokens {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replica = fleet.with_least()?;
         debug_assert_eq!(

@@ -29,6 +29,11 @@ pub trait Router: Send {
         true
     }
 
+    /// Does it look at no clock? Only then a run may count time in another unit than attoseconds.
+    fn is_timeless(&self) -> bool {
+        false
+    }
+
     /// How often the caches report to it what they know; `None`: it needs no reports.
     fn reports_every(&self) -> Option<Span> {
         None

@@ -23,6 +23,10 @@ struct PowerOfTwoRouter {
 }
 
 impl Router for PowerOfTwoRouter {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if fleet.len() == 1 {
             return Ok(fleet.nth_open(0));

@@ -68,6 +68,10 @@ impl PrefixHashRouter {
 }
 
 impl Router for PrefixHashRouter {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if self.ring.is_empty() {
             let stream = Stream::new(0, Source::Ring);

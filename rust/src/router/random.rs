@@ -25,6 +25,10 @@ struct RandomRouter {
 pub(super) const DRAWS: u64 = 2;
 
 impl Router for RandomRouter {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Ok(fleet.nth_open(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len())))
     }

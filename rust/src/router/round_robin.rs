@@ -20,6 +20,10 @@ struct RoundRobinRouter {
 }
 
 impl Router for RoundRobinRouter {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replica = fleet.next_open(self.next);
         self.next = replica + 1;

@@ -154,6 +154,10 @@ impl Scheduler for ClassPriorityScheduler {
         self.classes.iter().any(|share| share.inner.restarts())
     }
 
+    fn is_timeless(&self) -> bool {
+        self.classes.iter().all(|share| share.inner.is_timeless())
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         let (Notice::Arrived(place) | Notice::Ready(place) | Notice::Preempted(place) | Notice::Left(place)) = notice;
         let class = self.class_of(place, requests);

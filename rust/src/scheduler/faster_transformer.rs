@@ -55,6 +55,10 @@ impl Scheduler for FasterTransformerScheduler {
         self.limits
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         refuses_length(arrival, self.max_model_len, cache)
     }

@@ -107,6 +107,12 @@ pub trait Scheduler: Send {
         None
     }
 
+    /// Does it neither add time of its own nor look at the clock but to tell earlier from later? Only then a run may count
+    /// time in another unit than attoseconds.
+    fn is_timeless(&self) -> bool {
+        false
+    }
+
     /// What a reader of the results should know of it with this cache.
     fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
         Vec::new()

@@ -255,6 +255,10 @@ impl Scheduler for NestedWaitScheduler {
         Limits { token_budget: Limits::NONE, max_seqs: Limits::NONE, frees_with_batch: false }
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(place) => self.arrived(place, requests),

@@ -89,6 +89,10 @@ impl Scheduler for RadPhasedScheduler {
         Limits { token_budget: Limits::NONE, max_seqs: self.requests_per_cycle, frees_with_batch: false }
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(place) => self.queue.push(place, requests),

@@ -230,6 +230,10 @@ macro_rules! answered_by_the_roster {
             self.roster.preemption == Preemption::Restart
         }
 
+        fn is_timeless(&self) -> bool {
+            self.roster.preemption.takes_no_time()
+        }
+
         fn notice(&mut self, notice: Notice, requests: &Requests) {
             self.roster.notice(notice, requests);
         }

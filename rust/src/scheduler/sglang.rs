@@ -433,6 +433,10 @@ impl Scheduler for SglangScheduler {
         Limits { token_budget: Limits::NONE, max_seqs: self.settings.max_seqs, frees_with_batch: false }
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn plans_ahead(&self) -> Option<Ahead> {
         self.settings.overlap.then_some(Ahead { pause: Span::ZERO, drops: true })
     }

@@ -146,6 +146,10 @@ impl Scheduler for SlotGreedyScheduler {
         Limits { token_budget: Limits::NONE, max_seqs: Limits::NONE, frees_with_batch: false }
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         self.lists.notice(notice, requests);
     }

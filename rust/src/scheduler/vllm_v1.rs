@@ -277,6 +277,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         self.limits
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn plans_ahead(&self) -> Option<Ahead> {
         AHEAD.then_some(Ahead { pause: self.pause, drops: false })
     }

@@ -106,6 +106,10 @@ impl Scheduler for WaitScheduler {
         self.limits
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         let of_type = |place: Place| requests.at(place).class as usize;
         match notice {

@@ -2,54 +2,68 @@
 
 use super::apart::Until;
 use super::run::{Polls, Run};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
 use crate::workload::Workload;
 
 impl Run {
     /// Lets happen what happens before `look_at`, where there is one replica.
     pub(super) fn advance_alone(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
-        let Run { lanes, fleet, arrivals, results, sampler, .. } = self;
+        loop {
+            let sampled = self.sampler.seen;
+            let is_sampled = sampled < self.look_at;
+            let instant = if is_sampled { sampled } else { self.look_at };
+            if self.arrivals.are_short && instant.is_short() && self.fleet.replicas[0].is_short() {
+                self.go_on_alone::<Short>(instant, workload, polls)?;
+            } else {
+                self.go_on_alone_for_long(instant, workload, polls)?;
+            }
+            let next = self.next_apart();
+            if !is_sampled || next >= self.look_at {
+                return Ok(());
+            }
+            self.sampler.sample_before(next, &self.fleet.replicas, &mut self.results)?;
+        }
+    }
+
+    #[inline(never)]
+    fn go_on_alone_for_long(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+        self.go_on_alone::<Long>(instant, workload, polls)
+    }
+
+    /// Lets happen what happens before an instant.
+    #[inline(always)]
+    fn go_on_alone<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+        let Run { lanes, fleet, arrivals, results, .. } = self;
         let ([lane], [replica]) = (&mut lanes.lanes[..], &mut fleet.replicas[..]) else {
             unreachable!("it is alone");
         };
         loop {
-            // Of what happens at its instant a sample sees the end.
-            let sampled = Instant(sampler.next.0.saturating_add(1));
-            let is_sampled = sampled < self.look_at;
-            let instant = if is_sampled { sampled } else { self.look_at };
-            loop {
-                let is_arrival = arrivals.at < instant;
-                let until = if is_arrival { arrivals.at } else { instant };
-                lane.go_on(replica, Until { instant: until, is_arrival }, results, polls)?;
-                if !is_arrival {
-                    break;
-                }
-                self.now = until;
-                lane.at = until;
-                while arrivals.at == until {
-                    let row = arrivals.pop(workload);
-                    let arrival = arrivals.request(row, until, workload);
-                    fleet.content.read(&workload.content, row);
-                    if let Some(place) = replica.arrive_here(&arrival, &fleet.content, results)? {
-                        if !workload.accepted.is_empty() {
-                            replica.tell_accepted(place, workload.accepted.of(row));
-                        }
-                        lane.receive(until);
-                        lane.is_touched |= replica.is_idle();
-                    } else {
-                        polls.count(results.left())?;
-                    }
-                }
-                if arrivals.at == Instant::NEVER {
-                    self.waiting_at_last_arrival = replica.waiting();
-                }
-            }
-            let next = replica.next_instant().min(arrivals.at);
-            if !is_sampled || next >= self.look_at {
+            let is_arrival = arrivals.at.is_before::<W>(instant);
+            let until = if is_arrival { arrivals.at } else { instant };
+            lane.go_on::<W>(replica, Until { instant: until, is_arrival }, results, polls)?;
+            if !is_arrival {
                 return Ok(());
             }
-            sampler.sample_before(next, std::slice::from_ref(replica), results)?;
+            self.now = until;
+            lane.at = until;
+            while arrivals.at.is::<W>(until) {
+                let row = arrivals.pop(workload);
+                let arrival = arrivals.request(row, until, workload);
+                fleet.content.read(&workload.content, row);
+                if let Some(place) = replica.arrive_here(&arrival, &fleet.content, results)? {
+                    if !workload.accepted.is_empty() {
+                        replica.tell_accepted(place, workload.accepted.of(row));
+                    }
+                    lane.receive::<W>(until);
+                    lane.is_touched |= replica.is_idle();
+                } else {
+                    polls.count(results.left())?;
+                }
+            }
+            if arrivals.at.is_never::<W>() {
+                self.waiting_at_last_arrival = replica.waiting();
+            }
         }
     }
 }

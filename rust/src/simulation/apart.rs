@@ -7,7 +7,7 @@
 //! ([`alone`](super::alone)).
 
 use super::run::{Polls, Run, sum_of_areas};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
 use crate::replica::Replica;
 use crate::results::Recorder;
@@ -37,18 +37,19 @@ pub(super) struct Lane {
 impl Lane {
     /// A request comes.
     #[inline(always)]
-    pub(super) fn receive(&mut self, now: Instant) {
+    pub(super) fn receive<W: Width>(&mut self, now: Instant) {
         // What is left in the end of all that happens before 2^95 attoseconds fits, and nothing else remains without an error:
         // see `Recorder::check_instants`.
-        self.area = self.area.wrapping_sub(now.0);
+        self.area = self.area.wrapping_sub(now.within::<W>().0);
         self.requests += 1;
     }
 
     /// Requests may have left: so many are here.
     #[inline(always)]
-    fn keep(&mut self, requests: u64, now: Instant) {
+    fn keep<W: Width>(&mut self, requests: u64, now: Instant) {
         if requests < self.requests {
-            self.area = self.area.wrapping_add(now.0.wrapping_mul(u128::from(self.requests - requests)));
+            let left = u128::from(self.requests - requests);
+            self.area = self.area.wrapping_add(now.within::<W>().0.wrapping_mul(left));
             self.requests = requests;
         }
     }
@@ -62,7 +63,7 @@ impl Lane {
 
     /// The replica, if something has happened there, forms a batch, and goes on by itself.
     #[inline(always)]
-    pub(super) fn go_on(
+    pub(super) fn go_on<W: Width>(
         &mut self,
         replica: &mut Replica,
         until: Until,
@@ -73,16 +74,17 @@ impl Lane {
         loop {
             if is_touched && replica.is_idle() && !replica.is_empty() {
                 polls.count(results.left())?;
-                replica.form_here(self.at, false)?;
+                replica.form_here::<W>(self.at, false)?;
             }
-            let end = replica.next_instant();
-            let is_last = end >= until.instant;
-            if is_last && !(until.is_arrival && end == until.instant) {
+            let (end, instant) = (replica.next_instant(), until.instant);
+            let order = end.against::<W>(instant);
+            let is_last = order.is_ge();
+            if is_last && !(until.is_arrival && order.is_eq()) {
                 return Ok(());
             }
-            replica.settle_here(results)?;
+            replica.settle_here::<W>(results)?;
             self.at = end;
-            self.keep(replica.requests(), end);
+            self.keep::<W>(replica.requests(), end);
             if is_last {
                 self.is_touched = true;
                 return Ok(());
@@ -117,20 +119,29 @@ impl Run {
     /// Lets happen what happens before `look_at`.
     pub(super) fn advance_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
-            // Of what happens at its instant a sample sees the end.
-            let sampled = Instant(self.sampler.next.0.saturating_add(1));
+            let sampled = self.sampler.seen;
             let is_sampled = sampled < self.look_at;
             let instant = if is_sampled { sampled } else { self.look_at };
-            while self.arrivals.at < instant {
-                self.go_on(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
-                self.arrive_apart(workload, polls)?;
+            if self.arrivals.are_short && instant.is_short() && self.fleet.replicas[0].is_short() {
+                self.go_on_apart::<Short>(instant, workload, polls)?;
+            } else {
+                self.go_on_apart::<Long>(instant, workload, polls)?;
             }
-            self.go_on(Until { instant, is_arrival: false }, polls)?;
             if !is_sampled || self.next_apart() >= self.look_at {
                 return Ok(());
             }
             self.sampler.sample_before(self.next_apart(), &self.fleet.replicas, &mut self.results)?;
         }
+    }
+
+    /// Lets happen what happens before an instant.
+    #[inline(never)]
+    fn go_on_apart<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+        while self.arrivals.at.is_before::<W>(instant) {
+            self.go_on::<W>(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
+            self.arrive_apart::<W>(workload, polls)?;
+        }
+        self.go_on::<W>(Until { instant, is_arrival: false }, polls)
     }
 
     /// When something happens next.
@@ -149,23 +160,23 @@ impl Run {
 
     /// Every replica that has something to do goes on.
     #[inline(never)]
-    fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
+    fn go_on<W: Width>(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends }, fleet) = (&mut self.lanes, &mut self.fleet);
         let results = &mut self.results;
-        ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
+        ends.replace_up_to(until.instant.hour_within::<W>().min(Instant::LAST_HOUR), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
-            lane.go_on(replica, until, results, polls)?;
-            let next = if lane.is_touched { until.instant } else { replica.next_instant() };
+            lane.go_on::<W>(replica, until, results, polls)?;
+            let next = if lane.is_touched { until.instant.hour_within::<W>() } else { replica.next_instant().hour() };
             fleet.count_requests(index);
-            Ok(next.hour())
+            Ok(next)
         })
     }
 
     /// Requests arrive one by one. Batches are formed at this instant when replicas go on from it.
     #[inline]
-    fn arrive_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    fn arrive_apart<W: Width>(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         self.now = self.arrivals.at;
-        while self.arrivals.at == self.now {
+        while self.arrivals.at.is::<W>(self.now) {
             let row = self.arrivals.pop(workload);
             let arrival = self.arrivals.request(row, self.now, workload);
             self.fleet.content.read(&workload.content, row);
@@ -176,15 +187,15 @@ impl Run {
                 if !workload.accepted.is_empty() {
                     replica.tell_accepted(place, workload.accepted.of(row));
                 }
-                lane.receive(self.now);
+                lane.receive::<W>(self.now);
                 lane.is_touched |= replica.is_idle();
-                let next = if lane.is_touched { self.now } else { replica.next_instant() };
-                self.lanes.set_end(index, next);
+                let next = if lane.is_touched { self.now.hour_within::<W>() } else { replica.next_instant().hour() };
+                self.lanes.ends.set(index, next);
                 self.fleet.count_requests(index);
             } else {
                 polls.count(self.results.left())?;
             }
-            if self.arrivals.at == Instant::NEVER {
+            if self.arrivals.at.is_never::<W>() {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }

@@ -1,11 +1,14 @@
 //! The rows of a workload, in the order in which they arrive.
 
-use crate::clock::{Instant, all_arrival_nanoseconds};
+use crate::clock::{Instant, Unit, all_arrival_nanoseconds};
 use crate::workload::{Arrival, Workload};
 
 /// The rows that are still to arrive and wait for no other.
 pub(super) struct Arrivals {
     horizon: Option<Instant>,
+    /// What the run counts its instants in, and how many of it are a nanosecond.
+    unit: Unit,
+    nanosecond: u64,
     /// Rows of this part that arrive by the horizon, or may.
     pub(super) rows: usize,
     /// The next of them, and when it arrives.
@@ -13,6 +16,8 @@ pub(super) struct Arrivals {
     pub(super) at: Instant,
     /// Does one arrive after the horizon?
     pub(super) more_to_come: bool,
+    /// Do 64 bits hold when each row of this part arrives?
+    pub(super) are_short: bool,
     /// Do the rows have only what every row has?
     are_plain: bool,
     /// The arrivals of the block of rows that the next one belongs to, in nanoseconds; where none waits for another.
@@ -24,13 +29,16 @@ const BLOCK: usize = 64;
 
 impl Arrivals {
     /// No row is known yet.
-    pub(super) fn new(horizon: Option<Instant>) -> Arrivals {
+    pub(super) fn new(horizon: Option<Instant>, unit: Unit) -> Arrivals {
         Arrivals {
             horizon,
+            unit,
+            nanosecond: unit.nanosecond(),
             rows: 0,
             next: 0,
             at: Instant::NEVER,
             more_to_come: false,
+            are_short: false,
             are_plain: false,
             block: [0; BLOCK],
         }
@@ -42,6 +50,8 @@ impl Arrivals {
         self.more_to_come |= rows < workload.len();
         self.next = 0;
         self.are_plain = !workload.has_options();
+        let last = rows.checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last));
+        self.are_short = workload.flow.is_empty() && self.unit.count_until(last).is_short();
         self.find(workload);
     }
 
@@ -68,7 +78,7 @@ impl Arrivals {
             if self.next.is_multiple_of(BLOCK) {
                 self.read_block(workload);
             }
-            self.at = Instant::from_nanoseconds(self.block[self.next % BLOCK]);
+            self.at = Instant(u128::from(self.block[self.next % BLOCK]) * u128::from(self.nanosecond));
         } else {
             self.at = Instant::NEVER;
         }

@@ -34,7 +34,7 @@ pub(super) fn simulate(
 ) -> Result<Results> {
     let mut shares = vec![Vec::new(); engines.len()];
     share_out(workload, router, &mut shares)?;
-    let mut requests = RequestRows::default();
+    let mut requests = RequestRows::in_unit(sampler.unit);
     requests.extend_to(options.rows(workload));
     let mut parts: Vec<Option<Outcome>> = Vec::new();
     parts.resize_with(engines.len(), || None);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use super::sampler::Sampler;
 use super::streamed::{End, Road};
 use super::{Options, Outline, Sink, Watch};
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Span, Unit};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::failures::Command;
@@ -89,7 +89,8 @@ impl Live {
         }
         let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
-        let mut road = Road::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas)?);
+        let mut road =
+            Road::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
         road.begin_to_tell();
         Ok(Live {
             road,

@@ -13,6 +13,7 @@ mod capacity;
 mod sampler;
 mod outcome;
 mod independent;
+mod unit;
 mod streamed;
 mod live;
 
@@ -47,6 +48,8 @@ pub struct Options {
     pub max_in_flight: Option<NonZeroU64>,
     /// Advance one iteration at a time.
     pub stepping: bool,
+    /// Count time in attoseconds, and in 128 bits, even where another unit and 64 bits would do. No result depends on it.
+    pub in_attoseconds: bool,
     /// Threads that may be used; `None`: one for each core. No result depends on it.
     pub threads: Option<NonZeroUsize>,
 }
@@ -71,6 +74,7 @@ impl Options {
             batches: false,
             max_in_flight: None,
             stepping: false,
+            in_attoseconds: false,
             threads: None,
         }
     }
@@ -128,7 +132,9 @@ pub fn simulate_cluster(
         return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
-    let sampler = Sampler::new(options.last_arrival(workload), options, replicas)?;
+    let unit = unit::of(&cluster, workload, options);
+    cluster.pools.iter_mut().flat_map(|pool| &mut pool.engines).for_each(|engine| engine.count_in(unit));
+    let sampler = Sampler::new(options.last_arrival(workload), options, replicas, unit)?;
     if let [Pool { engines, router: Some(router), hands_to: None, capacity: None }] = &mut cluster.pools[..]
         && !router.looks()
         && !options.decides_arrivals(workload)

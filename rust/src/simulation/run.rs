@@ -13,7 +13,7 @@ use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::together::Calendar;
 use super::{Options, Watch};
-use crate::clock::{Instant, Span, product};
+use crate::clock::{Instant, Span, Unit, product};
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ use crate::gate_and_route::Dispatch;
 use crate::links::Transfers;
 use crate::plan::Limits;
 use crate::replica::{Replica, Role};
-use crate::results::{NO_REPLICA, Recorder, Status};
+use crate::results::{NO_REPLICA, Recorder, Sample, Status};
 use crate::router::{Fleet, Measure, Router};
 use crate::workload::{Arrival, Workload};
 
@@ -37,6 +37,10 @@ pub(super) struct Station {
 /// A run under way. The caller hands it the rows of the workload that it knows, which may be a part of all.
 pub(super) struct Run {
     pub(super) options: Options,
+    /// What all instants and spans of the run are counted in.
+    unit: Unit,
+    /// That of the options, in units.
+    horizon: Option<Instant>,
     pub(super) fleet: Fleet,
     pub(super) stations: Vec<Station>,
     pub(super) order: Order,
@@ -70,12 +74,18 @@ pub(super) struct Make {
     pub(super) is_listed: bool,
     reports_every: Option<Span>,
     ranks_by_blocks: bool,
+    unit: Unit,
+    has_long_times: bool,
     may_die: bool,
 }
 
 impl Make {
     pub(super) fn replica(&self, index: u32, engine: EngineParts) -> Replica {
-        let mut replica = Replica::new(index, engine, self.role, self.classes, self.measured.clone(), self.stepping);
+        let (measured, unit) = (self.measured.clone(), self.unit);
+        let mut replica = Replica::new(index, engine, self.role, self.classes, measured, self.stepping, unit);
+        if self.has_long_times {
+            replica.has_long_times();
+        }
         if self.is_listed {
             replica.is_listed();
         }
@@ -158,6 +168,8 @@ impl Run {
                 is_listed: options.iterations || options.batches,
                 reports_every: pool.router.as_ref().and_then(|router| router.reports_every()),
                 ranks_by_blocks: matches!(measure, Some(Measure::Blocks | Measure::BlockTokens)),
+                unit: sampler.unit,
+                has_long_times: options.in_attoseconds,
                 may_die: pool.capacity.as_ref().is_some_and(|capacity| capacity.failures.is_some()),
             };
             let before = fleet.replicas.len();
@@ -171,7 +183,9 @@ impl Run {
             }
             stations.push(Station { first: before, router: pool.router, link });
         }
-        let mut results = Recorder::new(class_count, options.iterations, options.batches);
+        let unit = sampler.unit;
+        let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
+        let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
         results.served_by(first);
         results.behind(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
@@ -198,6 +212,8 @@ impl Run {
         let dispatch = cluster.control.map(|(control, patience)| Dispatch::new(control, patience));
         Run {
             options: options.clone(),
+            unit,
+            horizon,
             order,
             lanes: Lanes::new(fleet.replicas.len()),
             calendar: Calendar::new(fleet.replicas.len(), links, dispatch, options.max_in_flight),
@@ -206,7 +222,7 @@ impl Run {
             stations,
             results,
             sampler,
-            arrivals: Arrivals::new(options.horizon),
+            arrivals: Arrivals::new(horizon, unit),
             known_until: Instant::ZERO,
             look_at: Instant::ZERO,
             now: Instant::ZERO,
@@ -228,7 +244,7 @@ impl Run {
         Ok(())
     }
 
-    /// The rows that come next. Others follow that arrive at `known_until` or later; `NEVER`: none does.
+    /// The rows that come next. Others follow that arrive at `known_until` or later, in attoseconds; `NEVER`: none does.
     pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
         let flow = &workload.flow;
         let rows = if flow.is_empty() { self.options.rows(workload) } else { workload.len() };
@@ -237,6 +253,7 @@ impl Run {
             self.bring_together()?;
         }
         self.arrivals.take(workload, rows);
+        let known_until = self.unit.count_until(known_until);
         self.known_until = known_until;
         self.results.extend_to(workload.first as usize + rows);
         self.every_hand_off_fits(workload)?;
@@ -246,7 +263,7 @@ impl Run {
         if !flow.is_empty() {
             self.take_flow(workload)?;
         }
-        let after_horizon = self.options.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
+        let after_horizon = self.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
         // A row beyond the horizon is the last that a run needs to know.
         self.look_at = if self.arrivals.more_to_come { after_horizon } else { after_horizon.min(known_until) };
         Ok(())
@@ -340,7 +357,8 @@ impl Run {
 
     #[cold]
     fn wrong_route(&self, arrival: &Arrival, chosen: usize) -> Error {
-        let (at_s, answer, replicas) = (self.now.seconds().to_string(), chosen.to_string(), self.fleet.len());
+        let at_s = self.unit.instant(self.now).seconds().to_string();
+        let (answer, replicas) = (chosen.to_string(), self.fleet.len());
         Kind::Route { at_s, request: arrival.id, answer, replicas }.into()
     }
 
@@ -392,7 +410,7 @@ impl Run {
         if self.order != Order::Together {
             self.meet()?;
         }
-        let end = match self.options.horizon {
+        let end = match self.horizon {
             Some(horizon) if goes_on => horizon,
             _ => self.now,
         };
@@ -404,7 +422,9 @@ impl Run {
         };
         self.pass(self.now, end, in_system)?;
         let replicas = &mut self.fleet.replicas;
-        let last = replicas.iter().map(|replica| replica.sample(end)).collect::<Result<_>>()?;
+        let told_end = self.unit.instant(end);
+        let last = |replica: &Replica| Ok(Sample { at: told_end, ..replica.sample(end)? });
+        let last = replicas.iter().map(last).collect::<Result<_>>()?;
         let before = self.results.left();
         for replica in &mut *replicas {
             replica.stop(end, &mut self.results)?;
@@ -452,10 +472,10 @@ impl Run {
             results: std::mem::take(&mut self.results.results),
         };
         let totals = &mut outcome.results.totals;
-        totals.end = end;
+        totals.end = told_end;
         totals.iterations = deeds.iterations;
-        totals.in_system = self.in_system_area;
-        totals.sojourn = self.results.sojourn();
+        totals.in_system = self.unit.attoseconds(self.in_system_area)?;
+        totals.sojourn = self.unit.attoseconds(self.results.sojourn())?;
         Ok(outcome)
     }
 }

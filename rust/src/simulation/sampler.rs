@@ -1,16 +1,21 @@
 //! The instants at which the timeline is sampled.
 
 use super::{Options, Timeline};
-use crate::clock::{Instant, NANOSECOND, Span};
+use crate::clock::{Instant, NANOSECOND, Span, Unit};
 use crate::error::Result;
 use crate::replica::Replica;
 use crate::results::{MOST_SAMPLES, Recorder, Sample, too_many_samples};
 
-/// Takes the samples of the timeline: at whole multiples of an interval.
+/// Takes the samples of the timeline: at whole multiples of an interval, which lie between the instants of a run as they may,
+/// in attoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampler {
-    pub(super) next: Instant,
+    next: Instant,
+    /// The first instant of the run after the next sample, which sees the end of what happens at its own.
+    pub(super) seen: Instant,
     interval: Span,
+    /// What the run counts its instants in.
+    pub(super) unit: Unit,
     /// The samples of a replica from which on every second goes; `None`: all stay.
     most: Option<u128>,
 }
@@ -19,15 +24,24 @@ pub(super) struct Sampler {
 const SAMPLES: u128 = 500;
 
 impl Sampler {
-    /// `last` is the last arrival by the horizon.
-    pub(super) fn new(last: Instant, options: &Options, replicas: usize) -> Result<Sampler> {
+    /// `last` is the last arrival by the horizon, in attoseconds.
+    pub(super) fn new(last: Instant, options: &Options, replicas: usize, unit: Unit) -> Result<Sampler> {
         // A large fleet is sampled less often, so that its samples fit as well.
         let most = (MOST_SAMPLES as u128 / 2 / replicas.max(1) as u128).clamp(1, SAMPLES) * 2;
         let (interval, most) = match options.timeline {
             Timeline::Every(interval) => (interval, None),
             Timeline::Automatic => (Span((last.0 / (most / 2)).max(NANOSECOND)), Some(most)),
         };
-        Ok(Sampler { next: Instant::ZERO.after(interval)?, interval, most })
+        let mut sampler = Sampler { next: Instant::ZERO, seen: Instant::ZERO, interval, unit, most };
+        sampler.go_on(Instant::ZERO)?;
+        Ok(sampler)
+    }
+
+    /// The next sample is one interval after this instant.
+    fn go_on(&mut self, sampled: Instant) -> Result<()> {
+        self.next = sampled.after(self.interval)?;
+        self.seen = Instant(self.unit.count(self.next.0).saturating_add(1));
+        Ok(())
     }
 
     /// Takes the samples that are due before `instant`: nothing happens between the last event and then.
@@ -37,12 +51,14 @@ impl Sampler {
         replicas: &[Replica],
         results: &mut Recorder,
     ) -> Result<()> {
+        let instant = self.unit.instant(instant);
         while self.next < instant {
             results.make_room_for_samples(replicas.len())?;
+            let reached = Instant(self.unit.count(self.next.0));
             for replica in replicas {
-                results.results.timeline.push(replica.sample(self.next)?);
+                results.results.timeline.push(Sample { at: self.next, ..replica.sample(reached)? });
             }
-            self.next = self.next.after(self.interval)?;
+            self.go_on(self.next)?;
             let timeline = &mut results.results.timeline;
             let (each, instants) = (replicas.len(), timeline.len() / replicas.len());
             if self.most.is_some_and(|most| instants as u128 >= most) {
@@ -52,7 +68,8 @@ impl Sampler {
                 }
                 timeline.truncate(instants / 2 * each);
                 self.interval = self.interval.times(2)?;
-                self.next = timeline.last().map_or(Instant::ZERO, |sample| sample.at).after(self.interval)?;
+                let last = timeline.last().map_or(Instant::ZERO, |sample| sample.at);
+                self.go_on(last)?;
             }
         }
         Ok(())

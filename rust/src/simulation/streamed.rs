@@ -11,7 +11,7 @@ use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
 use super::{Options, Watch};
-use crate::clock::Instant;
+use crate::clock::{Instant, Unit};
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
 use crate::failures::Command;
@@ -101,7 +101,7 @@ pub fn simulate_streamed(
         return Err(Error::config("gate_and_route", "cannot be streamed"));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
-    let sampler = Sampler::new(outline.last_arrival, options, replicas)?;
+    let sampler = Sampler::new(outline.last_arrival, options, replicas, Unit::ATTOSECOND)?;
     let mut road = Road::new(outline, cluster, options, sampler);
     let mut last_s = 0.0;
     let (mut rows, mut arrived) = (0, 0);

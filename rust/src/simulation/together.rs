@@ -5,7 +5,7 @@ mod calendar;
 use std::cmp::Reverse;
 
 use super::run::{Order, Polls, Run};
-use crate::clock::Instant;
+use crate::clock::{Instant, Long};
 use crate::error::{Error, Result};
 use crate::gate_and_route::{Dispatch, Placed};
 use crate::replica::Departure;
@@ -78,7 +78,7 @@ impl Run {
                 return Ok(());
             }
             polls.count(self.results.left())?;
-            if instant > self.sampler.next {
+            if instant >= self.sampler.seen {
                 self.sampler.sample_before(instant, &self.fleet.replicas, &mut self.results)?;
             }
             self.happen(instant, workload)?;
@@ -354,7 +354,7 @@ impl Run {
     fn give_up(&mut self) {
         let Some(dispatch) = &mut self.calendar.dispatch else { return };
         while let Some((history, replica)) = dispatch.give_up(self.now) {
-            self.results.leave(&history, replica, Status::Abandoned, self.now);
+            self.results.leave::<Long>(&history, replica, Status::Abandoned, self.now);
             self.calendar.in_system -= 1;
         }
     }

@@ -27,4 +27,12 @@ impl Timing for Constant<Span> {
     fn pace(&self, _shape: &Shape) -> Result<Pace> {
         Ok(Pace::constant(self.seconds))
     }
+
+    fn unit(&self) -> u128 {
+        self.seconds.0
+    }
+
+    fn count_in(&mut self, attoseconds: u128) {
+        self.seconds.0 /= attoseconds;
+    }
 }

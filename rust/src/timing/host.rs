@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use crate::clock::{Span, attoseconds};
+use crate::clock::{Span, attoseconds, greatest_common_divisor};
 use crate::error::Result;
 use crate::timing::{Pace, Shape};
 
@@ -57,6 +57,20 @@ impl HostTime {
     /// Does the host take no time at all?
     pub(crate) fn is_nothing(&self) -> bool {
         self.base == Span::ZERO && self.per_sequence == Span::ZERO && self.beyond_graph == Span::ZERO
+    }
+
+    /// A number of attoseconds that divides all of its times; 0: all are 0.
+    pub(crate) fn unit(&self) -> u128 {
+        [self.base, self.per_sequence, self.beyond_graph]
+            .iter()
+            .fold(0, |all, time| greatest_common_divisor(all, time.0))
+    }
+
+    /// From now on it counts in units of so many attoseconds, which divide [`HostTime::unit`].
+    pub(crate) fn count_in(&mut self, attoseconds: u128) {
+        for time in [&mut self.base, &mut self.per_sequence, &mut self.beyond_graph] {
+            time.0 /= attoseconds;
+        }
     }
 
     /// The pace of an engine whose GPU alone would take `pace`.

@@ -1,7 +1,7 @@
 //! Linear in the KV cache that the batch touches: ao2025 (1).
 
 use super::prelude::*;
-use super::sum;
+use super::{common_divisor, sum};
 use crate::clock::attoseconds;
 
 /// Linear in the KV cache that the iteration reads and writes; in seconds as described, in attoseconds as built.
@@ -38,5 +38,14 @@ impl Timing for MemoryLinear<u128> {
             (self.per_kv_token, u128::from(shape.chunk_context) + u128::from(shape.decode_context) + tokens),
         ])?;
         Pace::line(first, sum(&[(self.per_kv_token, tokens)])?)
+    }
+
+    fn unit(&self) -> u128 {
+        common_divisor(&[self.base, self.per_kv_token])
+    }
+
+    fn count_in(&mut self, attoseconds: u128) {
+        self.base /= attoseconds;
+        self.per_kv_token /= attoseconds;
     }
 }

@@ -1,7 +1,7 @@
 //! Two speeds, with a prefill in the batch and without: lin2026 (2), (3).
 
 use super::prelude::*;
-use super::sum;
+use super::{common_divisor, sum};
 use crate::clock::{Span, attoseconds};
 
 /// Two speeds, with a chunk in the batch and without; in seconds as described, in attoseconds as built.
@@ -40,5 +40,15 @@ impl Timing for MixedSolo<u128> {
         }
         let length = sum(&[(self.alpha, 1), (self.beta, u128::from(shape.chunk_tokens))])?;
         Ok(Pace::constant(Span(length)))
+    }
+
+    fn unit(&self) -> u128 {
+        common_divisor(&[self.alpha, self.beta, self.solo])
+    }
+
+    fn count_in(&mut self, attoseconds: u128) {
+        for time in [&mut self.alpha, &mut self.beta, &mut self.solo] {
+            *time /= attoseconds;
+        }
     }
 }

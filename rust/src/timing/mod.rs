@@ -5,7 +5,7 @@
 
 mod host;
 
-use crate::clock::{Span, product};
+use crate::clock::{Instant, Span, Width, greatest_common_divisor, is_short, product};
 use crate::error::{Error, Result};
 use crate::kinds::kinds;
 
@@ -191,6 +191,29 @@ impl Pace {
         is_short.then_some((self.first.0 as u64, self.growth as u64))
     }
 
+    /// The pace, of which only as much is looked at as can be there; that of one iteration has any growth.
+    #[inline(always)]
+    pub(crate) fn within<W: Width>(&self) -> Pace {
+        let growth = if W::IS_SHORT { i128::from(self.growth as u64) } else { self.growth };
+        Pace { first: self.first.within::<W>(), growth, holds: self.holds }
+    }
+
+    /// When the first `count` iterations from `start` on are over, if 64 bits hold all of that.
+    #[inline(always)]
+    pub(crate) fn short_end(&self, start: Instant, count: u64) -> Option<Instant> {
+        let (start, first) = (u64::try_from(start.0).ok()?, u64::try_from(self.first.0).ok()?);
+        let end = if count == 1 { start.checked_add(first)? } else { self.short_end_of_several(start, first, count)? };
+        // Nothing is longer than the time up to the end.
+        is_short(end.into()).then_some(Instant(end.into()))
+    }
+
+    #[inline(always)]
+    fn short_end_of_several(&self, start: u64, first: u64, count: u64) -> Option<u64> {
+        let growth = u64::try_from(self.growth).ok()?;
+        let pairs = u64::try_from(u128::from(count) * u128::from(count - 1) / 2).ok()?;
+        start.checked_add(first.checked_mul(count)?)?.checked_add(growth.checked_mul(pairs)?)
+    }
+
     /// What the first `count` iterations take together.
     #[inline(always)]
     pub fn total(&self, count: u64) -> Result<Span> {
@@ -259,9 +282,13 @@ impl Pace {
         Ok(count)
     }
 
-    /// The longest of the first `count` iterations.
+    /// The longest of the first `count` iterations, which are over some time.
     #[inline(always)]
-    pub(crate) fn longest(&self, count: u64) -> Result<Span> {
+    pub(crate) fn longest<W: Width>(&self, count: u64) -> Result<Span> {
+        if W::IS_SHORT {
+            let grown = (self.growth as u64).wrapping_mul(count - 1);
+            return Ok(Span((self.first.0 as u64).wrapping_add(grown).into()));
+        }
         if count > 1 && self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
     }
 
@@ -375,7 +402,15 @@ pub trait Timing: Send + Sync {
         Beyond::default()
     }
 
-    /// The model in whole attoseconds of 64 bits, if it is piecewise linear: then the sums that a batch keeps are all that
+    /// A number of attoseconds that divides every time that the model can answer; 0: all are 0.
+    fn unit(&self) -> u128 {
+        1
+    }
+
+    /// From now on the model answers in units of so many attoseconds, which divide [`Timing::unit`].
+    fn count_in(&mut self, _attoseconds: u128) {}
+
+    /// The model in 64 bits, if it is piecewise linear: then the sums that a batch keeps are all that
     /// it needs, and no shape is made for it.
     fn short_line(&self) -> Option<&PiecewiseLinear<u64>> {
         None
@@ -428,6 +463,11 @@ impl TimingModel {
     pub fn build(&self) -> Result<Box<dyn Timing>> {
         self.parameters().build()
     }
+}
+
+/// The greatest common divisor of some times.
+fn common_divisor(times: &[u128]) -> u128 {
+    times.iter().copied().fold(0, greatest_common_divisor)
 }
 
 /// The sum of `amount · price` over all terms.

@@ -1,10 +1,11 @@
 //! Linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
 
 use super::prelude::*;
-use super::{ChunkSums, sum};
+use super::{ChunkSums, common_divisor, sum};
 use crate::clock::{Span, attoseconds};
 
-/// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built.
+/// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built, in the unit of a
+/// run in it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PiecewiseLinear<Time = f64> {
@@ -40,9 +41,7 @@ impl TimingParameters for PiecewiseLinear {
             per_prefill_square: attoseconds(self.per_prefill_square, "per_prefill_square")?,
             per_chunk_context: attoseconds(self.per_chunk_context, "per_chunk_context")?,
         };
-        // Without a cost of its own a decode costs no multiplication.
-        let short = wide.short().ok().filter(|_| wide.per_decode == 0);
-        Ok(Box::new(PiecewiseLine { short, wide }))
+        Ok(Box::new(PiecewiseLine { short: wide.short(), wide }))
     }
 }
 
@@ -60,23 +59,37 @@ impl Sample for PiecewiseLinear {
     }
 }
 
-/// The model in attoseconds; in 64 bits too, which hold all but absurd iterations (18 s) at a fraction of the cost.
+/// The model in the unit of its times; in 64 bits too, which hold all but absurd iterations at a fraction of the cost.
 struct PiecewiseLine {
     short: Option<PiecewiseLinear<u64>>,
     wide: PiecewiseLinear<u128>,
 }
 
 impl PiecewiseLinear<u128> {
-    fn short(&self) -> std::result::Result<PiecewiseLinear<u64>, std::num::TryFromIntError> {
-        Ok(PiecewiseLinear {
-            base: self.base.try_into()?,
-            per_token: self.per_token.try_into()?,
+    /// The same in 64 bits, if they hold it. Without a cost of its own a decode costs no multiplication.
+    fn short(&self) -> Option<PiecewiseLinear<u64>> {
+        let short = |time: u128| u64::try_from(time).ok();
+        (self.per_decode == 0).then_some(PiecewiseLinear {
+            base: short(self.base)?,
+            per_token: short(self.per_token)?,
             knee: self.knee,
             per_decode: 0,
-            per_context_token: self.per_context_token.try_into()?,
-            per_prefill_square: self.per_prefill_square.try_into()?,
-            per_chunk_context: self.per_chunk_context.try_into()?,
+            per_context_token: short(self.per_context_token)?,
+            per_prefill_square: short(self.per_prefill_square)?,
+            per_chunk_context: short(self.per_chunk_context)?,
         })
+    }
+
+    /// Its times.
+    fn times(&mut self) -> [&mut u128; 6] {
+        [
+            &mut self.base,
+            &mut self.per_token,
+            &mut self.per_decode,
+            &mut self.per_context_token,
+            &mut self.per_prefill_square,
+            &mut self.per_chunk_context,
+        ]
     }
 
     #[inline(never)]
@@ -130,6 +143,15 @@ impl Timing for PiecewiseLine {
             Some(pace) => Ok(pace),
             None => self.wide.line(shape),
         }
+    }
+
+    fn unit(&self) -> u128 {
+        common_divisor(&self.wide.clone().times().map(|time| *time))
+    }
+
+    fn count_in(&mut self, attoseconds: u128) {
+        self.wide.times().into_iter().for_each(|time| *time /= attoseconds);
+        self.short = self.wide.short();
     }
 
     fn short_line(&self) -> Option<&PiecewiseLinear<u64>> {

@@ -1,7 +1,7 @@
 //! A staircase, because tiles of matrix products are computed whole: bari2025 (7).
 
 use super::prelude::*;
-use super::{overflow, sum};
+use super::{common_divisor, overflow, sum};
 use crate::clock::{Span, attoseconds, product};
 
 /// A staircase: tiles of matrix products, each computed whole.
@@ -166,6 +166,25 @@ impl Timing for TiledGemmTiming {
         let growth = sum(&[(self.chunk_by_rows, more_by_rows), (self.chunk_by_reduction, more_by_reduction)])?;
         let growth = i128::try_from(growth).map_err(|_| overflow())?;
         Ok(Pace { first: Span(first), growth, holds: shape.steady })
+    }
+
+    fn unit(&self) -> u128 {
+        let Costs { linear_per_tile, other_per_token, gemm, gemv } = self.costs;
+        common_divisor(&[linear_per_tile, other_per_token, gemm, gemv])
+    }
+
+    fn count_in(&mut self, attoseconds: u128) {
+        let Costs { linear_per_tile, other_per_token, gemm, gemv } = &mut self.costs;
+        let of_attention = [
+            &mut self.decode_by_rows,
+            &mut self.decode_by_columns,
+            &mut self.chunk_by_rows,
+            &mut self.chunk_by_reduction,
+        ];
+        [linear_per_tile, other_per_token, gemm, gemv]
+            .into_iter()
+            .chain(of_attention)
+            .for_each(|time| *time /= attoseconds);
     }
 }
 

@@ -179,6 +179,21 @@ proptest! {
     }
 
     #[test]
+    fn fleets_in_64_bits_equal_fleets_in_128_bits(
+        scenario in any_scenario(), replicas in 1_usize..6, router in router(), seed: u64, stepping: bool,
+    ) {
+        let mut scenario = scenario.patient(false);
+        scenario.columns.tbt_slo_s.clear();
+        let run = |in_attoseconds| {
+            let options = Options { iterations: false, batches: false, in_attoseconds, ..scenario.options(stepping) };
+            run_with(&scenario, replicas, built(router.clone(), seed, 0), &options)
+        };
+        let (short, long) = (run(false), run(true));
+        same(&short, &long)?;
+        prop_assert_eq!(&short.requests.replica, &long.requests.replica);
+    }
+
+    #[test]
     fn one_replica_apart_equals_one_on_a_calendar(scenario in any_scenario(), stepping: bool, on_boundaries: bool) {
         let scenario = if on_boundaries { scenario.on_boundaries(3) } else { scenario };
         every_bit_is_the_same(scenario.patient(false).run(stepping), scenario.patient(true).run(stepping))?;

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Status};
 use inferq_core::scheduler::SchedulerConfig;
-use inferq_core::simulation::{Options, simulate};
+use inferq_core::simulation::{Options, Timeline, simulate};
 use inferq_core::workload::Workload;
 use proptest::prelude::*;
 
@@ -257,6 +257,31 @@ fn plain_runs_equal_full_runs(scenario: &Scenario, share: f64) -> Outcome {
     same(&Results { iterations: kept.iterations.clone(), batches: kept.batches.clone(), ..bare }, &kept)
 }
 
+/// The same run counted in its own unit and computed in 64 bits as far as they go, and in attoseconds and 128 bits. In half
+/// of the scenarios a time outgrows 64 bits halfway: most units of these scenarios are a nanosecond.
+fn short_runs_equal_long_runs(scenario: &Scenario, share: f64) -> Outcome {
+    let mut plain = scenario.patient(false);
+    plain.columns.tbt_slo_s.clear();
+    if share < 0.5 {
+        let outgrown = (1_u64 << 62) as f64 / 1e9;
+        let later = outgrown - plain.columns.arrival_s[plain.columns.arrival_s.len() / 2];
+        plain.columns.arrival_s.iter_mut().for_each(|s| *s = (*s + later).max(0.0));
+        plain.horizon_s = plain.horizon_s.map(|s| s + later);
+    }
+    let results = |in_attoseconds: bool| {
+        let (kept, workload) = (plain.options(false), plain.columns.view());
+        let options =
+            Options { timeline: Timeline::Automatic, iterations: false, batches: false, in_attoseconds, ..kept };
+        simulate(&workload, plain.parts(), &options, &mut ()).expect("a run").with_columns(&workload)
+    };
+    let (short, long) = (results(false), results(true));
+    prop_assert_eq!(
+        (short.totals.sojourn, short.totals.stretches > 0),
+        (long.totals.sojourn, long.totals.stretches > 0)
+    );
+    same(&short, &long)
+}
+
 fn l11_the_future_does_not_change_the_past(scenario: &Scenario, kept: f64) -> Outcome {
     let rows = scenario.columns.arrival_s.len();
     let rows_kept = ((rows as f64 * kept) as usize).max(1);
@@ -370,6 +395,11 @@ macro_rules! laws {
             #[test]
             fn plain_runs_equal_full_runs() {
                 every_policy($others, $scenarios, super::plain_runs_equal_full_runs);
+            }
+
+            #[test]
+            fn short_runs_equal_long_runs() {
+                every_policy($others, $scenarios, super::short_runs_equal_long_runs);
             }
 
             #[test]

@@ -205,6 +205,7 @@ impl Scenario {
             batches: true,
             max_in_flight: None,
             stepping,
+            in_attoseconds: false,
             threads: None,
         }
     }

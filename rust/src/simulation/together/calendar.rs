@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, Long};
 use crate::gate_and_route::Dispatch;
 use crate::links::Transfers;
 use crate::replica::Departure;
@@ -103,10 +103,10 @@ impl Calendar {
     pub(in crate::simulation) fn stop(&mut self, end: Instant, results: &mut Recorder) {
         for departure in self.links.iter_mut().flat_map(Transfers::drain) {
             let Departure { history, from, at, .. } = departure;
-            results.leave(&history.handed_off(from, at, end), from, Status::Unfinished, end);
+            results.leave::<Long>(&history.handed_off(from, at, end), from, Status::Unfinished, end);
         }
         for (history, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
-            results.leave(&history, replica, Status::Unfinished, end);
+            results.leave::<Long>(&history, replica, Status::Unfinished, end);
         }
     }
 }
