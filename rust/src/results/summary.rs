@@ -202,7 +202,7 @@ impl Range {
 
     #[inline]
     fn look(&mut self, bits: u64, limits: Limits) {
-        let offset = bits - self.first;
+        let offset = bits.wrapping_sub(self.first);
         if offset >> self.free != 0 {
             return;
         }
