@@ -104,6 +104,9 @@ impl ClassPriorityScheduler {
     /// be asked to go. Each gives up a block at least, and a request that does not decode yet takes a block for
     /// itself and one for each block of the budget at most. Where blocks are shared, it may give up none.
     fn juniors(&self, rank: usize, plan: &Plan) -> Vec<Place> {
+        if rank + 1 == self.classes.len() {
+            return Vec::new();
+        }
         let others = self.classes[rank].admitted.len() as u64 - plan.decodes();
         let most = plan.blocks(plan.budget_for_decodes()) + others;
         if !plan.shares_blocks() && plan.has_free(most) {

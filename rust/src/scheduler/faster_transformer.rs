@@ -77,9 +77,10 @@ impl Scheduler for FasterTransformerScheduler {
                 }
             }
         }
-        for place in self.lists.idle.drain(..) {
-            plan.decode(place)?;
+        for index in 0..self.lists.idle.len() {
+            plan.decode(self.lists.idle[index])?;
         }
+        self.lists.idle.clear();
         // No request joins a batch under way; its prompts are complete after one iteration.
         plan.hold(Hold::THROUGH_ARRIVALS);
         Ok(())

@@ -88,11 +88,14 @@ impl Scheduler for OrcaScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        plan.rest_decodes(true);
-        self.prefill(plan)?;
         // A request that runs keeps its seat and its blocks until it leaves.
-        let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
-        plan.rest_decodes(false);
+        let mut arrivals_wait = plan.seats_left() == 0;
+        if !self.roster.lists.prefills.is_empty() || !self.roster.lists.queue.is_empty() {
+            plan.rest_decodes(true);
+            self.prefill(plan)?;
+            arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
+            plan.rest_decodes(false);
+        }
         self.roster.choose_decodes(u64::MAX, plan)?;
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         Ok(())

@@ -61,7 +61,15 @@ impl SlotGreedyScheduler {
     }
 
     /// A request that does not fit beside those before it steps out of memory.
+    #[inline]
     fn step_out(&mut self, plan: &mut Plan) -> Result<()> {
+        // Nearly always all that are there decode, and do.
+        let all_decode = self.lists.prefills.is_empty() && self.outside.is_empty();
+        if all_decode && !plan.lacks_blocks() { Ok(()) } else { self.step_out_in_order(plan) }
+    }
+
+    #[inline(never)]
+    fn step_out_in_order(&mut self, plan: &mut Plan) -> Result<()> {
         let more = |place| plan.new_blocks(place, self.step(place, plan.requests())) as i64;
         let mut left = plan.free_blocks() - self.lists.prefills.iter().map(more).sum::<i64>();
         // Back to the first that is outside, or for which blocks are short: all before it stay as they are.
@@ -159,9 +167,10 @@ impl Scheduler for SlotGreedyScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        for place in self.lists.idle.drain(..) {
-            plan.decode(place)?;
+        for index in 0..self.lists.idle.len() {
+            plan.decode(self.lists.idle[index])?;
         }
+        self.lists.idle.clear();
         let mut left = i64::MAX;
         if plan.shares_blocks() {
             left = self.step_out_sharing(plan)?;

@@ -69,18 +69,21 @@ impl Scheduler for VllmV0Scheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        plan.rest_decodes(true);
         if let Some(place) = self.roster.lists.prefills.first() {
+            plan.rest_decodes(true);
             let tokens = plan.requests().owed(place).min(plan.budget_left());
             plan.chunk(place, tokens)?;
             plan.hold(Hold::THROUGH_ARRIVALS);
             return Ok(());
         }
-        if self.prefill(plan)? {
-            plan.hold(Hold::THROUGH_ARRIVALS);
-            return Ok(());
+        if !self.roster.lists.queue.is_empty() {
+            plan.rest_decodes(true);
+            if self.prefill(plan)? {
+                plan.hold(Hold::THROUGH_ARRIVALS);
+                return Ok(());
+            }
+            plan.rest_decodes(false);
         }
-        plan.rest_decodes(false);
         self.roster.choose_decodes(u64::MAX, plan)?;
         self.roster.make_room(plan)?;
         let was_swapped = !self.roster.swapped.is_empty();
