@@ -278,6 +278,9 @@ impl SglangScheduler {
         }
         // Decodes at rest take no block from the prompts that are admitted beside them.
         plan.rest_decodes(true);
+        if self.admits_the_only_one(plan)? {
+            return Ok(true);
+        }
         self.order_queue(plan);
         let mut pass = self.pass.take().unwrap_or_default();
         self.attempt(&mut pass, plan)?;

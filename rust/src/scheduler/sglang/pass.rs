@@ -68,6 +68,31 @@ fn available(plan: &Plan, but: u64) -> i64 {
 }
 
 impl SglangScheduler {
+    /// Most passes are for one new request, which waits alone, with memory for all that may be reserved. Then it is picked
+    /// whole, and closes nothing.
+    #[inline]
+    pub(super) fn admits_the_only_one(&mut self, plan: &mut Plan) -> Result<bool> {
+        let Some(place) = self.queue.first().filter(|_| self.queue.len() == 1 && self.partial.is_none()) else {
+            return Ok(false);
+        };
+        if plan.shares_blocks() || self.mixes() || self.settings.ignore_eos || plan.seats_left() == 0 {
+            return Ok(false);
+        }
+        let requests = plan.requests();
+        let is_new = requests.context(place) + requests.emitted(place) == 0;
+        let owed = requests.owed(place);
+        let tokens = in_pages(owed, plan);
+        let reserve = limit(requests, place, self.pool).min(MOST_RESERVED);
+        let most = tokens + plan.block_tokens() + reserve + self.outstanding(plan);
+        let is_whole = self.settings.chunk_tokens.is_none_or(|chunk| tokens <= chunk);
+        if !is_new || !is_whole || available(plan, 0) <= most as i64 || !plan.try_admit(place, owed, 0, owed, owed)? {
+            return Ok(false);
+        }
+        self.queue.remove(place);
+        self.last.push(place);
+        Ok(true)
+    }
+
     /// Picks the requests that can be in an iteration of prompts; none, if that cannot be.
     pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let running = self.running.len() as u64;
