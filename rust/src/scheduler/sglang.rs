@@ -278,7 +278,7 @@ impl SglangScheduler {
         }
         // Decodes at rest take no block from the prompts that are admitted beside them.
         plan.rest_decodes(true);
-        if self.admits_the_only_one(plan)? {
+        if self.admits_all(plan)? {
             return Ok(true);
         }
         self.order_queue(plan);

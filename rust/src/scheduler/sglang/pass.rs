@@ -1,7 +1,7 @@
 //! The requests that an iteration of prompts admits beside the running ones.
 
 use super::reserved::{MOST_RESERVED, Reserved};
-use super::{SglangScheduler, emitted, limit, to_emit};
+use super::{Sglang, SglangScheduler, emitted, limit, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
@@ -67,29 +67,42 @@ fn available(plan: &Plan, but: u64) -> i64 {
     (plan.free_blocks() - but as i64).saturating_mul(plan.block_tokens() as i64)
 }
 
+/// So many waiting requests are looked at in vain at most.
+const FEW: u64 = 8;
+
 impl SglangScheduler {
-    /// Most passes are for one new request, which waits alone, with memory for all that may be reserved. Then it is picked
-    /// whole, and closes nothing.
+    /// Most passes are for one new request or few, with a budget for all their prompts and memory for all that may be
+    /// reserved. Then they are picked whole, and the last one closes nothing.
     #[inline]
-    pub(super) fn admits_the_only_one(&mut self, plan: &mut Plan) -> Result<bool> {
-        let Some(place) = self.queue.first().filter(|_| self.queue.len() == 1 && self.partial.is_none()) else {
-            return Ok(false);
-        };
-        if plan.shares_blocks() || self.mixes() || self.settings.ignore_eos || plan.seats_left() == 0 {
-            return Ok(false);
-        }
-        let requests = plan.requests();
-        let is_new = requests.context(place) + requests.emitted(place) == 0;
-        let owed = requests.owed(place);
-        let tokens = in_pages(owed, plan);
-        let reserve = limit(requests, place, self.pool).min(MOST_RESERVED);
-        let most = tokens + plan.block_tokens() + reserve + self.outstanding(plan);
-        let is_whole = self.settings.chunk_tokens.is_none_or(|chunk| tokens <= chunk);
-        if !is_new || !is_whole || available(plan, 0) <= most as i64 || !plan.try_admit(place, owed, 0, owed, owed)? {
+    pub(super) fn admits_all(&mut self, plan: &mut Plan) -> Result<bool> {
+        let Sglang { chunk_tokens, max_prefill_tokens, max_seqs, ignore_eos, .. } = self.settings;
+        let waiting = self.queue.len() as u64;
+        let (running, is_many) = (self.running.len() as u64, waiting > FEW);
+        if is_many || self.partial.is_some() || ignore_eos || self.mixes() || plan.shares_blocks() {
             return Ok(false);
         }
-        self.queue.remove(place);
-        self.last.push(place);
+        let (mut tokens, mut reserve) = (0, waiting * plan.block_tokens() + self.outstanding(plan));
+        for place in self.queue.iter() {
+            let requests = plan.requests();
+            if requests.context(place) + requests.emitted(place) > 0 {
+                return Ok(false);
+            }
+            tokens += in_pages(requests.owed(place), plan);
+            reserve += limit(requests, place, self.pool).min(MOST_RESERVED);
+        }
+        let budget = chunk_tokens.unwrap_or(u64::MAX).min(max_prefill_tokens - 1);
+        let has_seats = waiting <= plan.seats_left() && running + waiting <= max_seqs;
+        if tokens > budget || !has_seats || available(plan, 0) <= (tokens + reserve) as i64 {
+            return Ok(false);
+        }
+        while let Some(place) = self.queue.first() {
+            let owed = plan.requests().owed(place);
+            if !plan.try_admit(place, owed, 0, owed, owed)? {
+                return Err(plan.broken("what has room is admitted", place));
+            }
+            self.queue.remove(place);
+            self.last.push(place);
+        }
         Ok(true)
     }
 
