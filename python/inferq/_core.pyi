@@ -117,7 +117,7 @@ class Live:
         scenario: str,
         classes: list[str],
         user_defined: dict[str, list[Any]],
-        take: Callable[[dict[str, NDArray[Any]]], object],
+        take: Callable[[RequestRows], object],
     ) -> Live: ...
     def __len__(self) -> int: ...
     def arrive(self, rows: dict[str, NDArray[Any]]) -> int: ...
@@ -218,7 +218,7 @@ def simulate_streamed(
     scenario: str,
     arrivals: Callable[[], Iterator[NDArray[np.float64]]],
     parts: Iterator[dict[str, NDArray[Any]]],
-    take: Callable[[dict[str, NDArray[Any]]], object],
+    take: Callable[[RequestRows], object],
     classes: list[str],
     user_defined: dict[str, list[Any]],
     threads: int | None,

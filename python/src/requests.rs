@@ -4,7 +4,7 @@ use inferq_core::results::{Column, NO_REPLICA, NamedColumn, RequestRows, Status}
 use inferq_core::workload::Workload;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySlice};
+use pyo3::types::PySlice;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
@@ -138,15 +138,6 @@ impl PyRequestRows {
             return column.as_any().get_item(PySlice::new(py, 0, self.rows.len() as isize, 1));
         }
         Ok(self.some(py, column.readonly().as_slice()?.to_vec()))
-    }
-
-    /// All columns under their names.
-    pub(crate) fn dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for (name, array, _) in self.columns(py)? {
-            dict.set_item(name, array)?;
-        }
-        Ok(dict)
     }
 }
 

@@ -123,7 +123,7 @@ impl Sink for PythonSink {
                 class: Some(PyArray1::from_vec(py, class).unbind()),
             };
             let rows = PyRequestRows::new(requests, given, first, self.measured.clone(), self.threads);
-            self.take.call1(py, (rows.dict(py)?,)).map(drop)
+            self.take.call1(py, (Bound::new(py, rows)?,)).map(drop)
         });
         taken.map_err(|raised| self.raised.keep(raised))
     }

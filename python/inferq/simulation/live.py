@@ -11,7 +11,7 @@ from typing import Any
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
-from inferq.results.tables import STATUSES, Columns
+from inferq.results.tables import STATUSES, Columns, RequestColumns
 from inferq.scheduler import ClassPriority, NestedWait, Wait
 from inferq.simulation.core_input import ONE_CLASS, Crossing
 from inferq.simulation.simulate import core_options
@@ -109,7 +109,10 @@ class Live:
         self.knows_prefixes = crossing.knows_prefixes
         assert np.__version__  # so that it is loaded: no request should wait for that
         self._run = _core.Live(
-            crossing.scenario(core_options(**options)), [ONE_CLASS], crossing.user_defined(), take
+            crossing.scenario(core_options(**options)),
+            [ONE_CLASS],
+            crossing.user_defined(),
+            lambda rows: take(RequestColumns(rows)),
         )
 
     def __len__(self) -> int:

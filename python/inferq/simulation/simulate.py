@@ -377,7 +377,7 @@ def _part_by_part(
         crossing.scenario(options),
         parts.arrivals,
         columns(),
-        store.take,
+        lambda rows: store.take(RequestColumns(rows)),
         classes,
         crossing.user_defined(),
         threads,
