@@ -1,7 +1,7 @@
 //! What became of a live request so far: what is looked at when it comes, when it is admitted, and when it leaves.
 
 use super::NOT_ODD;
-use crate::clock::{Instant, Span};
+use crate::clock::{Instant, Long, Span};
 use crate::workload::Arrival;
 
 /// The way of a request that came to its replica otherwise than by its arrival.
@@ -134,7 +134,7 @@ impl History {
     /// Was it never in a batch?
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
-        self.admitted == Instant::NEVER
+        self.admitted.is_never::<Long>()
     }
 
     /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
@@ -148,7 +148,9 @@ impl History {
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
         if self.detour.is_none() {
-            self.admitted = if self.is_new() { now } else { self.admitted };
+            if self.is_new() {
+                self.admitted = now;
+            }
         } else {
             let begun = self.begun();
             *begun = (*begun).min(now);
