@@ -195,6 +195,15 @@ impl Maxima {
         {
             before = earlier;
         }
+        // Of these four the first one is not after it, so that the second, the third or the last is the first that is.
+        if let [.., _, one, other, last] = before {
+            for (tick_of, value) in [one, other, last] {
+                if *tick_of > tick {
+                    return *value;
+                }
+            }
+            return self.value_at(far + before.len());
+        }
         while let [earlier @ .., one] = before
             && one.0 > tick
         {
