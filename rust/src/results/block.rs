@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 
 use super::columns::NO_REPLICA;
 use super::rows::{ADMITTED, FIRST_TOKEN, LEFT, LONGEST_GAP, NEVER, RequestRows};
+use super::short::Short;
 use super::times::Times;
 use crate::clock::{Instant, Span, arrival_nanoseconds_as_doubles};
 use crate::workload::Workload;
@@ -16,7 +17,10 @@ pub(super) struct Block<'a> {
     first: usize,
     last: usize,
     // What several columns need is made once.
-    arrivals: OnceCell<Arrivals>,
+    nanoseconds: OnceCell<Option<Vec<f64>>>,
+    short: OnceCell<Option<Short<'a>>>,
+    // Where times are not short.
+    arrivals: OnceCell<Times>,
     admitted: OnceCell<Times>,
     first_token: OnceCell<Times>,
     left: OnceCell<Times>,
@@ -24,31 +28,42 @@ pub(super) struct Block<'a> {
     finish: OnceCell<Option<Times>>,
 }
 
-struct Arrivals {
-    times: Times,
-    /// Whole ones, as doubles; `None` where the workload does not say them or where they are not.
-    nanoseconds: Option<Vec<f64>>,
-}
-
 impl<'a> Block<'a> {
     pub(super) fn new(rows: &'a RequestRows, workload: &'a Workload<'a>, first: usize) -> Block<'a> {
         let last = rows.len().min(first + BLOCK);
-        let (arrivals, finish) = (OnceCell::new(), OnceCell::new());
-        let (admitted, first_token, left) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Block { rows, workload, first, last, arrivals, admitted, first_token, left, finish }
+        let (nanoseconds, short, arrivals) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let (admitted, first_token, left, finish) =
+            (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Block { rows, workload, first, last, nanoseconds, short, arrivals, admitted, first_token, left, finish }
     }
 
-    fn arrivals(&self) -> &Arrivals {
+    /// The whole nanoseconds at which the requests arrived; `None` where the workload does not say them or where they are not.
+    fn nanoseconds(&self) -> Option<&[f64]> {
+        let nanoseconds = self.nanoseconds.get_or_init(|| {
+            let is_said = self.rows.arrivals(self.first..self.last).is_none();
+            is_said.then(|| arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])).flatten()
+        });
+        nanoseconds.as_deref()
+    }
+
+    /// The rows, where all of their times are short.
+    fn short(&self) -> Option<&Short<'a>> {
+        let short = self.short.get_or_init(|| {
+            let rows = self.rows.low_parts(self.first..self.last)?;
+            Short::of(rows, self.rows.unit(), self.nanoseconds()?)
+        });
+        short.as_ref()
+    }
+
+    fn arrivals(&self) -> &Times {
         self.arrivals.get_or_init(|| {
             if let Some(arrivals) = self.rows.arrivals(self.first..self.last) {
-                return Arrivals { times: Times::of_instants(arrivals.iter().copied()), nanoseconds: None };
+                return Times::of_instants(arrivals.iter().copied());
             }
-            let Some(nanoseconds) = arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])
-            else {
-                let arrivals = (self.first..self.last).map(|row| self.workload.arrival_at(row));
-                return Arrivals { times: Times::of_instants(arrivals), nanoseconds: None };
-            };
-            Arrivals { times: Times::of_nanoseconds(&nanoseconds), nanoseconds: Some(nanoseconds) }
+            match self.nanoseconds() {
+                Some(nanoseconds) => Times::of_nanoseconds(nanoseconds),
+                None => Times::of_instants((self.first..self.last).map(|row| self.workload.arrival_at(row))),
+            }
         })
     }
 
@@ -88,8 +103,7 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn arrival_s(&self, cells: &mut [f64]) -> usize {
-        let Arrivals { times, nanoseconds } = self.arrivals();
-        let Some(nanoseconds) = nanoseconds else { return times.fill_seconds(cells) };
+        let Some(nanoseconds) = self.nanoseconds() else { return self.arrivals().fill_seconds(cells) };
         for (cell, &nanoseconds) in cells.iter_mut().zip(nanoseconds) {
             // Both numbers are exact, so one division rounds once.
             *cell = nanoseconds / 1e9;
@@ -98,30 +112,51 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn admitted_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill::<ADMITTED>(cells);
+        }
         self.admitted().fill_seconds(cells)
     }
 
     pub(super) fn first_token_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill::<FIRST_TOKEN>(cells);
+        }
         self.first_token().fill_seconds(cells)
     }
 
     pub(super) fn finish_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill::<LEFT>(cells);
+        }
         self.finish().fill_seconds(cells)
     }
 
     pub(super) fn left_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill::<LEFT>(cells);
+        }
         self.left().fill_seconds(cells)
     }
 
     pub(super) fn queue_s(&self, cells: &mut [f64]) -> usize {
-        self.admitted().fill_seconds_since(&self.arrivals().times, cells)
+        if let Some(short) = self.short() {
+            return short.fill_since_arrival::<ADMITTED>(cells);
+        }
+        self.admitted().fill_seconds_since(self.arrivals(), cells)
     }
 
     pub(super) fn ttft_s(&self, cells: &mut [f64]) -> usize {
-        self.first_token().fill_seconds_since(&self.arrivals().times, cells)
+        if let Some(short) = self.short() {
+            return short.fill_since_arrival::<FIRST_TOKEN>(cells);
+        }
+        self.first_token().fill_seconds_since(self.arrivals(), cells)
     }
 
     pub(super) fn tpot_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill_time_per_token(&self.outputs(), cells);
+        }
         let outputs = self.outputs();
         let rows = (self.first..self.last).zip(&*outputs);
         // In most blocks every request has finished.
@@ -147,6 +182,9 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn max_tbt_s(&self, cells: &mut [f64]) -> usize {
+        if let Some(short) = self.short() {
+            return short.fill_longest_gap(cells);
+        }
         self.rows.times::<LONGEST_GAP>(self.first..self.last).fill_seconds(cells);
         let absent = cells.iter().filter(|&&gap_s| gap_s == 0.0).count();
         if absent > 0 {
@@ -156,7 +194,10 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn e2e_s(&self, cells: &mut [f64]) -> usize {
-        self.finish().fill_seconds_since(&self.arrivals().times, cells)
+        if let Some(short) = self.short() {
+            return short.fill_since_arrival::<LEFT>(cells);
+        }
+        self.finish().fill_seconds_since(self.arrivals(), cells)
     }
 
     pub(super) fn preemptions(&self, cells: &mut [u32]) -> usize {
@@ -232,13 +273,13 @@ fn count_without_replica(cells: &[u32]) -> usize {
 
 /// The low 64 bits of a time and those above.
 #[inline]
-fn parts(time: u128) -> (u64, u64) {
+pub(super) fn parts(time: u128) -> (u64, u64) {
     (time as u64, (time >> 64) as u64)
 }
 
 /// From the first token to the last over the tokens after the first, rounded down; `NEVER` where there are none.
 #[inline]
-fn time_per_token(span: u128, output_tokens: i32) -> u128 {
+pub(super) fn time_per_token(span: u128, output_tokens: i32) -> u128 {
     let steps = u64::from(output_tokens as u32 - 1);
     match u64::try_from(span) {
         _ if steps == 0 => NEVER,

@@ -14,6 +14,7 @@ mod histogram;
 mod members;
 mod recorder;
 mod rows;
+mod short;
 pub mod summary;
 mod times;
 mod told;

@@ -11,7 +11,7 @@ use crate::request::History;
 
 /// Four times of a request, in units of the run: the low 64 bits of each. All are zero before the request leaves, so that
 /// memory which is zero is not touched before; of a time that never was all bits are set.
-type Row = [u64; 4];
+pub(super) type Row = [u64; 4];
 
 /// The 32 bits above, of runs in which some time needs them.
 type Above = [u32; 4];
@@ -127,6 +127,17 @@ impl RequestRows {
             let time = self.time(row, WHICH);
             (time as u64, (time >> 64) as u64)
         }))
+    }
+
+    /// What the times are counted in.
+    pub(super) fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// These rows, where none has more above and each is of a request that has finished, but for those that are still here.
+    pub(super) fn low_parts(&self, rows: Range<usize>) -> Option<&[Row]> {
+        let is_whole = self.above.cells.is_empty() && self.not_finished(rows.clone()).is_none();
+        is_whole.then(|| &self.rows[rows])
     }
 
     /// One of the times of a row, in attoseconds.

@@ -115,7 +115,7 @@ impl Times {
 
 /// A number below 2^52.
 #[inline(always)]
-fn double(number: u64) -> f64 {
+pub(super) fn double(number: u64) -> f64 {
     f64::from_bits(WHOLE.to_bits() | number) - WHOLE
 }
 

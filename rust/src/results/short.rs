@@ -1,0 +1,129 @@
+//! Seconds of rows whose times are short: whole numbers of the run's unit that a double holds, so that each takes one
+//! division, which rounds once. No row here is of a request without an end, and so each has all of its times.
+
+use super::block::{parts, time_per_token};
+use super::rows::{FIRST_TOKEN, LEFT, LONGEST_GAP, Row};
+use super::times::{Times, double};
+use crate::clock::Unit;
+
+/// Rows whose times are all below 2^52 units, and when their requests arrived.
+pub(super) struct Short<'a> {
+    rows: &'a [Row],
+    unit: Unit,
+    /// In units.
+    arrivals: Vec<f64>,
+    /// Units in a second: a divisor of 10^18 and a multiple of 10^9, which a double holds.
+    in_a_second: f64,
+}
+
+impl<'a> Short<'a> {
+    /// Some rows, if they are short, and the whole nanoseconds at which their requests arrived.
+    pub(super) fn of(rows: &'a [Row], unit: Unit, nanoseconds: &[f64]) -> Option<Short<'a>> {
+        let all = rows.iter().fold(0, |all, row| all | row[0] | row[1] | row[2] | row[3]);
+        if all >> 52 != 0 {
+            return None;
+        }
+        let in_a_nanosecond = unit.nanosecond() as f64;
+        // Exact, since no request is admitted before it arrives.
+        let arrivals = nanoseconds.iter().map(|&arrival| arrival * in_a_nanosecond).collect();
+        Some(Short { rows, unit, arrivals, in_a_second: in_a_nanosecond * 1e9 })
+    }
+
+    /// Fills the cells with one of the times; none is absent.
+    pub(super) fn fill<const WHICH: usize>(&self, cells: &mut [f64]) -> usize {
+        for (cell, row) in cells.iter_mut().zip(self.rows) {
+            *cell = double(row[WHICH]) / self.in_a_second;
+        }
+        0
+    }
+
+    /// The same for the time since the arrival.
+    pub(super) fn fill_since_arrival<const WHICH: usize>(&self, cells: &mut [f64]) -> usize {
+        for ((cell, row), arrival) in cells.iter_mut().zip(self.rows).zip(&self.arrivals) {
+            *cell = (double(row[WHICH]) - arrival) / self.in_a_second;
+        }
+        0
+    }
+
+    /// The same for the longest gap; says how many requests have none.
+    pub(super) fn fill_longest_gap(&self, cells: &mut [f64]) -> usize {
+        let absent = self.rows.iter().filter(|row| row[LONGEST_GAP] == 0).count();
+        for (cell, row) in cells.iter_mut().zip(self.rows) {
+            let gap = if row[LONGEST_GAP] == 0 { f64::NAN } else { double(row[LONGEST_GAP]) };
+            *cell = gap / self.in_a_second;
+        }
+        absent
+    }
+
+    /// The same for the time per token after the first, in attoseconds rounded down.
+    pub(super) fn fill_time_per_token(&self, outputs: &[i32], cells: &mut [f64]) -> usize {
+        let each: Vec<(u64, u64)> = self
+            .rows
+            .iter()
+            .zip(outputs)
+            .map(|(row, &output_tokens)| {
+                parts(time_per_token(self.unit.short(row[LEFT] - row[FIRST_TOKEN]), output_tokens))
+            })
+            .collect();
+        Times::of(each.iter().copied()).fill_seconds(cells)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{NANOSECOND, seconds};
+    use crate::results::rows::ADMITTED;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn seconds_of_short_rows_are_those_of_each_time(
+            steps in prop::collection::vec(
+                ((0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50), 0_u32..50, 1_i32..5000),
+                1..40,
+            ),
+            (twos, fives) in (0_u32..10, 0_u32..10),
+        ) {
+            let unit = Unit::of(2_u128.pow(twos) * 5_u128.pow(fives));
+            let each = unit.nanosecond();
+            let (mut nanoseconds, mut rows, mut outputs) = (Vec::new(), Vec::<Row>::new(), Vec::new());
+            for ((arrival, queue, first, last), shift, output) in steps {
+                let arrival = (arrival >> shift) / each;
+                let admitted = arrival * each + (queue >> shift);
+                let first_token = admitted + (first >> shift);
+                nanoseconds.push(arrival as f64);
+                rows.push([admitted, first_token, first_token + (last >> shift), last >> shift]);
+                outputs.push(output);
+            }
+            let short = Short::of(&rows, unit, &nanoseconds).expect("all are below 2^52");
+            let mut cells = vec![0.0; rows.len()];
+            let of = |time: &dyn Fn(&Row, u64) -> u64| -> Vec<f64> {
+                let since = nanoseconds.iter().map(|&arrival| arrival as u64 * each);
+                rows.iter().zip(since).map(|(row, arrival)| seconds(unit.short(time(row, arrival)))).collect()
+            };
+            prop_assert_eq!(short.fill::<FIRST_TOKEN>(&mut cells), 0);
+            prop_assert_eq!(&cells, &of(&|row, _| row[FIRST_TOKEN]));
+            short.fill_since_arrival::<ADMITTED>(&mut cells);
+            prop_assert_eq!(&cells, &of(&|row, arrival| row[ADMITTED] - arrival));
+            let absent = short.fill_longest_gap(&mut cells);
+            prop_assert_eq!(absent, rows.iter().filter(|row| row[LONGEST_GAP] == 0).count());
+            let bits = |cells: &[f64]| cells.iter().map(|cell| (cell + 0.0).to_bits()).collect::<Vec<_>>();
+            let gaps = of(&|row, _| row[LONGEST_GAP]).into_iter();
+            prop_assert_eq!(bits(&cells), bits(&gaps.map(|gap| if gap == 0.0 { f64::NAN } else { gap }).collect::<Vec<_>>()));
+            let absent = short.fill_time_per_token(&outputs, &mut cells);
+            prop_assert_eq!(absent, outputs.iter().filter(|&&output| output == 1).count());
+            for ((cell, row), output) in cells.iter().zip(&rows).zip(outputs) {
+                let span = u128::from(row[LEFT] - row[FIRST_TOKEN]) * (NANOSECOND / u128::from(each));
+                prop_assert!(output == 1 && cell.is_nan() || *cell == seconds(span / (output as u128 - 1).max(1)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_that_never_was_or_is_long_is_not_short() {
+        for time in [1 << 52, u64::MAX] {
+            assert!(Short::of(&[[0, 0, 1, time]], Unit::of(50_000), &[0.0]).is_none());
+        }
+    }
+}
