@@ -214,6 +214,10 @@ pub struct Requests {
     pub(crate) first_token: FirstToken,
 }
 
+/// Places are added by so many at first, and by as many as there are from so many on.
+const FEW: usize = 64;
+const MANY: usize = 4096;
+
 impl Requests {
     pub(crate) fn new(first_token: FirstToken) -> Requests {
         Requests { table: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
@@ -239,6 +243,10 @@ impl Requests {
         if let Some(place) = self.vacant.pop() {
             self.table[place.index()] = Entry { request, history };
             return place;
+        }
+        if self.table.len() == self.table.capacity() {
+            // All entries are copied: few places are taken in small steps.
+            self.table.reserve(if self.table.len() < MANY { 3 * self.table.len() + FEW } else { self.table.len() });
         }
         self.table.push(Entry { request, history });
         Place(self.table.len() as u32 - 1)

@@ -239,8 +239,10 @@ impl NestedWaitScheduler {
     /// Admits from the queue of each group whose first segment takes part. Is a request admitted?
     fn admit(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut admits = false;
-        for first in self.segments.iter_mut().step_by(self.per_group).filter(|first| first.takes_part) {
-            for _ in 0..first.threshold {
+        for at in (0..self.segments.len()).step_by(self.per_group) {
+            let first = &mut self.segments[at];
+            let most = if first.takes_part { first.threshold } else { 0 };
+            for _ in 0..most {
                 let Some(place) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
                 first.enter(place, &mut self.stands[place.index()]);
                 admits = true;

@@ -59,7 +59,7 @@ pub(super) struct RadPhasedScheduler {
     active: List,
     /// Prompts that this cycle may still begin: none once it decodes.
     left: u64,
-    /// How long the replica had been without work by the last plan.
+    /// How long the replica had been without work by the last plan that found no request admitted.
     idle: u128,
 }
 
@@ -77,6 +77,7 @@ impl RadPhasedScheduler {
     }
 
     /// Takes a request out of the admitted, if it is one of them.
+    #[inline]
     fn leave(&mut self, place: Place) -> bool {
         self.prompt.take_if(|prompt| *prompt == place).is_some()
             || self.active.remove(place)
@@ -116,10 +117,12 @@ impl Scheduler for RadPhasedScheduler {
             return plan.chunk(place, plan.requests().owed(place).min(self.tiles.chunk));
         }
         // Without decodes, because all outputs had length 1, a cycle ends when the replica stands empty.
-        let idle = plan.now().0 - plan.busy().0;
-        let stood_empty = std::mem::replace(&mut self.idle, idle) < idle;
-        if plan.running() == 0 && (self.left == 0 || stood_empty) {
-            self.left = self.requests_per_cycle;
+        if plan.running() == 0 {
+            let idle = plan.now().0 - plan.busy().0;
+            let stood_empty = std::mem::replace(&mut self.idle, idle) < idle;
+            if self.left == 0 || stood_empty {
+                self.left = self.requests_per_cycle;
+            }
         }
         if let Some(place) = self.queue.head().filter(|_| self.left > 0) {
             // Decodes at rest take no block from the prompt that is admitted beside them.

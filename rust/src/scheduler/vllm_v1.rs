@@ -107,27 +107,25 @@ struct RunningRow {
 
 impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
     /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
-    /// last, and victims, if any, are taken from the tail. Returns the victims; `None` asks for the walk, and nothing but
-    /// joined decodes has changed.
-    fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<Option<Vec<Place>>> {
+    /// last, and victims, if any, are taken from the tail. Otherwise says so, and has changed nothing but joined decodes.
+    fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<bool> {
         let decodes = plan.decodes() + self.lists.idle.len() as u64;
         if decodes > plan.budget_for_decodes() || !self.prefills_come_last() {
-            return Ok(None);
+            return Ok(false);
         }
         for index in 0..self.lists.idle.len() {
             plan.decode(self.lists.idle[index])?;
         }
         self.lists.idle.clear();
         if self.policy == VllmV1Policy::Priority && self.lacks_blocks(longest, plan) {
-            return Ok(None);
+            return Ok(false);
         }
-        let mut victims = Vec::new();
         while plan.lacks_blocks() {
             if plan.dismiss_junior(Preemption::Recompute)? {
                 continue;
             }
             let Some(last) = self.lists.running.last() else { break };
-            self.preempt(last, plan, &mut victims)?;
+            self.preempt(last, plan)?;
         }
         let mut next = self.lists.prefills.first();
         while let Some(place) = next {
@@ -140,15 +138,15 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
                     continue;
                 }
                 let last = self.lists.running.last().unwrap_or(place);
-                self.preempt(last, plan, &mut victims)?;
+                self.preempt(last, plan)?;
                 if last == place {
-                    return Ok(Some(victims));
+                    return Ok(true);
                 }
             }
             plan.chunk(place, tokens)?;
             next = self.lists.prefills.after(place);
         }
-        Ok(Some(victims))
+        Ok(true)
     }
 
     /// Is every request that cannot decode yet at the tail of the running?
@@ -180,10 +178,9 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         free < 0
     }
 
-    /// Goes through the running one by one, as the engine does, preempting where blocks are short. Returns the victims.
-    fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Place>> {
+    /// Goes through the running one by one, as the engine does, preempting where blocks are short.
+    fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<()> {
         let mut rows: Vec<RunningRow> = Vec::new();
-        let mut victims = Vec::new();
         let mut budget = plan.budget_for_decodes();
         let mut reserved = 0;
         let mut next = self.lists.running.first();
@@ -210,7 +207,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
                     plan.pass(victim, row.tokens);
                 }
                 next = self.lists.running.after(place);
-                self.preempt(victim, plan, &mut victims)?;
+                self.preempt(victim, plan)?;
                 plan.rest_decodes(false);
                 if victim == place && self.policy == VllmV1Policy::Priority {
                     continue 'running;
@@ -224,8 +221,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
             reserved += blocks;
             next = self.lists.running.after(place);
         }
-        self.index(&rows, plan)?;
-        Ok(victims)
+        self.index(&rows, plan)
     }
 
     /// Makes the batch of these rows, which are in order of admission.
@@ -263,11 +259,10 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         }
     }
 
-    fn preempt(&mut self, victim: Place, plan: &mut Plan, victims: &mut Vec<Place>) -> Result<()> {
+    fn preempt(&mut self, victim: Place, plan: &mut Plan) -> Result<()> {
         plan.preempt(victim, Preemption::Recompute)?;
         self.lists.take_out(victim, plan.requests());
         self.lists.queue.push_victim(victim, plan.requests());
-        victims.push(victim);
         Ok(())
     }
 }
@@ -329,17 +324,16 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        let is_alone = self.lists.running.len() + self.lists.queue.len() <= 1;
         let has_threshold = self.long_prefill_threshold > 0;
+        let is_alone = has_threshold && self.lists.running.len() + self.lists.queue.len() <= 1;
         let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
         if self.speculation.is_some() {
             return self.plan_with_drafts(longest, plan);
         }
-        let victims = match self.place_at_once(longest, plan)? {
-            Some(victims) => victims,
-            None => self.walk(longest, plan)?,
-        };
-        if !victims.is_empty() || plan.has_preempted() {
+        if !self.place_at_once(longest, plan)? {
+            self.walk(longest, plan)?;
+        }
+        if plan.has_preempted() {
             // A step that preempted admits no request.
             return Ok(());
         }
@@ -364,7 +358,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             }
         }
         // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
-        let arrivals_wait = !(is_alone && has_threshold)
+        let arrivals_wait = !is_alone
             && (plan.budget_left() == 0
                 || plan.seats_left() == 0
                 || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));

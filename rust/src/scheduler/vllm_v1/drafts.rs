@@ -44,7 +44,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
                     continue;
                 }
                 let victim = self.victim(plan.requests()).unwrap_or(place);
-                self.preempt_drafting(victim, plan)?;
+                self.preempt(victim, plan)?;
                 if victim != place {
                     next = self.lists.running.after(place);
                 } else if self.policy == VllmV1Policy::Priority {
@@ -58,11 +58,6 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
             plan.verify(place, tokens)?;
         }
         Ok(walked)
-    }
-
-    fn preempt_drafting(&mut self, victim: Place, plan: &mut Plan) -> Result<()> {
-        let mut victims = Vec::new();
-        self.preempt(victim, plan, &mut victims)
     }
 
     /// The head of the queue, while budget and seats last. One that owes a single token, in a batch of decodes, is filled up
