@@ -24,7 +24,7 @@ impl SchedulerParameters for RadPhased {
         Ok(Box::new(RadPhasedScheduler {
             tiles,
             requests_per_cycle,
-            queue: Queue::fcfs(),
+            queue: List::default(),
             prompt: None,
             ready: VecDeque::new(),
             active: List::default(),
@@ -50,7 +50,7 @@ impl Sample for RadPhased {
 pub(super) struct RadPhasedScheduler {
     tiles: Tiles,
     requests_per_cycle: u64,
-    queue: Queue,
+    queue: List,
     /// The prompt under way.
     prompt: Option<Place>,
     /// D: their prompts are complete, and they wait for a column.
@@ -65,9 +65,9 @@ pub(super) struct RadPhasedScheduler {
 
 impl RadPhasedScheduler {
     /// A victim waits for the next cycle.
-    fn await_again(&mut self, victim: Place, requests: &Requests) {
+    fn await_again(&mut self, victim: Place) {
         self.leave(victim);
-        self.queue.push_victim(victim, requests);
+        self.queue.push_front(victim);
     }
 
     /// Takes a request out of those that wait for a column. Nearly always it is the last, which was preempted.
@@ -96,17 +96,17 @@ impl Scheduler for RadPhasedScheduler {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(place) => self.queue.push(place, requests),
+            Notice::Arrived(place) => insert_by_arrival(&mut self.queue, place, requests),
             Notice::Ready(place) => {
                 self.prompt = None;
                 self.ready.push_back(place);
             }
             Notice::Left(place) => {
                 if !self.leave(place) {
-                    self.queue.remove(place, requests);
+                    self.queue.remove(place);
                 }
             }
-            Notice::Preempted(victim) => self.await_again(victim, requests),
+            Notice::Preempted(victim) => self.await_again(victim),
         }
     }
 
@@ -124,7 +124,7 @@ impl Scheduler for RadPhasedScheduler {
                 self.left = self.requests_per_cycle;
             }
         }
-        if let Some(place) = self.queue.head().filter(|_| self.left > 0) {
+        if let Some(place) = self.queue.first().filter(|_| self.left > 0) {
             // Decodes at rest take no block from the prompt that is admitted beside them.
             plan.rest_decodes(true);
             plan.look_up(place);
@@ -132,7 +132,7 @@ impl Scheduler for RadPhasedScheduler {
             let owed = request.owed();
             let context = request.context_held() + owed;
             if plan.try_admit(place, context, 0, context, owed.min(self.tiles.chunk))? {
-                self.queue.remove(place, plan.requests());
+                self.queue.remove(place);
                 self.prompt = Some(place);
                 self.left -= 1;
                 plan.hold(Hold::THROUGH_ARRIVALS);
@@ -152,7 +152,7 @@ impl Scheduler for RadPhasedScheduler {
             // decode.
             let Some(latest) = self.ready.back().copied().or(self.active.last()) else { break };
             plan.preempt(latest, Preemption::Recompute)?;
-            self.await_again(latest, plan.requests());
+            self.await_again(latest);
         }
         // What kept the head of the queue out is noted by the plan that asked, and by no later one.
         let changes = plan.has_preempted() || plan.refused().is_some();
