@@ -25,3 +25,66 @@ pub(super) fn of(cluster: &Cluster, workload: &Workload, options: &Options) -> U
     let of_horizon = options.horizon.map_or(0, |horizon| horizon.0);
     Unit::of(engines.iter().map(|engine| engine.unit()).fold(of_horizon, greatest_common_divisor))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Instant;
+    use crate::engine::{Engine, parse};
+    use crate::workload::Columns;
+
+    const LINE: &str = r#"{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
+        "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}"#;
+    const TILES: &str = r#"{"kind": "TiledGemm", "rows": 1, "columns": 1, "reduction": 1, "width": 1,
+        "linear_s_per_tile": 8e-12, "other_s_per_token": 12e-12, "gemm_s": 0, "gemv_s": 20e-12, "layers": 3}"#;
+    const TABLE: &str = r#"{"kind": "TimingTable", "linear": {"tokens": [1, 8], "seconds": [0.001, 0.002]},
+        "chunk": {"chunk": [1, 8], "context": [0, 8], "seconds": [[0, 0], [0, 0]], "shared_s": 0},
+        "decode": {"sequences": [1, 8], "mean_context": [1, 8], "seconds": [[0, 0], [0, 0]]}}"#;
+    const RECOMPUTE: &str = r#"{"kind": "Recompute"}"#;
+    const SWAP: &str = r#"{"kind": "Swap", "per_token": 1e-6, "base": 0}"#;
+
+    fn unit(timing: &str, preemption: &str, overhead: &str, columns: &Columns, options: &Options) -> Unit {
+        let engine: Engine = parse(&format!(
+            r#"{{"timing": {timing}, "kv": {{"tokens": 64, "block": 4}}, "first_token": "prefill", "overhead": {overhead},
+                "scheduler": {{"kind": "VllmV0", "token_budget": 8, "max_seqs": 8, "watermark": 0,
+                               "preemption": {preemption}}}}}"#
+        ))
+        .expect("an engine");
+        of(&Cluster::of_one(engine.build(Some(&[])).expect("its parts")), &columns.view(0, 1), options)
+    }
+
+    #[test]
+    fn it_is_the_greatest_common_divisor_of_all_times() {
+        let none = Columns::default();
+        let all = Options::all(&none.view(0, 1));
+        let picoseconds = |count: u128| Unit::of(count * 1_000_000);
+        assert_eq!(unit(LINE, RECOMPUTE, "{}", &none, &all), picoseconds(50));
+        assert_eq!(unit(TILES, RECOMPUTE, "{}", &none, &all), picoseconds(4));
+        assert_eq!(unit(LINE, RECOMPUTE, r#"{"per_sequence_s": 20e-12}"#, &none, &all), picoseconds(10));
+        let until = Options { horizon: Some(Instant(1_000_000_025_000_000)), ..all.clone() };
+        assert_eq!(unit(LINE, RECOMPUTE, "{}", &none, &until), picoseconds(25));
+        // Arrivals lie on the nanosecond, however coarse the rest is.
+        assert_eq!(unit(r#"{"kind": "Constant", "seconds": 1}"#, RECOMPUTE, "{}", &none, &all), picoseconds(1000));
+    }
+
+    #[test]
+    fn it_is_an_attosecond_where_other_times_may_come_up() {
+        let none = Columns::default();
+        let all = Options::all(&none.view(0, 1));
+        let one = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
+        let patient = Columns { patience_s: vec![1.0], ..one.clone() };
+        let objective = Columns { tbt_slo_s: vec![1.0], ..one };
+        let told = Options { iterations: true, ..all.clone() };
+        let exact = Options { in_attoseconds: true, ..all.clone() };
+        for found in [
+            unit(TABLE, RECOMPUTE, "{}", &none, &all),
+            unit(LINE, SWAP, "{}", &none, &all),
+            unit(LINE, RECOMPUTE, "{}", &patient, &all),
+            unit(LINE, RECOMPUTE, "{}", &objective, &all),
+            unit(LINE, RECOMPUTE, "{}", &none, &told),
+            unit(LINE, RECOMPUTE, "{}", &none, &exact),
+        ] {
+            assert_eq!(found, Unit::ATTOSECOND);
+        }
+    }
+}
