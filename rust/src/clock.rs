@@ -353,6 +353,12 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
     if (fraction - 0.5).abs() > scaled * 1e-15 {
         return Some(whole + u64::from(fraction > 0.5));
     }
+    // Below 2^52 whole nanoseconds lie wider apart than doubles, so that no two of them are one double. Where the nearest
+    // is this one, it is the shortest decimal: a shorter one would be a whole nanosecond too.
+    let nearest = whole + u64::from(fraction > 0.5);
+    if scaled < WHOLE && nearest as f64 / 1e9 == seconds {
+        return Some(nearest);
+    }
     decimal(seconds, 9).map(|whole| whole as u64)
 }
 
@@ -484,6 +490,19 @@ mod tests {
                 prop_assert_eq!(doubles, each.iter().map(|&one| one as f64).collect::<Vec<f64>>());
             }
             prop_assert_eq!(all, each);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn late_arrivals_are_the_nearest_nanosecond_of_their_text(
+            nanoseconds in (0_u64..1 << 53, 0_u32..12).prop_map(|(all, shift)| all >> shift),
+            away in -3_i64..4,
+        ) {
+            let seconds = f64::from_bits((nanoseconds as f64 / 1e9).to_bits().saturating_add_signed(away));
+            if let Some(found) = arrival_nanoseconds(seconds) {
+                prop_assert_eq!(Some(u128::from(found)), decimal_of_text(seconds, 9));
+            }
         }
     }
 

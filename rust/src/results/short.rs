@@ -6,31 +6,40 @@ use super::rows::{FIRST_TOKEN, LEFT, LONGEST_GAP, Row};
 use super::times::{Times, double};
 use crate::clock::Unit;
 
-/// Rows whose times are all below 2^52 units, and when their requests arrived.
+/// Rows of requests that stayed for less than 2^52 units.
 pub(super) struct Short<'a> {
     rows: &'a [Row],
     unit: Unit,
     /// In units.
-    arrivals: Vec<f64>,
+    arrivals: Vec<u64>,
     /// Units in a second: a divisor of 10^18 and a multiple of 10^9, which a double holds.
     in_a_second: f64,
+    /// Are all instants below 2^52 units too?
+    are_early: bool,
 }
 
 impl<'a> Short<'a> {
-    /// Some rows, if they are short, and the whole nanoseconds at which their requests arrived.
+    /// Some rows, if they are short, and the whole nanoseconds below 2^52 at which their requests arrived.
     pub(super) fn of(rows: &'a [Row], unit: Unit, nanoseconds: &[f64]) -> Option<Short<'a>> {
-        let all = rows.iter().fold(0, |all, row| all | row[0] | row[1] | row[2] | row[3]);
-        if all >> 52 != 0 {
+        let instants = rows.iter().fold(0, |all, row| all | row[0] | row[1] | row[2]);
+        if instants >> 62 != 0 {
             return None;
         }
-        let in_a_nanosecond = unit.nanosecond() as f64;
         // Exact, since no request is admitted before it arrives.
-        let arrivals = nanoseconds.iter().map(|&arrival| arrival * in_a_nanosecond).collect();
-        Some(Short { rows, unit, arrivals, in_a_second: in_a_nanosecond * 1e9 })
+        let arrivals: Vec<u64> = nanoseconds.iter().map(|&one| (one as u64).wrapping_mul(unit.nanosecond())).collect();
+        let stays = rows
+            .iter()
+            .zip(&arrivals)
+            .fold(0, |all, (row, &arrival)| all | row[LEFT].wrapping_sub(arrival) | row[LONGEST_GAP]);
+        let in_a_second = unit.nanosecond() as f64 * 1e9;
+        (stays >> 52 == 0).then_some(Short { rows, unit, arrivals, in_a_second, are_early: instants >> 52 == 0 })
     }
 
-    /// Fills the cells with one of the times; none is absent.
+    /// Fills the cells with one of the instants; none is absent.
     pub(super) fn fill<const WHICH: usize>(&self, cells: &mut [f64]) -> usize {
+        if !self.are_early {
+            return Times::of(self.rows.iter().map(|row| parts(self.unit.short(row[WHICH])))).fill_seconds(cells);
+        }
         for (cell, row) in cells.iter_mut().zip(self.rows) {
             *cell = double(row[WHICH]) / self.in_a_second;
         }
@@ -39,8 +48,8 @@ impl<'a> Short<'a> {
 
     /// The same for the time since the arrival.
     pub(super) fn fill_since_arrival<const WHICH: usize>(&self, cells: &mut [f64]) -> usize {
-        for ((cell, row), arrival) in cells.iter_mut().zip(self.rows).zip(&self.arrivals) {
-            *cell = (double(row[WHICH]) - arrival) / self.in_a_second;
+        for ((cell, row), &arrival) in cells.iter_mut().zip(self.rows).zip(&self.arrivals) {
+            *cell = double(row[WHICH] - arrival) / self.in_a_second;
         }
         0
     }
@@ -84,19 +93,21 @@ mod tests {
                 1..40,
             ),
             (twos, fives) in (0_u32..10, 0_u32..10),
+            late in prop_oneof![Just(0_u64), 0_u64..1 << 60],
         ) {
             let unit = Unit::of(2_u128.pow(twos) * 5_u128.pow(fives));
             let each = unit.nanosecond();
             let (mut nanoseconds, mut rows, mut outputs) = (Vec::new(), Vec::<Row>::new(), Vec::new());
             for ((arrival, queue, first, last), shift, output) in steps {
-                let arrival = (arrival >> shift) / each;
+                let arrival = ((arrival >> shift) + late) / each;
+                prop_assume!(arrival >> 52 == 0);
                 let admitted = arrival * each + (queue >> shift);
                 let first_token = admitted + (first >> shift);
                 nanoseconds.push(arrival as f64);
                 rows.push([admitted, first_token, first_token + (last >> shift), last >> shift]);
                 outputs.push(output);
             }
-            let short = Short::of(&rows, unit, &nanoseconds).expect("all are below 2^52");
+            let short = Short::of(&rows, unit, &nanoseconds).expect("none stays for 2^52");
             let mut cells = vec![0.0; rows.len()];
             let of = |time: &dyn Fn(&Row, u64) -> u64| -> Vec<f64> {
                 let since = nanoseconds.iter().map(|&arrival| arrival as u64 * each);
@@ -122,8 +133,9 @@ mod tests {
 
     #[test]
     fn a_time_that_never_was_or_is_long_is_not_short() {
-        for time in [1 << 52, u64::MAX] {
-            assert!(Short::of(&[[0, 0, 1, time]], Unit::of(50_000), &[0.0]).is_none());
+        for (row, is_short) in [([5, 6, 7, 1 << 52], false), ([u64::MAX, 6, 7, 1], false), ([5, 6, 1 << 53, 1], false)]
+        {
+            assert_eq!(Short::of(&[row], Unit::of(50_000), &[0.0]).is_some(), is_short);
         }
     }
 }
