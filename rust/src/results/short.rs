@@ -3,7 +3,7 @@
 
 use super::block::{parts, time_per_token};
 use super::rows::{FIRST_TOKEN, LEFT, LONGEST_GAP, Row};
-use super::times::{Times, double};
+use super::times::{Times, double, whole};
 use crate::clock::Unit;
 
 /// Rows of requests that stayed for less than 2^52 units.
@@ -26,12 +26,13 @@ impl<'a> Short<'a> {
             return None;
         }
         // Exact, since no request is admitted before it arrives.
-        let arrivals: Vec<u64> = nanoseconds.iter().map(|&one| (one as u64).wrapping_mul(unit.nanosecond())).collect();
+        let in_a_nanosecond = unit.nanosecond();
+        let arrivals: Vec<u64> = nanoseconds.iter().map(|&one| whole(one).wrapping_mul(in_a_nanosecond)).collect();
         let stays = rows
             .iter()
             .zip(&arrivals)
             .fold(0, |all, (row, &arrival)| all | row[LEFT].wrapping_sub(arrival) | row[LONGEST_GAP]);
-        let in_a_second = unit.nanosecond() as f64 * 1e9;
+        let in_a_second = in_a_nanosecond as f64 * 1e9;
         (stays >> 52 == 0).then_some(Short { rows, unit, arrivals, in_a_second, are_early: instants >> 52 == 0 })
     }
 

@@ -119,6 +119,12 @@ pub(super) fn double(number: u64) -> f64 {
     f64::from_bits(WHOLE.to_bits() | number) - WHOLE
 }
 
+/// A whole double below 2^52 as a number.
+#[inline(always)]
+pub(super) fn whole(number: f64) -> u64 {
+    (number + WHOLE).to_bits() ^ WHOLE.to_bits()
+}
+
 /// The same as [`seconds`] of the sum of two doubles below [`LIMIT`]: a multiple of 2^48 and at most 2^49 more or less.
 ///
 /// A first quotient q is off by less than two units of its last place. What it leaves, x − q · 10^18, is found
