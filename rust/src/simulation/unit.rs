@@ -35,8 +35,7 @@ mod tests {
 
     const LINE: &str = r#"{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
         "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}"#;
-    const TILES: &str = r#"{"kind": "TiledGemm", "rows": 1, "columns": 1, "reduction": 1, "width": 1,
-        "linear_s_per_tile": 8e-12, "other_s_per_token": 12e-12, "gemm_s": 0, "gemv_s": 20e-12, "layers": 3}"#;
+    const MEMORY: &str = r#"{"kind": "MemoryLinear", "base": 8e-12, "per_kv_token": 12e-12}"#;
     const TABLE: &str = r#"{"kind": "TimingTable", "linear": {"tokens": [1, 8], "seconds": [0.001, 0.002]},
         "chunk": {"chunk": [1, 8], "context": [0, 8], "seconds": [[0, 0], [0, 0]], "shared_s": 0},
         "decode": {"sequences": [1, 8], "mean_context": [1, 8], "seconds": [[0, 0], [0, 0]]}}"#;
@@ -59,7 +58,7 @@ mod tests {
         let all = Options::all(&none.view(0, 1));
         let picoseconds = |count: u128| Unit::of(count * 1_000_000);
         assert_eq!(unit(LINE, RECOMPUTE, "{}", &none, &all), picoseconds(50));
-        assert_eq!(unit(TILES, RECOMPUTE, "{}", &none, &all), picoseconds(4));
+        assert_eq!(unit(MEMORY, RECOMPUTE, "{}", &none, &all), picoseconds(4));
         assert_eq!(unit(LINE, RECOMPUTE, r#"{"per_sequence_s": 20e-12}"#, &none, &all), picoseconds(10));
         let until = Options { horizon: Some(Instant(1_000_000_025_000_000)), ..all.clone() };
         assert_eq!(unit(LINE, RECOMPUTE, "{}", &none, &until), picoseconds(25));

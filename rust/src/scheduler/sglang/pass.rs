@@ -1,7 +1,7 @@
 //! The requests that an iteration of prompts admits beside the running ones.
 
 use super::reserved::{MOST_RESERVED, Reserved};
-use super::{Sglang, SglangScheduler, emitted, limit, to_emit};
+use super::{SglangScheduler, emitted, limit, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
@@ -75,7 +75,9 @@ impl SglangScheduler {
     /// reserved. Then they are picked whole, and the last one closes nothing.
     #[inline]
     pub(super) fn admits_all(&mut self, plan: &mut Plan) -> Result<bool> {
-        let Sglang { chunk_tokens, max_prefill_tokens, max_seqs, ignore_eos, .. } = self.settings;
+        let settings = &self.settings;
+        let (chunk_tokens, max_prefill_tokens) = (settings.chunk_tokens, settings.max_prefill_tokens);
+        let (max_seqs, ignore_eos) = (settings.max_seqs, settings.ignore_eos);
         let waiting = self.queue.len() as u64;
         let (running, is_many) = (self.running.len() as u64, waiting > FEW);
         if is_many || self.partial.is_some() || ignore_eos || self.mixes() || plan.shares_blocks() {
