@@ -79,9 +79,7 @@ impl RadPhasedScheduler {
     /// Takes a request out of the admitted, if it is one of them.
     #[inline]
     fn leave(&mut self, place: Place) -> bool {
-        self.prompt.take_if(|prompt| *prompt == place).is_some()
-            || self.active.remove(place)
-            || self.leave_ready(place)
+        self.prompt.take_if(|prompt| *prompt == place).is_some() || self.active.remove(place) || self.leave_ready(place)
     }
 }
 
