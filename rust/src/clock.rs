@@ -5,8 +5,8 @@
 //! promises about exactness rests on this. Seconds as floats exist only at the border: a number that comes in means
 //! its shortest decimal, a number that goes out is rounded once, to the nearest double.
 //!
-//! A run counts in a unit of its own: the greatest common divisor of all times that can come up in it, so that the same instants
-//! are smaller numbers. While they fit 64 bits the hottest code computes with these alone.
+//! A run counts in a unit of its own: the greatest common divisor of all times that can come up in it, so that the same
+//! instants are smaller numbers. While they fit 64 bits the hottest code computes with these alone.
 
 use std::cmp::Ordering;
 
