@@ -71,7 +71,7 @@ impl Instant {
 
     /// Which is earlier, this one, of any length, or one that 64 bits hold?
     #[inline(always)]
-    pub(crate) fn against<W: Width>(self, other: Instant) -> Ordering {
+    pub(crate) fn cmp_within<W: Width>(self, other: Instant) -> Ordering {
         match (self.0 >> 64) as u64 {
             0 if W::IS_SHORT => (self.0 as u64).cmp(&(other.0 as u64)),
             _ if W::IS_SHORT && other != Instant::NEVER => Ordering::Greater,

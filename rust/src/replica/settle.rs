@@ -45,7 +45,8 @@ impl Replica {
         match self.state.variant {
             Variant::Plain => self.settle_with::<Plain<Short>>(results),
             Variant::PlainLong => self.settle_with::<Plain<Long>>(results),
-            Variant::Ahead | Variant::AheadLong => self.settle_with::<PlainAhead<Long>>(results),
+            Variant::Ahead => self.settle_ahead(results),
+            Variant::AheadLong => self.settle_with::<PlainAhead<Long>>(results),
             Variant::Groups => self.settle_with::<PlainGroups<Short>>(results),
             Variant::GroupsLong => self.settle_with::<PlainGroups<Long>>(results),
             Variant::Full => self.settle_with::<Full<Short>>(results),

@@ -77,7 +77,7 @@ impl Lane {
                 replica.form_here::<W>(self.at, false)?;
             }
             let (end, instant) = (replica.next_instant(), until.instant);
-            let order = end.against::<W>(instant);
+            let order = end.cmp_within::<W>(instant);
             let is_last = order.is_ge();
             if is_last && !(until.is_arrival && order.is_eq()) {
                 return Ok(());
