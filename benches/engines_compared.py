@@ -21,7 +21,7 @@ import polars as pl
 import inferq as iq
 from inferq.papers.report import Picture, Report, Section, Table
 from inferq.reports.panels import powers
-from inferq.reports.style import BLUE, GREY, ORANGE, VERMILION
+from inferq.reports.style import BLUE, GRAY, ORANGE, VERMILION
 
 LOADS = (0.5, 0.8, 0.95)
 MAX_SEQS = 256
@@ -34,7 +34,9 @@ THINK_S = 20.0
 TURNS = 20_000
 """Turns of the conversations that are replayed, the first of the file."""
 
-ON = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.VllmV1(), utilisation=0.9, prefix_cache="none")
+ON = iq.Engine.on(
+    "llama-3.1-8b", "a100-80gb", scheduler=iq.VllmV1(), gpu_memory_utilization=0.9, prefix_cache="none"
+)
 MEMORY = ON.kv.tokens or 0
 ENGINES: dict[str, tuple[iq.Scheduler, str]] = {
     "VllmV1": (iq.VllmV1(token_budget=2048, max_seqs=MAX_SEQS, async_scheduling=False), "blocks"),
@@ -42,7 +44,7 @@ ENGINES: dict[str, tuple[iq.Scheduler, str]] = {
     "Sglang(fcfs)": (iq.Sglang(policy="fcfs", max_seqs=MAX_SEQS, overlap=False), "radix"),
     "Sglang(lpm)": (iq.Sglang(policy="lpm", max_seqs=MAX_SEQS, overlap=False), "radix"),
 }
-COLOURS = dict(zip(ENGINES, (BLUE, GREY, ORANGE, VERMILION), strict=True))
+COLORS = dict(zip(ENGINES, (BLUE, GRAY, ORANGE, VERMILION), strict=True))
 
 CHANGED: list[tuple[str, str, dict[str, Any]]] = [
     ("VllmV1, budget 512", "VllmV1", {"token_budget": 512}),
@@ -143,12 +145,12 @@ def measured(workload: iq.Workload, served_by: iq.Engine, ttft_s: float) -> dict
     requests, told = result.requests, result.summary().row(0, named=True)
     in_time = requests.filter(pl.col("ttft_s") <= ttft_s)
     steady = in_time.filter(pl.col("tpot_s").fill_null(0) <= TPOT_S).height
-    smooth = in_time.filter(pl.col("max_tbt_s").fill_null(0) <= GAP_S).height
+    smooth = in_time.filter(pl.col("max_itl_s").fill_null(0) <= GAP_S).height
     return {
         "TTFT p50, s": told["ttft_p50"],
         "TTFT p99, s": told["ttft_p99"],
-        "TBT p50, ms": 1000 * told["tbt_p50"],
-        "TBT p99, ms": 1000 * told["tbt_p99"],
+        "ITL p50, ms": 1000 * told["itl_p50"],
+        "ITL p99, ms": 1000 * told["itl_p99"],
         "good, %": 100 * steady / requests.height,
         "good without a gap, %": 100 * smooth / requests.height,
         "goodput, requests/s": steady / told["duration_s"],
@@ -183,14 +185,14 @@ def _mean(parts: pl.DataFrame, column: str) -> float:
 
 # The page
 
-USERS = ["TTFT p50, s", "TTFT p99, s", "TBT p50, ms", "TBT p99, ms", "good, %", "good without a gap, %",
+USERS = ["TTFT p50, s", "TTFT p99, s", "ITL p50, ms", "ITL p99, ms", "good, %", "good without a gap, %",
          "goodput, requests/s", "hit rate, %", "preempted per 1,000"]  # fmt: skip
 WORK = ["prompts alone, % of time", "prompt tokens an iteration", "decodes an iteration",
         "longest iteration, ms", "memory used, %", "over 128 wait, % of time"]  # fmt: skip
 DECIMALS = {
     **dict.fromkeys([*USERS, *WORK], 1),
     **dict.fromkeys(["TTFT p50, s", "TTFT p99, s", "goodput, requests/s", "preempted per 1,000"], 2),
-    **dict.fromkeys(["prompt tokens an iteration", "longest iteration, ms", "TBT p99, ms"], 0),
+    **dict.fromkeys(["prompt tokens an iteration", "longest iteration, ms", "ITL p99, ms"], 0),
     "load": 2,
 }
 
@@ -199,11 +201,11 @@ def pictured(frame: pl.DataFrame) -> Any:
     """A row for each trace: how many requests are good, and how late first tokens and others come."""
     import altair as alt
 
-    names = list(COLOURS)
-    colour = alt.Color(
+    names = list(COLORS)
+    color = alt.Color(
         "policy:N",
         sort=names,
-        scale=alt.Scale(domain=names, range=list(COLOURS.values())),
+        scale=alt.Scale(domain=names, range=list(COLORS.values())),
         legend=alt.Legend(title=None, orient="top", columns=4),
     )
     at = alt.X("load:O", title="load", axis=alt.Axis(format=".2~f", labelAngle=0))
@@ -215,7 +217,7 @@ def pictured(frame: pl.DataFrame) -> Any:
         for column, words in (
             ("good, %", "good requests, %"),
             ("TTFT p99, s", "TTFT p99, s"),
-            ("TBT p99, ms", "TBT p99, ms"),
+            ("ITL p99, ms", "ITL p99, ms"),
         ):
             told = alt.Chart(of_trace.select("load", "policy", value=column), width=205, height=120)
             if column == "good, %":
@@ -228,7 +230,7 @@ def pictured(frame: pl.DataFrame) -> Any:
                 axis = alt.Axis(values=powers(min(values) / 1.4, max(values) * 1.4), format=",~g")
                 drawn = told.mark_point(filled=True, size=70, opacity=1)
             height = alt.Y("value:Q", title=None, scale=scale, axis=axis)
-            panel = drawn.encode(x=at, xOffset=beside, y=height, color=colour)
+            panel = drawn.encode(x=at, xOffset=beside, y=height, color=color)
             row.append(panel.properties(title=alt.TitleParams(words, fontWeight="normal")))
         rows.append(alt.hconcat(*row, spacing=16, title=name))
     return alt.vconcat(*rows, spacing=18)
@@ -334,7 +336,7 @@ def setting() -> str:
 {OWN_TRACE}
 
 Four policies serve the same requests with the same clock and the same memory: the measured times of
-Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on(…, utilisation=0.9)`), {MEMORY:,} tokens of KV cache
+Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on(…, gpu_memory_utilization=0.9)`), {MEMORY:,} tokens of KV cache
 in blocks of 16, at most {MAX_SEQS} requests at once. Each has the budget with which its engine comes:
 `VllmV1` computes up to 2,048 tokens in an iteration, `Sarathi` 512, `Sglang` chunks of 8,192 of prompts; what
 other budgets change stands below. `VllmV1` and `Sarathi` find prefixes with the cache of vLLM
@@ -370,7 +372,7 @@ def about(traces: list[Trace]) -> str:
     return f"""
 {listed}
 
-TTFT is the time to the first token, TBT the time between two tokens of a request (percentiles over all of
+TTFT is the time to the first token, ITL the time between two tokens of a request (percentiles over all of
 them). *Good* is a request whose first token comes in time and whose others take at most
 {1000 * TPOT_S:.0f} ms each in the mean; *good without a gap* one whose first comes in time and that never
 waits longer than {1000 * GAP_S:.0f} ms for another. Goodput counts the good ones. The hit rate is the share
@@ -392,7 +394,7 @@ SHORT = {
     "lpm-mixed": "Sglang(lpm), chunks of 2,048, mixed",
     "ttft50": "TTFT p50, s",
     "ttft99": "TTFT p99, s",
-    "tbt99": "TBT p99, ms",
+    "itl99": "ITL p99, ms",
     "good": "good, %",
     "smooth": "good without a gap, %",
     "hits": "hit rate, %",
@@ -403,7 +405,7 @@ SHORT = {
     "crowd": "over 128 wait, % of time",
     "preempted": "preempted per 1,000",
 }
-"""How the remarks call the cells of the tables: `<azure vllm 0.8 tbt99>`; without a load, those of other
+"""How the remarks call the cells of the tables: `<azure vllm 0.8 itl99>`; without a load, those of other
 settings, at the last load; `<azure fcfs served>`: in %, how many more are served than by VllmV1 when all are
 there from the start."""
 
@@ -413,12 +415,12 @@ REMARKS = (
 <azure fcfs 0.8 alone>, <mooncake fcfs 0.8 alone> and <chat fcfs 0.8 alone> % of the time (Azure,
 Mooncake, ShareGPT); under `VllmV1`, which decodes beside prompts, during <azure vllm 0.8 alone>,
 <mooncake vllm 0.8 alone> and <chat vllm 0.8 alone> %. Meanwhile no token is emitted: the 99th percentile
-of TBT on Azure is <azure fcfs 0.8 tbt99> ms, that of `VllmV1` <azure vllm 0.8 tbt99> and of `Sarathi`
-<azure sarathi 0.8 tbt99>; and <azure fcfs 0.8 smooth> % of the requests are good without a gap, under
+of ITL on Azure is <azure fcfs 0.8 itl99> ms, that of `VllmV1` <azure vllm 0.8 itl99> and of `Sarathi`
+<azure sarathi 0.8 itl99>; and <azure fcfs 0.8 smooth> % of the requests are good without a gap, under
 `VllmV1` <azure vllm 0.8 smooth> %.""",
     """
-**Percentiles over tokens hide rare long gaps.** On Mooncake at load 0.5 the 99th percentile of TBT under
-`Sglang(fcfs)` is <mooncake fcfs 0.5 tbt99> ms, under `VllmV1` <mooncake vllm 0.5 tbt99>; and yet
+**Percentiles over tokens hide rare long gaps.** On Mooncake at load 0.5 the 99th percentile of ITL under
+`Sglang(fcfs)` is <mooncake fcfs 0.5 itl99> ms, under `VllmV1` <mooncake vllm 0.5 itl99>; and yet
 <mooncake fcfs 0.5 smooth> % of the requests are good without a gap, under `VllmV1`
 <mooncake vllm 0.5 smooth> %. Prompts are computed in few iterations, of <mooncake fcfs 0.5 chunk> tokens
 in the mean, the longest <mooncake fcfs 0.5 longest> ms: few gaps, but most requests meet one.""",

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 import inferq as iq
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, styled, svg
+from inferq.reports.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, styled, svg
 
 PAGE = Path(__file__).parent.parent / "docs" / "prefix-caching.md"
 LOAD = 0.78
@@ -306,7 +306,7 @@ def drawn_curve(frame: pl.DataFrame) -> str:
     rule = alt.Chart(marks).mark_rule(color=INK, strokeDash=[2, 2]).encode(y="own:Q")
     label = alt.Chart(marks).mark_text(align="left", dx=5, dy=-7, color=INK)
     card = pl.DataFrame({"million": [ENGINE.kv.tokens / MILLION], "percent": [0], "text": ["the card"]})
-    beside = alt.Chart(card).mark_rule(color=GREY, strokeDash=[2, 2]).encode(x=x)
+    beside = alt.Chart(card).mark_rule(color=GRAY, strokeDash=[2, 2]).encode(x=x)
     name = alt.Chart(card).mark_text(align="left", dx=4, dy=-8, color=INK).encode(x=x, y=y, text="text:N")
     whole = lines + rule + label.encode(x="million:Q", y="own:Q", text="text:N") + beside + name
     return svg(styled(whole.properties(width=460, height=240)))
@@ -349,13 +349,13 @@ def drawn_fleet(frames: dict[str, pl.DataFrame]) -> str:
         one = told.filter(trace=name)
         x = alt.X("p90_ms:Q", title="p90 of TTFT, ms")
         y = alt.Y("router:N", title=None, sort=None, axis=alt.Axis(labelLimit=240))
-        colour = alt.Color(
+        color = alt.Color(
             "cache:N",
             title=None,
-            scale=alt.Scale(domain=["no cache", "blocks"], range=[GREY, BLUE]),
+            scale=alt.Scale(domain=["no cache", "blocks"], range=[GRAY, BLUE]),
             legend=alt.Legend(orient="bottom"),
         )
-        dots = alt.Chart(one).mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=colour)
+        dots = alt.Chart(one).mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=color)
         found = one.filter(cache="blocks")
         text = alt.Chart(found).mark_text(dy=-11, color=INK).encode(x=x, y=y, text="percent:N")
         panels.append((dots + text).properties(width=420, height=34 * one["router"].n_unique(), title=name))

@@ -4,7 +4,7 @@
     python benches/scaling.py --large    10⁷ as well: a minute or two, 3 GB
 
 Each line is a process of its own, which reads its frame and runs it several times: `iq.Workload`,
-`iq.simulate` and the frame `tbt`, load 0.9 of what the engine serves when all requests come at once; in turns
+`iq.simulate` and the frame `itl`, load 0.9 of what the engine serves when all requests come at once; in turns
 without and with the frame `requests`. All figures are for one request: of each kind the least time of the
 runs in nanoseconds and the median, and the greatest memory of the process after the first run of its kind,
 less that before all runs, in bytes.
@@ -59,7 +59,7 @@ def once(frame: pl.DataFrame, *, asks: bool = True) -> float:
     """Seconds from the frame to the frames, that of the requests among them if it is asked for."""
     start = time.perf_counter()
     result = iq.simulate(iq.Workload(frame), workloads.ENGINE)
-    assert result.tbt.height > 0
+    assert result.itl.height > 0
     assert not asks or result.requests.height == frame.height
     return time.perf_counter() - start
 

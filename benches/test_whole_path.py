@@ -1,7 +1,7 @@
 """What does a run cost from a workload frame to result frames?
 
 The workloads are those of `rust/benches/replica.rs`, so the difference is the price of the border. Timed are
-the checks of the frame (`iq.Workload`), `iq.simulate`, and the frames `requests` and `tbt`; to free them is
+the checks of the frame (`iq.Workload`), `iq.simulate`, and the frames `requests` and `itl`; to free them is
 not. The time is that of all requests: 0.1 s for 10⁶ of them is 100 ns a request. W2 is skipped without its
 trace.
 """
@@ -32,7 +32,7 @@ def test_frame_to_frames(benchmark: Any, name: str, load: float, requests: int) 
 
     def run() -> None:
         result = iq.simulate(iq.Workload(frame), workloads.ENGINE)
-        assert result.requests.height == requests and result.tbt.height > 0
+        assert result.requests.height == requests and result.itl.height > 0
         kept.append(result)
 
     benchmark.pedantic(run, setup=free, rounds=10, warmup_rounds=1)

@@ -17,7 +17,7 @@ from .reference import Iteration, Outcome, Request
 Described = dict[str, Any]
 TYPES = {
     "patience_s": pl.Float64,
-    "tbt_slo_s": pl.Float64,
+    "itl_slo_s": pl.Float64,
     "think_s": pl.Float64,
     "session_id": pl.Int64,
     "continues": pl.Int32,
@@ -47,7 +47,7 @@ def _request_rows(outcome: Outcome, restarts: bool) -> list[Described]:
                 "first_token_s": seconds(request.first_token),
                 "finish_s": seconds(request.finish),
                 "left_s": seconds(request.left),
-                "max_tbt_s": seconds(max(gaps(request), default=None)),
+                "max_itl_s": seconds(max(gaps(request), default=None)),
                 "preemptions": request.preemptions,
                 "cached_tokens": request.cached,
                 **({"discarded_tokens": len(request.discards)} if restarts else {}),
@@ -82,7 +82,7 @@ def call_row(r: Any, hands_off: bool, restarts: bool = False) -> Described:
         "queue_s": since(r.admitted),
         "ttft_s": since(r.first_token),
         "tpot_s": None if not steps or r.finish is None else seconds((r.finish - r.first_token) // steps),
-        "max_tbt_s": seconds(max(gaps(r), default=None)),
+        "max_itl_s": seconds(max(gaps(r), default=None)),
         "e2e_s": since(r.finish),
         "prompt_tokens": r.prompt,
         "output_tokens": r.output,

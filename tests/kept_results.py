@@ -157,7 +157,7 @@ def results(number: int) -> dict[str, Any]:
     workload, system, options = one.workload, one.system, one.options
     with tempfile.TemporaryDirectory() as folder:
         result = one.run(out=Path(folder) / options["out"] if "out" in options else None)
-        tables = ["requests", "tbt", "timeline", "block_operations"]
+        tables = ["requests", "itl", "timeline", "block_operations"]
         tables += [name for name in ("iterations", "batches") if options.get("batches") or options.get(name)]
         tables += ["jobs"] if isinstance(system, iq.Network) else []
         tables += ["occupancy", "revenue"] if result.is_priced else []

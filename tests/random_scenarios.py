@@ -44,7 +44,7 @@ def requests(rng: random.Random, prompt: int, output: int) -> list[Described]:
                 "class": rng.choice(["b", "a", "a"]),
                 "priority": rng.randint(0, 2),
                 "patience_s": None if rng.random() < 0.8 else round(rng.choice([0, 1, 5, 20]) * grid, 9),
-                "tbt_slo_s": rng.choice([None, 0.02, 0.035, 0.1, 2.5]),
+                "itl_slo_s": rng.choice([None, 0.02, 0.035, 0.1, 2.5]),
             }
         )
     return rows

@@ -46,7 +46,7 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.name, self.priority = name, row.get("priority") or 0  # of its class; where a policy looks at it
         self.arrival = self.came = exact(row["arrival_s"], places=9)  # rule 1: to the nearest nanosecond
         self.patience = None if row.get("patience_s") is None else exact(row["patience_s"])
-        self.tbt_slo = absent if row.get("tbt_slo_s") is None else exact(row["tbt_slo_s"])
+        self.itl_slo = absent if row.get("itl_slo_s") is None else exact(row["itl_slo_s"])
         self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
         self._computed: int = 0
         self.said: list[Token] = []  # every token of its prompt and its output

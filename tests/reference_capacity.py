@@ -49,7 +49,7 @@ class Policy:
     def wanted(self, seen: Figures) -> int:
         answers = {
             "ByQueue": self.by_queue,
-            "ByUtilisation": self.by_utilisation,
+            "ByUtilization": self.by_utilization,
             "ByForecast": self.by_forecast,
             "BySchedule": self.by_schedule,
         }
@@ -58,7 +58,7 @@ class Policy:
     def by_queue(self, seen: Figures) -> int:
         return math.ceil((seen.waiting + seen.running) / float(self.described["requests"]))
 
-    def by_utilisation(self, seen: Figures) -> int:
+    def by_utilization(self, seen: Figures) -> int:
         used, all_ = (
             (seen.running, seen.seats) if self.described["of"] == "seats" else (seen.used, seen.blocks)
         )

@@ -53,7 +53,7 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
 
 
 def word(seed: int, source: int, item: int, draw: int) -> int:
-    """64 bits of an item; four neighbouring ones share a counter."""
+    """64 bits of an item; four neighboring ones share a counter."""
     return philox([item // 4, draw, 0, 0], [seed, source])[item % 4]
 
 

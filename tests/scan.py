@@ -39,7 +39,7 @@ EVERY_S = 20.0
 def _steps_agree(run: Callable[..., iq.Result]) -> None:
     """Law eight, and Little's."""
     fast, slow = run(batches=True), run(batches=True, stepping=True)
-    for name in ("requests", "tbt", "timeline"):
+    for name in ("requests", "itl", "timeline"):
         assert getattr(fast, name).equals(getattr(slow, name)), name
     assert fast.findings == slow.findings
     assert fast.drained.to_list() == slow.drained.to_list()

@@ -57,7 +57,7 @@ def lawless(count: int) -> list[str]:
         workload, engine = iq.Workload(frame(rows)), iq.Engine.from_json(described)
         whole = iq.simulate(workload, engine, horizon_s=horizon_s)
         single = iq.simulate(workload, engine, horizon_s=horizon_s, stepping=True)
-        same = whole.requests.equals(single.requests) and whole.tbt.equals(single.tbt)
+        same = whole.requests.equals(single.requests) and whole.itl.equals(single.itl)
         totals = ("iterations", "in_system_as", "sojourn_as", "end_s")
         if not same or any(whole.totals[total] != single.totals[total] for total in totals):
             broken.append(f"{kind} {seed}: stretches differ from single iterations")

@@ -35,10 +35,10 @@ def _policy(rng: random.Random, engine: Described) -> Described:
     of = [
         name for name, limit in (("seats", limits.get("max_seqs")), ("kv", engine["kv"]["tokens"])) if limit
     ]
-    kind = rng.choice(kinds + ["ByUtilisation"] * bool(of))
+    kind = rng.choice(kinds + ["ByUtilization"] * bool(of))
     if kind == "ByQueue":
         return {"kind": kind, "requests": rng.choice([0.5, 1, 2.5, 6])}
-    if kind == "ByUtilisation":
+    if kind == "ByUtilization":
         target, tolerance = rng.choice([0.05, 0.3, 0.9]), rng.choice([0, 0.1, 0.4])
         return {"kind": kind, "target": target, "of": rng.choice(of), "tolerance": tolerance}
     if kind == "ByForecast":

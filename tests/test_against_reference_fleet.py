@@ -177,7 +177,7 @@ def _workflow(rng: random.Random, name: str, engines: list[str], prompt: int, ou
 def _expanded(workflow: Described, job: int, row: Described, first: int) -> list[Described]:
     """The calls of a job, the first of them at row `first`."""
     places = {name: first + at for at, name in enumerate(workflow["stages"])}
-    common = {name: row[name] for name in ("arrival_s", "priority", "patience_s", "tbt_slo_s")}
+    common = {name: row[name] for name in ("arrival_s", "priority", "patience_s", "itl_slo_s")}
     return [
         {
             **common,
@@ -227,7 +227,7 @@ def _network(kind: str, seed: int) -> Scenario:
         pool[name], services[name] = len(system), service.real
         system += service.pools(len(system))
     rows = [{**row, "pool": pool[row["engine"]]} for row in rows]
-    names = ["arrival_s", "class", "priority", "patience_s", "tbt_slo_s"]
+    names = ["arrival_s", "class", "priority", "patience_s", "itl_slo_s"]
     workload = frame([{name: row[name] for name in names} for row in jobs])
     if len(workflows) == 1 and rng.random() < 0.5:
         workload = workload.drop("class")
@@ -267,11 +267,11 @@ def _assert_gaps(outcome: Outcome, result: iq.Result) -> None:
     expected: Counter[str] = Counter()
     for r in outcome.requests:
         expected[r.name] += len(gaps(r))
-    counted = dict(result.tbt.group_by("class").agg(pl.col("count").sum()).iter_rows())
+    counted = dict(result.itl.group_by("class").agg(pl.col("count").sum()).iter_rows())
     assert counted == {name: count for name, count in expected.items() if count}
     longest = max((gap for r in outcome.requests for gap in gaps(r)), default=None)
     if longest is not None:
-        assert result.summary()["tbt_max"].to_list() == [seconds(longest)]
+        assert result.summary()["itl_max"].to_list() == [seconds(longest)]
 
 
 @grouped(seed=_SEEDS)

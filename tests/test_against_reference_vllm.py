@@ -28,7 +28,7 @@ def test_the_core_agrees_with_the_reference(seed: int) -> None:
     if seed % 5 == 0:
         stepped = iq.simulate(requests, engine, stepping=True)
         assert stretched.requests.equals(stepped.requests)
-        assert stretched.tbt.equals(stepped.tbt)
+        assert stretched.itl.equals(stepped.itl)
         assert stretched.work_conservation() == stepped.work_conservation()
 
 
@@ -47,7 +47,7 @@ def test_the_core_agrees_with_the_reference_on_drafts(seed: int) -> None:
     if seed % 5 == 0:
         stepped = iq.simulate(requests, engine, stepping=True)
         assert stretched.requests.equals(stepped.requests)
-        assert stretched.tbt.equals(stepped.tbt)
+        assert stretched.itl.equals(stepped.itl)
         assert stretched.work_conservation() == stepped.work_conservation()
 
 

@@ -40,8 +40,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: iq.Autoscaler(_any(7), max=2), "policy"),
     (lambda: iq.Autoscaler(iq.ScalingPolicy(), max=2), "has no wanted"),
     (lambda: iq.ByQueue(0), "requests"),
-    (lambda: iq.ByUtilisation(1.5), "target"),
-    (lambda: iq.ByUtilisation(0.5, of=_any("gpu")), "of"),
+    (lambda: iq.ByUtilization(1.5), "target"),
+    (lambda: iq.ByUtilization(0.5, of=_any("gpu")), "of"),
     (lambda: iq.ByForecast(1, window_s=0), "window_s"),
     (lambda: iq.BySchedule([]), "steps"),
     (lambda: iq.BySchedule([(5, 1), (5, 2)]), r"steps\[1\]"),
@@ -82,13 +82,13 @@ def test_what_makes_no_sense_is_an_error_that_says_where(wrong: Callable[[], obj
 
 def test_a_share_of_something_without_limit_is_refused() -> None:
     engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
-    scaler = iq.Autoscaler(iq.ByUtilisation(0.5, of="kv"), max=2)
+    scaler = iq.Autoscaler(iq.ByUtilization(0.5, of="kv"), max=2)
     with pytest.raises(iq.ConfigError, match=r"autoscaler.policy.of: .*no limit"):
         iq.simulate(ROWS, iq.Cluster(engine, autoscaler=scaler))
 
 
 def test_descriptions_come_back_and_a_run_repeats_from_its_record() -> None:
-    for policy in (iq.ByQueue(2), iq.ByUtilisation(0.6), iq.ByForecast(2, 3, 1), iq.BySchedule([(0, 2)])):
+    for policy in (iq.ByQueue(2), iq.ByUtilization(0.6), iq.ByForecast(2, 3, 1), iq.BySchedule([(0, 2)])):
         scaler = iq.Autoscaler(policy, min=1, max=4, every_s=1, startup_s=0.5)
         cluster = _cluster(autoscaler=scaler, failures=FAILURES)
         assert iq.Cluster.from_json(cluster.to_json()) == cluster

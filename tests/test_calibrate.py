@@ -373,7 +373,7 @@ def test_a_table_has_the_grids_and_only_positive_times(table):
 def test_the_provenance_says_what_was_timed(table):
     said = table.provenance
     assert "inferq calibrate" in said["source"] and torch.__version__ in said["version"]
-    assert len(said["date"]) == 10 and "your own" in said["licence"]
+    assert len(said["date"]) == 10 and "your own" in said["license"]
     assert said["gpu"] and said["driver"] is None and said["threads"] == 1 and said["dtype"] == "float32"
     assert (said["layers_timed"], said["shape"]["layers"], said["repetitions"]) == (2, 6, 2)
     assert said["cuda_graphs"] is False and said["cold_cache"].startswith("no")

@@ -116,8 +116,8 @@ def agree(plan: CapacityPlan, found: tuple[float, float]) -> None:
 
 def test_one_replica_is_as_brute_force_finds_it():
     workload = chat(3000)
-    plan = iq.capacity(workload, ENGINE, iq.Slo(ttft_p90=0.08, tbt_p99=0.02), warmup=300)
-    limits = {(None, "ttft_p90"): 0.08, (None, "tbt_p99"): 0.02}
+    plan = iq.capacity(workload, ENGINE, iq.Slo(ttft_p90=0.08, itl_p99=0.02), warmup=300)
+    limits = {(None, "ttft_p90"): 0.08, (None, "itl_p99"): 0.02}
     agree(plan, grid(workload, ENGINE, limits, ladder(55, 80), seeds=10, warmup=300))
 
 
@@ -419,10 +419,10 @@ def test_a_wrong_slo_is_refused_by_name(limits: dict[str, Any]):
 
 
 def test_an_slo_is_a_value():
-    slo = iq.Slo(ttft_p99=0.5, failed_share=0.1, by_class={"chat": iq.Slo(tbt_p99=0.05)})
+    slo = iq.Slo(ttft_p99=0.5, failed_share=0.1, by_class={"chat": iq.Slo(itl_p99=0.05)})
     assert eval(repr(slo), {"Slo": iq.Slo}) == slo
     assert len({slo, eval(repr(slo), {"Slo": iq.Slo})}) == 1
-    assert [str(one) for one in slo.objectives] == ["ttft_p99", "failed_share", "tbt_p99 of chat"]
+    assert [str(one) for one in slo.objectives] == ["ttft_p99", "failed_share", "itl_p99 of chat"]
 
 
 @refused(
@@ -451,7 +451,7 @@ def test_an_slo_is_a_value():
     ({"warmup": 1000}, "tells it"),
     ({"slo": {"ttft_p99": 1}}, "slo:"),
     ({"slo": iq.Slo(by_class={"chatt": iq.Slo(ttft_p50=1)})}, "no class 'chatt'"),
-    ({"slo": iq.Slo(tbt_p99=1)}, "more than one token"),
+    ({"slo": iq.Slo(itl_p99=1)}, "more than one token"),
     ({"system": "engine"}, "system:"),
     ({"workload": iq.Workload({"prompt_tokens": [1, 1], "output_tokens": [1, 1]})}, "with_arrivals"),
     ({"workload": {"arrival_s": [1, 1], "prompt_tokens": [1, 1], "output_tokens": [1, 1]}}, "no rate"),

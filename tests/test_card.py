@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.timing import KvMemory, ModelShape
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 
 GIB = 2**30
 
@@ -64,7 +64,7 @@ def test_a_token_passes_two_of_eight_experts():
 
 
 @pytest.mark.parametrize("weights, share", [("fp8", 0.5), ("int8", 0.5), ("int4", (0.5 + 2.5 / 128) / 2)])
-def test_quantised_weights_take_their_share_of_the_linear_layers(weights: str, share: float):
+def test_quantized_weights_take_their_share_of_the_linear_layers(weights: str, share: float):
     shape = ModelShape.of("llama-3.1-8b")
     kept = 2 * (shape.parameters - shape.linear_weights)
     assert shape.weight_bytes(weights) - kept == pytest.approx(share * (shape.weight_bytes() - kept))
@@ -90,25 +90,28 @@ def test_the_room_for_the_cache_is_near_what_vllm_logged(
 
 
 @given(
-    utilisation=st.floats(0.5, 1),
+    gpu_memory_utilization=st.floats(0.5, 1),
     reserved=st.floats(0, 8 * GIB),
     block=st.integers(1, 4096),
     tensor_parallel=st.sampled_from([1, 2, 4, 8]),
 )
 def test_capacity_is_what_is_left_in_whole_blocks(
-    utilisation: float, reserved: float, block: int, tensor_parallel: int
+    gpu_memory_utilization: float, reserved: float, block: int, tensor_parallel: int
 ):
     memory = KvMemory.of(
         "llama-3.1-8b",
         "a100-80gb",
-        utilisation=utilisation,
+        gpu_memory_utilization=gpu_memory_utilization,
         reserved_bytes=reserved,
         block=block,
         tensor_parallel=tensor_parallel,
     )
     shape = ModelShape.of("llama-3.1-8b")
     left = (
-        80 * GIB * utilisation - shape.weight_bytes() / tensor_parallel - memory.activation_bytes - reserved
+        80 * GIB * gpu_memory_utilization
+        - shape.weight_bytes() / tensor_parallel
+        - memory.activation_bytes
+        - reserved
     )
     assert memory.kv_bytes == pytest.approx(left)
     assert memory.tokens % block == 0
@@ -176,7 +179,7 @@ def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
 
 
 def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
-    settings = {"weights": "int4", "kv_dtype": "fp8", "utilisation": 0.8, "tensor_parallel": 2}
+    settings = {"weights": "int4", "kv_dtype": "fp8", "gpu_memory_utilization": 0.8, "tensor_parallel": 2}
     scheduler = iq.Sarathi(token_budget=4096, max_seqs=300)
     engine = iq.Engine.on("qwen3-32b", "l40s", scheduler=scheduler, **settings)
     room = KvMemory.of("qwen3-32b", "l40s", batched_tokens=4096, sampled_rows=300, **settings)
@@ -190,7 +193,7 @@ def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
 def test_a_table_for_fewer_gpus_than_the_model_needs_is_not_taken():
     # 61 GiB of weights do not fit into 0.7 · 80 GiB, for which there is a table: that of two GPUs is taken.
     assert iq.Engine.on("qwen3-32b", "a100-80gb").timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb")
-    tight = iq.Engine.on("qwen3-32b", "a100-80gb", utilisation=0.7)
+    tight = iq.Engine.on("qwen3-32b", "a100-80gb", gpu_memory_utilization=0.7)
     assert tight.timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb", tensor_parallel=2)
 
 
@@ -221,7 +224,7 @@ output = { kind = "Fixed", tokens = 5 }
 [engine]
 model = "config.json"
 gpu = "l40s"
-utilisation = 0.8
+gpu_memory_utilization = 0.8
 overhead = { base_s = 0.001 }
 [engine.scheduler]
 kind = "Sarathi"
@@ -241,7 +244,9 @@ kind = "Sarathi"
     shown = runner.invoke(app, ["simulate", str(tmp_path / "run.toml")])
     assert "overhead Overhead(base_s=0.001" in shown.output and "Roofline(" in shown.output
     overhead = iq.Overhead(base_s=0.001)
-    wanted = iq.Engine.on(config, "l40s", utilisation=0.8, scheduler=iq.Sarathi(), overhead=overhead)
+    wanted = iq.Engine.on(
+        config, "l40s", gpu_memory_utilization=0.8, scheduler=iq.Sarathi(), overhead=overhead
+    )
     assert scenario.system == wanted
     result = scenario.run()
     # The scenario of a result holds the numbers, and repeats the run without the file.
@@ -270,7 +275,10 @@ kind = "Sarathi"
         ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "fp4"}, "engine.kv_dtype: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "backend": "vlm"}, "engine.backend: must be one of"),
-        ({"model": "llama-3.1-8b", "gpu": "h200", "utilisation": 90}, "engine.utilisation: must be from"),
+        (
+            {"model": "llama-3.1-8b", "gpu": "h200", "gpu_memory_utilization": 90},
+            "engine.gpu_memory_utilization: must be from",
+        ),
         ({"model": "nowhere/config.json", "gpu": "h200"}, "there is no file"),
     ],
 )
@@ -380,7 +388,7 @@ def test_a_table_that_is_given_says_how_many_gpus_there_are():
     table = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
     engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table)
     assert engine == iq.Engine.on("llama-3.1-70b", "h100-80gb")
-    room = {"utilisation": 0.92, "batched_tokens": 8192, "sampled_rows": 1024}
+    room = {"gpu_memory_utilization": 0.92, "batched_tokens": 8192, "sampled_rows": 1024}
     assert (
         engine.kv.tokens
         == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4, **room).tokens
@@ -413,7 +421,7 @@ def test_other_sources_of_a_shape_give_the_same(tmp_path):
     assert ModelShape.of(old) == ModelShape.of("llama-2-7b")
 
 
-def test_every_entry_of_the_catalogue_has_a_source():
+def test_every_entry_of_the_catalog_has_a_source():
     for kind in ("models", "gpus"):
         assert all(entry["source"] for entry in entries(kind).values())
     assert iq.timing.known_models().height == len(entries("models"))

@@ -73,7 +73,7 @@ def test_replay_shows_counts_and_latencies():
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert re.search(r"^ *300 +0 ", result.stdout, re.MULTILINE)
-    for row in ("ttft", "tbt", "tpot", "e2e", "queue"):
+    for row in ("ttft", "itl", "tpot", "e2e", "queue"):
         assert re.search(rf"^ *{row} ", result.stdout, re.MULTILINE)
 
 

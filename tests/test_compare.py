@@ -93,7 +93,7 @@ def test_every_value_is_that_of_a_run_of_its_own(kind: str):
 
 def test_the_number_of_threads_changes_nothing():
     fleets = SYSTEMS["fleets"]
-    asked: dict[str, Any] = {"metrics": ["ttft_p99", "tbt_p90"], "seeds": range(4)}
+    asked: dict[str, Any] = {"metrics": ["ttft_p99", "itl_p90"], "seeds": range(4)}
     for workload, more in (
         (CHAT, {}),
         (CHAT, {"until": "ttft_p99 ± 30%", "most_seeds": 20}),
@@ -149,7 +149,7 @@ def test_a_scheduler_that_cannot_be_copied_is_named():
 
 def test_jobs_of_a_network_have_blocks_too():
     jobs = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2)).draw(3)
-    found = iq.compare(jobs, SYSTEMS["networks"], seeds=[0], metrics=["e2e_mean", "tbt_mean"])
+    found = iq.compare(jobs, SYSTEMS["networks"], seeds=[0], metrics=["e2e_mean", "itl_mean"])
     assert found.chance == "blocks"
     assert found.frame.filter(system="two")["p_value"].null_count() == 0
 
@@ -163,7 +163,7 @@ def test_jobs_of_a_network_have_blocks_too():
         ("ttft_p99 ± 2%", "ttft_p99", 0.02, True),
         ("ttft_p99 ±2 %", "ttft_p99", 0.02, True),
         ("ttft_p99 +- 0.5%", "ttft_p99", 0.005, True),
-        ("tbt_p99+/-5 ms", "tbt_p99", 0.005, False),
+        ("itl_p99+/-5 ms", "itl_p99", 0.005, False),
         (" e2e_mean ± 1e-2s ", "e2e_mean", 0.01, False),
         ("request_goodput ± 0.1 requests/s", "request_goodput", 0.1, False),
         ("failed_share ± 0.01 share", "failed_share", 0.01, False),
@@ -194,7 +194,7 @@ def test_until_goes_on_until_the_interval_is_narrow():
 
 def test_until_gives_up_and_says_so():
     found = iq.compare(
-        CHAT, PAIR, until=["ttft_p99 ± 1 us", "tbt_p99 ± 50%"], most_seeds=12, metrics=["ttft_p99"]
+        CHAT, PAIR, until=["ttft_p99 ± 1 us", "itl_p99 ± 50%"], most_seeds=12, metrics=["ttft_p99"]
     )
     assert len(found.seeds) == 12
     assert found.stopped.startswith("12 seeds, the most allowed, and not narrow enough: ttft_p99 ± ")
@@ -241,8 +241,8 @@ def test_a_number_that_a_run_does_not_tell_has_no_mean():
 
 def test_metrics_that_no_run_has_are_left_out_unless_asked_for():
     systems = {"a": one_by_one(0.5), "b": one_by_one(0.6)}
-    assert "tbt_p99" not in iq.compare(md1(50), systems, seeds=[1, 2]).frame["metric"]
-    asked = iq.compare(md1(50), systems, seeds=[1, 2], metrics=["tbt_p99"])
+    assert "itl_p99" not in iq.compare(md1(50), systems, seeds=[1, 2]).frame["metric"]
+    asked = iq.compare(md1(50), systems, seeds=[1, 2], metrics=["itl_p99"])
     assert asked.frame["missing"].to_list() == [2, 2]
 
 
@@ -445,12 +445,12 @@ def files(tmp_path: Path) -> list[str]:
 
 def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Path):
     out = tmp_path / "table.parquet"
-    asked = ["--seeds", "4", "--metric", "ttft_p99", "--metric", "tbt_p99", "--out", str(out)]
+    asked = ["--seeds", "4", "--metric", "ttft_p99", "--metric", "itl_p99", "--out", str(out)]
     done = CliRunner().invoke(app, ["compare", *files, *asked])
     assert done.exit_code == 0, done.output
     workload = arriving(200, 3.0, iq.Geometric(200), iq.Geometric(40))
     systems = {"sarathi": engine(), "vllmv0": engine(iq.VllmV0())}
-    found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "tbt_p99"], warmup=20)
+    found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "itl_p99"], warmup=20)
     assert found.explain() in done.stdout.replace("\n  ", " ")
     assert pl.read_parquet(out).equals(found.frame)
 

@@ -157,11 +157,11 @@ def test_the_capacity_of_bari2025_under_its_slo_is_one_call():
         made = deadlines.Hardware().engine(1.2e-4, deadlines.POLICIES[name])
         workload = study.requests(1.0, 1)
         drawn = workload.frame["arrival_s"]
-        realised = (drawn.len() - 1) / (drawn[-1] - drawn[0])
+        realized = (drawn.len() - 1) / (drawn[-1] - drawn[0])
         slo = iq.Slo(ttft_p50=deadlines.TTFT_LIMIT_S)
         found = iq.capacity(workload, made, slo, warmup=size.requests // 10, precision=0.01)
         step = 2.2 / 2**size.steps
-        assert found.rate / realised == pytest.approx(study.capacity(made, 1), rel=0.01, abs=step)
+        assert found.rate / realized == pytest.approx(study.capacity(made, 1), rel=0.01, abs=step)
 
 
 # -- where prices are given

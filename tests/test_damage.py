@@ -59,7 +59,7 @@ def refused_or_equal(place: Path, whole: iq.Result) -> bool:
         assert str(place) in str(error)
         return True
     assert read.requests.collect().equals(whole.requests.collect())
-    assert read.summary().equals(whole.summary()) and read.tbt.equals(whole.tbt)
+    assert read.summary().equals(whole.summary()) and read.itl.equals(whole.itl)
     assert read.findings == whole.findings and read.totals == whole.totals
     return False
 

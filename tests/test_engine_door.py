@@ -128,7 +128,7 @@ def test_the_api_is_a_part_of_ttft_and_e2e_and_of_nothing_in_the_engine() -> Non
     plain, behind = (iq.simulate(asked, engine(api_s=api)).requests for api in (0, 0.25))
     for name in ("first_token_s", "finish_s", "left_s", "ttft_s", "e2e_s"):
         assert behind[name].to_list() == pytest.approx((plain[name] + 0.25).to_list(), abs=1e-12)
-    same = ("arrival_s", "admitted_s", "queue_s", "tpot_s", "max_tbt_s", "status", "preemptions")
+    same = ("arrival_s", "admitted_s", "queue_s", "tpot_s", "max_itl_s", "status", "preemptions")
     assert behind.select(same).equals(plain.select(same))
 
 

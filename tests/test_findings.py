@@ -210,7 +210,7 @@ def test_contradictions_of_settings_are_said() -> None:
     room = iq.timing.KvMemory.of(
         "llama-3.1-8b",
         "h100-80gb",
-        utilisation=huge.on_card["utilisation"],
+        gpu_memory_utilization=huge.on_card["gpu_memory_utilization"],
         batched_tokens=huge.scheduler.token_budget,
         sampled_rows=huge.scheduler.max_seqs,  # type: ignore[attr-defined]
     ).tokens
@@ -235,13 +235,13 @@ def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:
 def test_objectives_in_milliseconds_are_asked_about() -> None:
     assert of_objective("ttft_p99", 0.5) is None and of_objective("e2e_mean", 120.0) is None
     assert "500 milliseconds are 0.5" in str(of_objective("ttft_p99", 500.0))
-    asked = "unit: the objective tbt_s is 50 s; objectives are in seconds, 50 milliseconds are 0.05"
-    rows, slo = _even(30), {"ttft_s": 0.5, "tbt_s": 50.0}
+    asked = "unit: the objective itl_s is 50 s; objectives are in seconds, 50 milliseconds are 0.05"
+    rows, slo = _even(30), {"ttft_s": 0.5, "itl_s": 50.0}
     compared = iq.compare(rows, {"a": _engine(), "b": _engine()}, metrics=["ttft_mean"], slo=slo)
     assert asked in compared.findings
     swept = iq.sweep(lambda rows: (_even(rows), _engine()), rows=[20, 30], slo=slo)
     assert swept["findings"].to_list() == [asked] * 2
-    own = iq.simulate({**rows, "ttft_slo_s": [500.0] * 30, "tbt_slo_s": [0.05] * 30}, _engine()).findings
+    own = iq.simulate({**rows, "ttft_slo_s": [500.0] * 30, "itl_slo_s": [0.05] * 30}, _engine()).findings
     assert len(own) == 1 and "the objective ttft_slo_s is 500 s" in own[0]
 
 

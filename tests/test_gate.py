@@ -426,7 +426,7 @@ def test_without_a_baseline_it_says_how_to_make_one(folder: Path):
         ("seeds = 4", "seeds = 5", "the seeds differ: [3, 4, 5, 6] there, 3 to 7 (5) here"),
         ("warmup = 10", "warmup = 11", 'the options of the run differ: {"warmup": 10} there, {"warmup": 11}'),
         ("ttft_s = 0.5", "ttft_s = 0.6", 'the objectives differ: {"ttft_s": 0.5} there'),
-        ('ttft_p99 = "5ms"', 'tbt_max = "5ms"', "has no tbt_max of chat"),
+        ('ttft_p99 = "5ms"', 'itl_max = "5ms"', "has no itl_max of chat"),
     ],
 )
 def test_a_baseline_of_another_scenario_is_refused_before_anything_runs(folder: Path, old, new, said):

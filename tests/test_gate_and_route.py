@@ -67,7 +67,7 @@ def test_what_is_described_can_be_read_back():
     ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
     ({"gate": "fastest"}, "gate: must be 'occupancy' or 'queue'"),
     ({"gate": "queue"}, "allocation.prefill_queue: missing: the gate follows it"),
-    ({"router": "randomised"}, "allocation.mixed: missing: the router follows it"),
+    ({"router": "randomized"}, "allocation.mixed: missing: the router follows it"),
     (
         {"router": "general", "planned": False},
         "planned: this router sends decodes to a solo and a mixed pool",
@@ -122,7 +122,7 @@ ONE = {"default": 1.0}
     ({"prefill": ONE, "mixed": ONE, "solo": ONE}, {}, "^gate_and_route.replicas: all 2 replicas are mixed"),
 )
 def test_a_plan_that_does_not_fit_workload_or_cluster_is_refused(tables: dict[str, Any], more: Any):
-    router = "randomised" if "solo" in tables else "greedy"
+    router = "randomized" if "solo" in tables else "greedy"
     iq.simulate(WORK | more, cluster(iq.Allocation(**tables), router=router))
 
 
@@ -222,7 +222,7 @@ def test_the_summary_counts_as_for_engines():
     summary = result.summary(by="class")
     assert summary["completed"].to_list() == [1, 1]
     assert summary["ttft_max"].to_list() == result.requests["ttft_s"].to_list()
-    assert summary["tbt_p50"].to_list() == [None, None]
+    assert summary["itl_p50"].to_list() == [None, None]
     assert result.requests["tpot_s"][1] is None
 
 

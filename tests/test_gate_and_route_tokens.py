@@ -18,7 +18,7 @@ POLICIES = [
     ("occupancy", "greedy", True),
     ("queue", "greedy", True),
     ("priority", "greedy", True),
-    ("occupancy", "randomised", True),
+    ("occupancy", "randomized", True),
     ("occupancy", "general", True),
     ("fcfs", "immediate", False),
     ("queue", "fcfs", False),
@@ -97,7 +97,7 @@ def test_the_laws_hold(gate: str, router: str, planned: bool):
     ):
         assert (done[before] <= done[after]).all()
     stepped = iq.simulate(work(), system, seed=3, stepping=True)
-    for frame in ("requests", "tbt", "timeline", "occupancy", "revenue"):
+    for frame in ("requests", "itl", "timeline", "occupancy", "revenue"):
         assert getattr(stepped, frame).equals(getattr(result, frame)), frame
 
 

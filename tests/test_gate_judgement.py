@@ -51,10 +51,10 @@ def test_pairs_see_what_means_alone_would_not():
         ("queue_p50", "10%", [0.0, 0.0, 0.0], [0.2, 0.21, 0.2], "worse"),
         # a baseline that is 0 but for one seed has no share that could be told, and yet it is worse
         ("queue_p50", "10%", [0.0, 0.0, 0.001], [0.2, 0.21, 0.2], "worse"),
-        ("tbt_p99", "5%", [0.1, 0.1, 0.1], [0.1, None, 0.1], "worse"),
-        ("tbt_p99", "5%", [None, 0.1, 0.1], [0.1, 0.1, 0.1], "within"),
-        ("tbt_p99", "5%", [None, None], [0.1, 0.1], "undecided"),
-        ("tbt_p99", "5%", [None, None], [None, None], "identical"),
+        ("itl_p99", "5%", [0.1, 0.1, 0.1], [0.1, None, 0.1], "worse"),
+        ("itl_p99", "5%", [None, 0.1, 0.1], [0.1, 0.1, 0.1], "within"),
+        ("itl_p99", "5%", [None, None], [0.1, 0.1], "undecided"),
+        ("itl_p99", "5%", [None, None], [None, None], "identical"),
     ],
 )
 def test_verdicts(metric: str, text: str, before: list, now: list, verdict: str):

@@ -175,20 +175,20 @@ def test_blocks_make_up_the_whole_run():
     rates = [
         Metric.of(name) for name in ("request_throughput", "output_throughput", "total_token_throughput")
     ]
-    measurement = Measurement([*rates, Metric.of("failed_share"), Metric.of("tbt_mean")], None, None)
+    measurement = Measurement([*rates, Metric.of("failed_share"), Metric.of("itl_mean")], None, None)
     whole = measurement.of_trace(Run("a", 0), result)
     assert whole.cuts[0]["warmup"] == 30 and whole.cuts[-1]["cooldown"] == 0
     parts = [measurement.of_block(Run("a", 0), iq.simulate(fixed, engine(), **cut)) for cut in whole.cuts]
-    assert sum(part[None].count.sum() for part in parts) == result.tbt["count"].sum()
+    assert sum(part[None].count.sum() for part in parts) == result.itl["count"].sum()
     measurement.add_gaps(whole, parts)
     counts = np.array([part[None].count.sum() for part in parts])
     means_s = np.array([part[None].sum_s for part in parts]) / counts
-    assert (counts * means_s).sum() / counts.sum() == pytest.approx(whole.values[None, Metric.of("tbt_mean")])
+    assert (counts * means_s).sum() / counts.sum() == pytest.approx(whole.values[None, Metric.of("itl_mean")])
     rest = (counts * means_s).sum() - counts * means_s
     wanted = len(parts) * (counts @ means_s / counts.sum()) - (len(parts) - 1) * rest / (
         counts.sum() - counts
     )
-    assert whole.pseudo[None, Metric.of("tbt_mean")] == pytest.approx(wanted)
+    assert whole.pseudo[None, Metric.of("itl_mean")] == pytest.approx(wanted)
     for metric in rates:
         pseudo = whole.pseudo[None, metric]
         assert pseudo.mean() == pytest.approx(whole.values[None, metric], rel=0.05)
@@ -201,13 +201,13 @@ def test_percentiles_of_gaps_are_within_a_bin_of_those_of_the_run():
     for _ in range(8):
         places, counts = np.unique(rng.integers(0, 299, 2000), return_counts=True)
         parts.append({"lower_s": bins[places], "upper_s": bins[places + 1], "count": counts})
-    found = blocks.of_histograms(parts, [1.0] * 8, Metric.of("tbt_p99"))
+    found = blocks.of_histograms(parts, [1.0] * 8, Metric.of("itl_p99"))
     assert found is not None and found.mean() == pytest.approx(bins[296], rel=0.02)
     assert 0 < found.std(ddof=1) / bins[296] < 0.02
-    assert blocks.of_histograms(parts, [1.0] * 8, Metric.of("tbt_max")) is None
+    assert blocks.of_histograms(parts, [1.0] * 8, Metric.of("itl_max")) is None
 
 
-def test_neighbours_that_are_alike_are_joined():
+def test_neighbors_that_are_alike_are_joined():
     slow = np.repeat([0.0, 2.0, 2.0, 0.0, 0.0, 2.0, 2.0, 0.0], 2)
     joined, is_alike = blocks.joined(slow)
     assert joined.tolist() == slow[::2].tolist() and not is_alike
@@ -222,7 +222,7 @@ def test_a_trace_over_which_a_queue_only_grows_is_said_to_be_too_short():
     found = iq.compare(md1(1000).draw(1), systems, metrics=["queue_mean"])
     assert any(
         text.startswith(
-            "queue_mean: neighbouring blocks of the trace are alike even where there are only 8 (late)"
+            "queue_mean: neighboring blocks of the trace are alike even where there are only 8 (late)"
         )
         for text in found.findings
     )

@@ -14,7 +14,7 @@ TOGETHER = 25
 EVERYTHING = {
     "systems": "engine cluster engines disaggregated network gate_and_route tokens exponential",
     "workloads": "requests sessions mix data trace lengths Empirical transforms class priority patience_s "
-    "ttft_slo_s tbt_slo_s session_id prefix_parts prefix_hashes continues",
+    "ttft_slo_s itl_slo_s session_id prefix_parts prefix_hashes continues",
     "traces": "azure burstgpt mooncake servegen inferq.parquet",
     "transforms": "at_rate speed window head sample with_arrivals with_prompts with_outputs with_classes "
     "with_think open_loop with_patience with_prefix split concat",
@@ -27,7 +27,7 @@ EVERYTHING = {
     "caches": "blocks radix",
     "routers": "RoundRobin Random LeastRequests LeastTokens PowerOfTwo LeastKv BySession PrefixAffinity "
     "PrefixHash spill update_s load_factor",
-    "control": "occupancy queue priority greedy randomised general immediate planned abandonment",
+    "control": "occupancy queue priority greedy randomized general immediate planned abandonment",
     "options": "seed horizon_s warmup cooldown timeline_s iterations batches stepping threads out",
     "in Python": " ".join(IN_PYTHON),
 }

@@ -85,21 +85,21 @@ def workloads(draw: st.DrawFn) -> pl.DataFrame:
             "class": column(st.sampled_from(CLASSES)),
             "priority": column(st.integers(0, 2)),
             "patience_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
-            "tbt_slo_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
+            "itl_slo_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
         },
         schema_overrides={
             "class": pl.Enum(CLASSES),
             "patience_s": pl.Float64,
-            "tbt_slo_s": pl.Float64,
+            "itl_slo_s": pl.Float64,
             "prefix_parts": pl.List(pl.List(pl.Int64)),
         },
     )
 
 
 _ROUTERS = tuple(kind.__name__ for kind in ROUTERS)
-_FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
+_FRAMES = ("requests", "itl", "timeline", "iterations", "batches")
 _TIMES = {
-    *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
+    *("arrival_s", "patience_s", "itl_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
     *("base", "per_token"),  # of `Swap`
     "pause_s",
 }
@@ -246,7 +246,7 @@ def _scenarios(draw: st.DrawFn, systems: st.SearchStrategy[System] | None = None
     frame = draw(workloads())
     system = draw(systems if systems is not None else st.one_of(_ALONE, _FLEETS, _pairs(), _jobs()))
     if isinstance(system, Jobs):
-        return Scenario(frame.select("arrival_s", "priority", "patience_s", "tbt_slo_s"), system)
+        return Scenario(frame.select("arrival_s", "priority", "patience_s", "itl_slo_s"), system)
 
     def column(values: list[Any]) -> list[Any]:
         return draw(st.lists(st.sampled_from(values), min_size=frame.height, max_size=frame.height))
@@ -355,7 +355,7 @@ def test_law_eight_stretches_equal_stepping(
 ) -> None:
     fast = scenario.run(horizon_s=horizon_s, batches=True, threads=threads)
     slow = scenario.run(horizon_s=horizon_s, batches=True, threads=threads, stepping=True)
-    for name in ("requests", "tbt", "timeline"):
+    for name in ("requests", "itl", "timeline"):
         assert_frame_equal(getattr(fast, name), getattr(slow, name), check_exact=True)
     assert _batches(fast) == _batches(slow)
     assert fast.findings == slow.findings
@@ -443,11 +443,11 @@ def _assert_separate(frame: pl.DataFrame, engine: iq.Engine, n: int, **options: 
             iterations = whole.iterations.filter(pl.col("replica") == at)
             assert_frame_equal(iterations.drop("replica"), part.iterations.drop("replica"), check_exact=True)
     counts = (
-        pl.concat([part.tbt for part in parts])
+        pl.concat([part.itl for part in parts])
         .group_by("class", "lower_s", "upper_s")
         .agg(pl.col("count").sum())
     )
-    assert sorted(whole.tbt.rows()) == sorted(counts.select(whole.tbt.columns).rows())
+    assert sorted(whole.itl.rows()) == sorted(counts.select(whole.itl.columns).rows())
     for total in ("iterations", "stretches", "stretched_iterations"):
         assert whole.totals[total] == sum(part.totals[total] for part in parts)
     drained = [row * n + at for at, part in enumerate(parts) for row in part.drained]
@@ -487,7 +487,7 @@ def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, coold
     measured = some.requests.filter("measured")
     assert measured["id"].to_list() == some.requests.filter(inside)["id"].to_list()
     finished = measured.filter(pl.col("status") == "finished")
-    assert some.tbt["count"].sum() == (finished.select(_emitted(finished) - 1)).sum().item()
+    assert some.itl["count"].sum() == (finished.select(_emitted(finished) - 1)).sum().item()
 
 
 def test_blocks_that_are_sent_off_are_taken_in_a_batch_that_was_formed_before() -> None:
@@ -526,7 +526,7 @@ def test_a_real_trace_over_four_replicas(shared: Path) -> None:
         result = iq.simulate(frame, iq.Cluster(engine, replicas=4, router=_router(router)))
         assert result.requests["status"].unique().to_list() == ["finished"]
         assert result.totals["in_system_as"] == result.totals["sojourn_as"]
-        assert result.tbt["count"].sum() == (frame["output_tokens"].cast(pl.Int64) - 1).sum()
+        assert result.itl["count"].sum() == (frame["output_tokens"].cast(pl.Int64) - 1).sum()
 
 
 @pytest.mark.parametrize(

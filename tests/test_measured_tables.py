@@ -95,7 +95,7 @@ def test_weights_of_eight_bits_have_tables_of_their_own():
     assert repr(iq.Engine.on("llama-3.1-8b", "a100-80gb", weights="fp8").timing).startswith("Roofline")
 
 
-def test_a_card_without_measurements_has_those_of_its_neighbour_times_the_ratio_of_rooflines():
+def test_a_card_without_measurements_has_those_of_its_neighbor_times_the_ratio_of_rooflines():
     small, large = (iq.TimingTable.shipped("llama-3.1-8b", f"a100-{size}gb") for size in (40, 80))
     # What memory binds takes as much longer as the memory is slower, 2,039 to 1,555 GB/s; computing stays.
     assert iteration_s(small, decodes=[4000] * 64) / iteration_s(large, decodes=[4000] * 64) == pytest.approx(
@@ -123,7 +123,7 @@ def test_experts_on_two_h100s_have_no_bump():
 def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     shipped = iq.TimingTable.shipped(model, gpu)
     said = shipped.provenance
-    assert (said["model"], said["gpu"], said["licence"]) == (model, gpu, "Apache-2.0")
+    assert (said["model"], said["gpu"], said["license"]) == (model, gpu, "Apache-2.0")
     for name in ("source", "url", "version", "date", "attribution", "changes", "backend_version"):
         assert said[name]
     assert said["held_out_error"]["points"] == 3000
@@ -143,7 +143,7 @@ def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     assert stepped.requests.equals(run.requests)
 
 
-def test_the_licence_of_the_tables_lies_beside_them():
+def test_the_license_of_the_tables_lies_beside_them():
     assert "Apache License" in (FOLDER / "LICENSE-APACHE-2.0").read_text(encoding="utf-8")
     notice = (FOLDER / "NOTICE").read_text(encoding="utf-8")
     assert "NVIDIA CORPORATION & AFFILIATES" in notice and "Changed:" in notice
@@ -220,7 +220,7 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
         (("show", "{own}", "--backend", "vllm"), "--backend: is for shipped tables"),
         (("show", "{readme}"), "cannot be read as Parquet"),
         (("show", "qwen3-8b", "h200", "--tensor-parallel", "3"), "is for 1, 2, 4, 8, not 3"),
-        (("bake", "qwen3-8b", "h200", "--quantisation", "fp8"), "is not of the form gemm_quant_mode=fp8"),
+        (("bake", "qwen3-8b", "h200", "--quantization", "fp8"), "is not of the form gemm_quant_mode=fp8"),
         (("bake", "qwen3-8b", "h200", "--out", "none/x.parquet"), "--out: there is no folder 'none'"),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
     assert again == shipped
     assert again.provenance["held_out_error"] == shipped.provenance["held_out_error"]
     # Other points than those that the file was judged by, priced by the core.
-    database = KernelDatabase(model, gpu, "vllm", version=None, tensor_parallel=shared, quantisation={})
+    database = KernelDatabase(model, gpu, "vllm", version=None, tensor_parallel=shared, quantization={})
     chance = np.random.default_rng(2026)
     off = []
     for _ in range(400):
@@ -276,13 +276,13 @@ def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
     (("qwen3-8b", "h200"), {"version": "0.1"}, "version: vllm '0.1' was not measured on h200_sxm; known are"),
     (("qwen3-8b", "h200"), {"tensor_parallel": 3}, "tensor_parallel: 3: "),
     (("qwen3-8b", "h200"), {"tensor_parallel": 0}, "tensor_parallel: must be a whole number"),
-    (("qwen3-8b", "h200"), {"quantisation": {"gem": "fp8"}}, "quantisation: unknown mode 'gem'"),
+    (("qwen3-8b", "h200"), {"quantization": {"gem": "fp8"}}, "quantization: unknown mode 'gem'"),
     (
         ("qwen3-8b", "a100-80gb"),
-        {"quantisation": {"gemm_quant_mode": "fp8"}},
-        "quantisation: .*gemm_quant_mode",
+        {"quantization": {"gemm_quant_mode": "fp8"}},
+        "quantization: .*gemm_quant_mode",
     ),
-    (("qwen3-8b", "h200"), {"quantisation": {"gemm_quant_mode": "x"}}, "quantisation: "),
+    (("qwen3-8b", "h200"), {"quantization": {"gemm_quant_mode": "x"}}, "quantization: "),
     (("qwen3-8b", "h200"), {"most_context": 3}, "most_context: "),
     ((3, "h200"), {}, "model: must be a name"),
 )

@@ -276,7 +276,7 @@ def test_delays_may_be_drawn() -> None:
 
 
 def test_what_a_job_has_goes_to_every_stage() -> None:
-    told = {"priority": [3, 4], "patience_s": [None, 2.0], "tbt_slo_s": [0.5, None], "session_id": ["s", "t"]}
+    told = {"priority": [3, 4], "patience_s": [None, 2.0], "itl_slo_s": [0.5, None], "session_id": ["s", "t"]}
     jobs = expanded(AGENTS, iq.Workload({"arrival_s": [0.0, 1.0], **told}).frame, 0)
     for name, (first, second) in told.items():
         assert jobs.frame[name].to_list() == [first] * 4 + [second] * 4

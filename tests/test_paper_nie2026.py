@@ -73,8 +73,8 @@ def test_the_papers_fleet_at_90_percent() -> None:
         "slot_s": 0.0372,
         "first_token": "decode",
     }
-    assert replicas_needed(**asked, utilisation=0.9).replicas == 14
-    assert replicas_needed(**asked, utilisation=1.0).replicas == 13
+    assert replicas_needed(**asked, utilization=0.9).replicas == 14
+    assert replicas_needed(**asked, utilization=1.0).replicas == 13
 
 
 # What replicas serve.

@@ -90,7 +90,7 @@ def test_the_replica_counts_of_li2025_and_nie2026():
     )
     nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(24), prompt=half, output=half)
     counted = iq.theory.replicas_needed(
-        nie, kv_tokens=131_000, slot_s=0.0372, utilisation=1.0, first_token="decode"
+        nie, kv_tokens=131_000, slot_s=0.0372, utilization=1.0, first_token="decode"
     )
     found = iq.plan(nie, iq.Slo(queue_p50=5.0), engines=slots, routers=iq.RoundRobin(), seeds=range(2))
     assert found.units == counted.replicas == 8
@@ -228,7 +228,7 @@ def test_brute_force_over_what_is_drawn():
 
 @given(
     st.integers(0, 2**32),
-    st.sampled_from(("ttft_p90", "ttft_mean", "ttft_max", "e2e_p50", "queue_p95", "tpot_p90", "tbt_max")),
+    st.sampled_from(("ttft_p90", "ttft_mean", "ttft_max", "e2e_p50", "queue_p95", "tpot_p90", "itl_max")),
     st.floats(0.05, 3.0),
     st.integers(20, 200),
 )

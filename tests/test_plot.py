@@ -23,7 +23,7 @@ from inferq.reports.text import number, seconds
 from .lin2026 import cluster
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
 
-NAMES = ("latency", "timeline", "tbt", "queue", "throughput")
+NAMES = ("latency", "timeline", "itl", "queue", "throughput")
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def test_every_picture_is_a_chart_of_some_hundred_numbers_that_dark_pages_know(f
         assert 0 < rows(chart) <= 2000, name
         drawing = svg(chart)
         assert drawing.startswith("<svg")
-        colours = set(re.findall(r'\b(?:fill|stroke)="([^"]*)"', drawing)) - {"none", "transparent", PAPER}
-        assert colours <= set(DARK), name
-        assert all(f'[fill="{colour}"]' in rules and f'[stroke="{colour}"]' in rules for colour in colours)
+        colors = set(re.findall(r'\b(?:fill|stroke)="([^"]*)"', drawing)) - {"none", "transparent", PAPER}
+        assert colors <= set(DARK), name
+        assert all(f'[fill="{color}"]' in rules and f'[stroke="{color}"]' in rules for color in colors)
 
 
 def test_a_picture_is_the_same_without_the_check_of_its_parts(fleet: iq.Result):
@@ -130,7 +130,7 @@ def test_gaps_are_shares_of_their_class_on_a_few_bins(fleet: iq.Result):
     for row in fleet.summary(by="class").rows(named=True):
         for percentile in ("p50", "p99"):
             found = marks.filter(pl.col("class") == str(row["class"]), pl.col("percentile") == percentile)
-            assert found["seconds"].item() == row[f"tbt_{percentile}"]
+            assert found["seconds"].item() == row[f"itl_{percentile}"]
 
 
 def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):
@@ -178,7 +178,7 @@ def test_called_it_is_an_overview(fleet: iq.Result):
     assert svg(fleet.plot(width=600))
 
 
-def test_more_classes_than_colours_leave_the_rarest_out():
+def test_more_classes_than_colors_leave_the_rarest_out():
     kinds = {f"class {place}": synthetic(20 * (9 - place), 5, 50, 10) for place in range(8)}
     many = iq.simulate(iq.Workload.mix(kinds), ENGINE, seed=1)
     assert run_data.classes(many) == [f"class {place}" for place in range(6)]
@@ -191,15 +191,15 @@ def test_what_cannot_be_drawn_is_said():
     for name, said in {
         "latency": "served",
         "timeline": "too short",
-        "tbt": "two tokens",
+        "itl": "two tokens",
         "queue": "too short",
         "throughput": "no request came",
     }.items():
         with pytest.raises(iq.ConfigError, match=rf"^{name}: .*{said}"):
             getattr(rejected.plot, name)()
     one = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}, SHORT)
-    with pytest.raises(iq.ConfigError, match=r"^tbt: "):
-        one.plot.tbt()
+    with pytest.raises(iq.ConfigError, match=r"^itl: "):
+        one.plot.itl()
     assert svg(one.plot.latency()) and svg(one.plot())
     with pytest.raises(iq.ConfigError, match=r"^plot: latency: .*served"):
         rejected.plot()
@@ -291,7 +291,7 @@ def comparison(systems: int, relative: dict[str, float]) -> Comparison:
 
 
 def test_small_differences_are_seen_beside_huge_ones():
-    drawing = svg(comparison(2, {"ttft_p99": 85.0, "tbt_p99": -0.2, "e2e_p50": -0.05}).plot())
+    drawing = svg(comparison(2, {"ttft_p99": 85.0, "itl_p99": -0.2, "e2e_p50": -0.05}).plot())
     points = re.findall(r'aria-roledescription="point" transform="translate\(([\d.]+)', drawing)
     assert len(points) == 3
     assert np.diff(sorted(map(float, points))).min() > 10  # pixels, of some 360

@@ -29,7 +29,7 @@ COLUMNS = (
     "class_code",
     "priority",
     "ttft_slo_s",
-    "tbt_slo_s",
+    "itl_slo_s",
     "preemptions",
 )
 
@@ -165,10 +165,10 @@ def test_sarathi_written_in_python_is_sarathi(
     expected = iq.simulate(frame, built_in, stepping=True, iterations=True)
     written = engine(Sarathi(budget, seats, repeat))
     stepped = iq.simulate(frame, written, stepping=True, iterations=True)
-    assert_same(stepped, expected, "requests", "tbt", "timeline", "iterations")
+    assert_same(stepped, expected, "requests", "itl", "timeline", "iterations")
     # L8: with `repeat` the core advances many iterations at once, and nothing differs.
     stretched = iq.simulate(frame, written, iterations=True)
-    assert_same(stretched, expected, "requests", "tbt", "timeline")
+    assert_same(stretched, expected, "requests", "itl", "timeline")
     assert stretched.iterations["count"].sum() == expected.iterations.height
     assert repeat > 1 or stretched.iterations["count"].max() in (1, None)
 
@@ -183,8 +183,8 @@ def test_whole_prompts_written_in_python_are_those_of_vllm_v0(
 
     expected = run(iq.VllmV0(token_budget=100, max_seqs=seats), stepping=True, iterations=True)
     stepped = run(Fcfs(100, seats, repeat), stepping=True, iterations=True)
-    assert_same(stepped, expected, "requests", "tbt", "timeline", "iterations")
-    assert_same(run(Fcfs(100, seats, repeat)), expected, "requests", "tbt", "timeline")
+    assert_same(stepped, expected, "requests", "itl", "timeline", "iterations")
+    assert_same(run(Fcfs(100, seats, repeat)), expected, "requests", "itl", "timeline")
 
 
 def test_the_view_follows_the_rules_and_hides_the_future() -> None:
@@ -211,7 +211,7 @@ def test_the_view_follows_the_rules_and_hides_the_future() -> None:
         "class": ["code", "chat"],
         "priority": [7, -1],
         "ttft_slo_s": [2.0, None],
-        "tbt_slo_s": [None, 0.3],
+        "itl_slo_s": [None, 0.3],
     }
     result = iq.simulate(workload, engine(Scripted(plan, token_budget=4, max_seqs=3)))
 
@@ -229,7 +229,7 @@ def test_the_view_follows_the_rules_and_hides_the_future() -> None:
             "class_code": [(1, 0)[id] for id in ids],
             "priority": [(7, -1)[id] for id in ids],
             "ttft_slo_s": pytest.approx([(2.0, np.nan)[id] for id in ids], nan_ok=True, abs=0),
-            "tbt_slo_s": pytest.approx([(np.nan, 0.3)[id] for id in ids], nan_ok=True, abs=0),
+            "itl_slo_s": pytest.approx([(np.nan, 0.3)[id] for id in ids], nan_ok=True, abs=0),
             "preemptions": [row[6] for row in rows],
         }
 

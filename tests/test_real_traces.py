@@ -49,4 +49,4 @@ def test_every_request_of_a_real_trace_finishes(trace: str, scheduler: Scheduler
     # Little's law in whole attoseconds, and every token but each request's first ends a gap.
     assert result.totals["in_system_as"] == result.totals["sojourn_as"]
     gaps = (workload.frame["output_tokens"].cast(pl.Int64) - 1).sum()
-    assert result.tbt["count"].sum() == gaps
+    assert result.itl["count"].sum() == gaps

@@ -90,11 +90,11 @@ def test_numbers_are_those_of_the_summary(fleet: iq.Result, page: Path):
     assert facts["finished"] == f"{whole['completed']:,}"
     assert facts["output tokens per second"] == number(whole["output_throughput"])
     assert facts["TTFT, p99"] == seconds(whole["ttft_p99"])
-    assert facts["gap between tokens, p99"] == seconds(whole["tbt_p99"])
+    assert facts["gap between tokens, p99"] == seconds(whole["itl_p99"])
     cells = " | ".join(held.of("td"))
     groups = [*fleet.summary(by="class").rows(named=True), {"class": "all", **whole}]
     for row in groups:
-        for latency in ("ttft", "tbt", "tpot", "e2e", "queue"):
+        for latency in ("ttft", "itl", "tpot", "e2e", "queue"):
             told = [seconds(row[f"{latency}_{one}"]) for one in ("mean", "p50", "p90", "p95", "p99", "max")]
             assert " | ".join([str(row["class"]), *told]) in cells, (row["class"], latency)
     for row in fleet.summary(by="replica").rows(named=True):
@@ -135,7 +135,7 @@ def test_a_comparison_has_a_page(tmp_path: Path):
 
     whole = iq.Engine(timing=ENGINE.timing, scheduler=iq.VllmV0(), kv=ENGINE.kv)
     systems = {"sarathi": ENGINE, "vllm-v0": whole}
-    found = compare(synthetic(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "tbt_p99"])
+    found = compare(synthetic(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "itl_p99"])
     held = Page(iq.report(found, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert held.of("h1") == ["vllm-v0 against sarathi"]
     assert held.tags.count("svg") == 2
@@ -186,13 +186,13 @@ def test_the_same_run_gives_the_same_page(fleet: iq.Result, page: Path, tmp_path
 
 def test_objectives_are_judged_and_told_first(fleet: iq.Result, tmp_path: Path):
     row = fleet.summary().row(0, named=True)
-    kept = iq.Slo(ttft_p99=2 * row["ttft_p99"], tbt_p99=1.5 * row["tbt_p99"])
+    kept = iq.Slo(ttft_p99=2 * row["ttft_p99"], itl_p99=1.5 * row["itl_p99"])
     held = Page(iq.report(fleet, tmp_path / "kept.html", slo=kept).read_text(encoding="utf-8"))
     assert held.of("b")[0] == "✓ Good" and held.of("li")[0] == f"The SLO is kept: {kept}."
     assert held.of("td")[:5] == [
-        "tbt_p99",
-        seconds(1.5 * row["tbt_p99"]),
-        seconds(row["tbt_p99"]),
+        "itl_p99",
+        seconds(1.5 * row["itl_p99"]),
+        seconds(row["itl_p99"]),
         "−33.3 %",
         "✓ kept",
     ]
@@ -531,8 +531,8 @@ def test_the_browser_refuses_what_a_page_would_fetch(browser: Browser, page: Pat
     assert any("Content Security Policy" in one for one in browser.complaints())
 
 
-def rgb(colour: str) -> str:
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+def rgb(color: str) -> str:
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgb({red}, {green}, {blue})"
 
 

@@ -18,7 +18,7 @@ from inferq.results.tables import RequestColumns
 from .arriving import arriving
 from .refusals import refused
 
-QUANTITIES = ["ttft", "tbt", "tpot", "e2e", "queue"]
+QUANTITIES = ["ttft", "itl", "tpot", "e2e", "queue"]
 STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
 
 
@@ -33,9 +33,9 @@ def busy(case: int, **options: Any) -> iq.Result:
             "class": draw.choice(["chat", "code", "batch"], requests),
             "patience_s": draw.choice([5.0, 20.0, 400.0], requests),
             "ttft_slo_s": draw.choice([1.0, 5.0, math.nan], requests),
-            "tbt_slo_s": draw.choice([0.05, 0.3, math.nan], requests),
+            "itl_slo_s": draw.choice([0.05, 0.3, math.nan], requests),
         }
-    ).with_columns(pl.col("ttft_slo_s", "tbt_slo_s").fill_nan(None))
+    ).with_columns(pl.col("ttft_slo_s", "itl_slo_s").fill_nan(None))
     engine = iq.Engine(
         timing=iq.PiecewiseLinear(base=0.02, per_token=0.0007, knee=16, per_context_token=1e-5),
         scheduler=iq.Sarathi(token_budget=96, max_seqs=12),
@@ -45,7 +45,7 @@ def busy(case: int, **options: Any) -> iq.Result:
     return iq.simulate(workload.with_columns(too_long.alias("prompt_tokens")), engine, **options)
 
 
-def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, tbt_slo: Any) -> list[dict[str, Any]]:
+def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, itl_slo: Any) -> list[dict[str, Any]]:
     """The summary but for token gaps, row by row in plain Python; the objectives are one for each request."""
     rows = [row for row in result.requests.iter_rows(named=True) if row["measured"]]
     finishes = [row["finish_s"] for row in rows if row["finish_s"] is not None]
@@ -61,9 +61,9 @@ def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, tbt_slo: Any) ->
             for row in finished
             if (ttft_slo[row["id"]] is None or row["ttft_s"] <= ttft_slo[row["id"]])
             and (
-                tbt_slo[row["id"]] is None
-                or row["max_tbt_s"] is None
-                or row["max_tbt_s"] <= tbt_slo[row["id"]]
+                itl_slo[row["id"]] is None
+                or row["max_itl_s"] is None
+                or row["max_itl_s"] <= itl_slo[row["id"]]
             )
         ]
         outputs = sum(row["output_tokens"] for row in finished)
@@ -79,7 +79,7 @@ def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, tbt_slo: Any) ->
             "request_goodput": len(good) / duration_s,
         }
         for name in QUANTITIES:
-            if name == "tbt":
+            if name == "itl":
                 continue
             values = [row[f"{name}_s"] for row in members if row[f"{name}_s"] is not None]
             told[f"{name}_mean"] = math.fsum(values) / len(values) if values else None
@@ -97,7 +97,7 @@ def test_the_summary_is_what_a_plain_recomputation_gives(case: int, by: Any, opt
     result = busy(case, **options)
     frame = result._tables.workload
     keys = [] if by is None else [by] if isinstance(by, str) else by
-    expected = recomputed(result, keys, frame["ttft_slo_s"].to_list(), frame["tbt_slo_s"].to_list())
+    expected = recomputed(result, keys, frame["ttft_slo_s"].to_list(), frame["itl_slo_s"].to_list())
     summary = result.summary(by=by)
     assert summary.height == len(expected)
     if keys:
@@ -150,14 +150,14 @@ def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, w
     summary = {row["class"]: row for row in result.summary(by="class").iter_rows(named=True)}
     summary["all"] = result.summary().row(0, named=True)
     for name, values in by_class.items():
-        bins = result.tbt if name == "all" else result.tbt.filter(pl.col("class") == name)
+        bins = result.itl if name == "all" else result.itl.filter(pl.col("class") == name)
         assert bins["count"].sum() == len(values)
         row = summary[name]
-        assert row["tbt_mean"] == pytest.approx(np.mean(values), rel=1e-9)
-        assert row["tbt_max"] == pytest.approx(values[-1], rel=1e-9)
+        assert row["itl_mean"] == pytest.approx(np.mean(values), rel=1e-9)
+        assert row["itl_max"] == pytest.approx(values[-1], rel=1e-9)
         for percent in (50, 90, 95, 99):
             exact = values[-(-percent * len(values) // 100) - 1]
-            told = row[f"tbt_p{percent}"]
+            told = row[f"itl_p{percent}"]
             assert told in bins["upper_s"]
             assert exact * (1 - 1e-9) <= told <= exact * (1 + 1 / 128 + 1e-9)
 
@@ -165,7 +165,7 @@ def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, w
 def test_token_gaps_are_known_by_class_only() -> None:
     summary = busy(1).summary(by=["class", "replica"])
     for statistic in STATISTICS:
-        assert summary[f"tbt_{statistic}"].null_count() == summary.height
+        assert summary[f"itl_{statistic}"].null_count() == summary.height
 
 
 def test_objectives_given_take_the_place_of_the_workloads() -> None:
@@ -176,15 +176,15 @@ def test_objectives_given_take_the_place_of_the_workloads() -> None:
     def goodput(**slo: float | None) -> float:
         return float(result.summary(slo=slo)["request_goodput"].item())
 
-    def expected(ttft: list[Any], tbt: list[Any]) -> float:
-        return float(recomputed(result, [], ttft, tbt)[0]["request_goodput"])
+    def expected(ttft: list[Any], itl: list[Any]) -> float:
+        return float(recomputed(result, [], ttft, itl)[0]["request_goodput"])
 
-    ttft, tbt = columns["ttft_slo_s"].to_list(), columns["tbt_slo_s"].to_list()
-    assert goodput() == expected(ttft, tbt)
-    assert goodput(ttft_s=2.0) == expected([2.0] * rows, tbt)
-    assert goodput(tbt_s=0.1) == expected(ttft, [0.1] * rows)
-    assert goodput(ttft_s=2.0, tbt_s=None) == expected([2.0] * rows, [None] * rows)
-    assert goodput(ttft_s=None, tbt_s=None) == result.summary()["request_throughput"].item()
+    ttft, itl = columns["ttft_slo_s"].to_list(), columns["itl_slo_s"].to_list()
+    assert goodput() == expected(ttft, itl)
+    assert goodput(ttft_s=2.0) == expected([2.0] * rows, itl)
+    assert goodput(itl_s=0.1) == expected(ttft, [0.1] * rows)
+    assert goodput(ttft_s=2.0, itl_s=None) == expected([2.0] * rows, [None] * rows)
+    assert goodput(ttft_s=None, itl_s=None) == result.summary()["request_throughput"].item()
 
 
 SLOTS = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=160))
@@ -193,18 +193,18 @@ TWO: dict[str, Any] = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "outpu
 
 def test_an_objective_that_is_just_met_is_met() -> None:
     result = iq.simulate(TWO, SLOTS)  # ttft 1.0 and 1.5, gaps of 1.0
-    assert result.summary(slo={"ttft_s": 1.5, "tbt_s": 1.0})["request_goodput"].item() == 2 / 3
-    assert result.summary(slo={"ttft_s": 1.0, "tbt_s": 1.0})["request_goodput"].item() == 1 / 3
-    assert result.summary(slo={"tbt_s": 0.999})["request_goodput"].item() == 1 / 3  # one token has no gap
+    assert result.summary(slo={"ttft_s": 1.5, "itl_s": 1.0})["request_goodput"].item() == 2 / 3
+    assert result.summary(slo={"ttft_s": 1.0, "itl_s": 1.0})["request_goodput"].item() == 1 / 3
+    assert result.summary(slo={"itl_s": 0.999})["request_goodput"].item() == 1 / 3  # one token has no gap
 
 
 @refused(
     ({"ttft": 1.0}, "ttft"),
     ({"ttft_s": -1.0}, "ttft_s"),
     ({"ttft_s": math.nan}, "ttft_s"),
-    ({"tbt_s": math.inf}, "tbt_s"),
-    ({"tbt_s": "1"}, "tbt_s"),
-    ({"tbt_s": True}, "tbt_s"),
+    ({"itl_s": math.inf}, "itl_s"),
+    ({"itl_s": "1"}, "itl_s"),
+    ({"itl_s": True}, "itl_s"),
     (1.0, "slo"),
     ([1.0, 2.0], "slo"),
 )
@@ -235,7 +235,7 @@ def test_a_run_in_which_nothing_is_measured_has_no_groups() -> None:
 def test_columns_are_numpys_own_memory() -> None:
     result = iq.simulate(TWO, SLOTS)
     columns = result._tables.requests
-    adopted = [name for name in columns if name not in ("class", "status", "measured", "tpot_s", "max_tbt_s")]
+    adopted = [name for name in columns if name not in ("class", "status", "measured", "tpot_s", "max_itl_s")]
     assert len(adopted) == 14
     for name in adopted:
         ours = result.requests[name].to_numpy(allow_copy=False)
@@ -268,7 +268,7 @@ def test_no_number_of_a_run_makes_the_frame_of_its_requests(
         pl.Series("class", ["code", "chat"] * 30), pl.lit(0.5).alias("ttft_slo_s")
     )
     for by in (None, "class", ["class", "status"]):
-        assert iq.simulate(traced, engine).summary(by=by, slo={"tbt_s": 1.0}).height > 0
+        assert iq.simulate(traced, engine).summary(by=by, slo={"itl_s": 1.0}).height > 0
     systems = {"one": engine, "other": replace(engine, timing=iq.Constant(0.2))}
     assert iq.compare(drawn, systems, seeds=[1, 2]).frame.height > 0
     assert iq.compare(traced, systems, by="class").frame.height > 0
@@ -298,13 +298,13 @@ def test_no_number_of_a_run_makes_the_frame_of_its_requests(
 def test_frames_are_made_once() -> None:
     result = iq.simulate(TWO, SLOTS)
     assert result.requests is result.requests
-    assert result.tbt is result.tbt
+    assert result.itl is result.itl
 
 
 def test_frames_have_these_columns_and_types() -> None:
     result = iq.simulate(TWO, SLOTS, batches=True)
     seconds = ["arrival_s", "admitted_s", "first_token_s", "finish_s", "left_s"]
-    latencies = ["queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s"]
+    latencies = ["queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s"]
     assert dict(result.requests.schema) == {
         "id": pl.UInt32,
         "class": pl.Enum(["default"]),
@@ -321,7 +321,7 @@ def test_frames_have_these_columns_and_types() -> None:
         *["id", "class", "replica", "status", "measured", *seconds, *latencies],
         *["prompt_tokens", "output_tokens", "preemptions", "cached_tokens"],
     ]
-    assert result.tbt.columns == ["class", "lower_s", "upper_s", "count"]
+    assert result.itl.columns == ["class", "lower_s", "upper_s", "count"]
     assert result.timeline.columns == [
         *["time_s", "replica", "waiting", "running", "kv_used_tokens"],
         *["tokens_in_system", "prefill_tokens_per_s", "output_tokens_per_s", "cached_tokens_per_s"],
@@ -332,7 +332,7 @@ def test_frames_have_these_columns_and_types() -> None:
     ]
     assert result.batches.columns == ["iteration", "request", "tokens", "emits"]
     unsigned = {"id", "class", "replica", "iteration", "request"}
-    for name in ("requests", "tbt", "timeline", "iterations", "batches", "block_operations"):
+    for name in ("requests", "itl", "timeline", "iterations", "batches", "block_operations"):
         for column, kind in getattr(result, name).schema.items():
             assert column in unsigned or not kind.is_unsigned_integer(), (name, column)
     assert np.repeat(result.iterations["start_s"], result.iterations["count"]).size > 0
@@ -383,11 +383,11 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
     result = busy(5, batches=True)
     place = result.write(tmp_path / "new" / "place")
     assert {file.name for file in place.iterdir()} == {
-        *["requests.parquet", "tbt.parquet", "timeline.parquet", "iterations.parquet", "batches.parquet"],
+        *["requests.parquet", "itl.parquet", "timeline.parquet", "iterations.parquet", "batches.parquet"],
         *["workload.parquet", "block_operations.parquet"],
         *["scenario.json", "findings.json", "totals.json", "manifest.json"],
     }
-    for name in ("requests", "tbt", "timeline", "iterations", "batches"):
+    for name in ("requests", "itl", "timeline", "iterations", "batches"):
         frame = pl.read_parquet(place / f"{name}.parquet")
         assert_frame_equal(frame, getattr(result, name), check_exact=True)
     assert json.loads((place / "scenario.json").read_text()) == json.loads(result.scenario)
@@ -399,7 +399,7 @@ def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) 
     workload = arriving(9, 2, 5, iq.Geometric(5))
     iq.simulate(workload, SLOTS).write(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
-        *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],
+        *["requests.parquet", "itl.parquet", "timeline.parquet", "workload.parquet"],
         *["block_operations.parquet", "scenario.json", "findings.json", "totals.json", "manifest.json"],
     }
 

@@ -137,7 +137,7 @@ def test_experts_are_all_read_and_two_of_them_computed():
     )
 
 
-def test_quantised_weights_are_read_faster_and_computed_with_eight_bits_where_the_gpu_can():
+def test_quantized_weights_are_read_faster_and_computed_with_eight_bits_where_the_gpu_can():
     kinds = ("bf16", "fp8", "int8", "int4")
     hopper = {kind: iq.Roofline("llama-3.1-8b", "h100-80gb", weights=kind) for kind in kinds}
     ampere = {kind: iq.Roofline("llama-3.1-8b", "a100-80gb", weights=kind) for kind in kinds}

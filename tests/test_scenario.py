@@ -36,7 +36,7 @@ def many(rows: int = 150) -> iq.Workload:
 
 def same(one: iq.Result, other: iq.Result) -> bool:
     frames = (one.requests.lazy().collect(), other.requests.lazy().collect())
-    return frames[0].equals(frames[1]) and one.findings == other.findings and one.tbt.equals(other.tbt)
+    return frames[0].equals(frames[1]) and one.findings == other.findings and one.itl.equals(other.itl)
 
 
 def again(workload: Any, **options: Any) -> iq.Scenario:

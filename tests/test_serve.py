@@ -171,7 +171,7 @@ def test_the_recorded_trace_replays_the_run_in_every_instant_and_batch(name: str
         np.testing.assert_array_equal(values, replayed[column], err_msg=column)
     assert (live["status"] == 0).all()
     assert len(live["status"]) == 36
-    for table in ("iterations", "batches", "tbt", "timeline", "work"):
+    for table in ("iterations", "batches", "itl", "timeline", "work"):
         for column, values in run.tables[table].items():
             np.testing.assert_array_equal(
                 values, getattr(result._tables, table)[column], err_msg=f"{table} {column}"

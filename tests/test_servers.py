@@ -44,7 +44,7 @@ def test_vllm_does_what_its_sources_say_of_that_card(
         pause_s=0.001 if ahead else None,
     )
     assert (engine.kv.block, engine.kv.prefix_cache) == (16, "blocks")
-    assert engine.on_card["utilisation"] == share
+    assert engine.on_card["gpu_memory_utilization"] == share
     assert (engine.max_model_len, engine.api_s) == (4096, 0.0075 if ahead else 0.0165)
     # What was read of the release itself, and what was taken from another one.
     assert sum(server.lower().partition("-")[2][:4] in line for line in engine.explain().splitlines()) >= 6
@@ -57,7 +57,14 @@ def test_vllm_does_what_its_sources_say_of_that_card(
         largest_graph_tokens=graph,
         beyond_graph_s=32e-4,
     )
-    words = ("token_budget", "max_seqs", "utilisation", "block", "prefix_cache", "async_scheduling")
+    words = (
+        "token_budget",
+        "max_seqs",
+        "gpu_memory_utilization",
+        "block",
+        "prefix_cache",
+        "async_scheduling",
+    )
     for word in (*words, "max_model_len", "overhead", "api_s"):
         assert any(line.startswith(f"  {word} ") for line in engine.explain().splitlines()), word
     assert iq.Engine.from_json(engine.to_json()) == engine
@@ -68,9 +75,9 @@ def test_sglang_takes_its_own_share_for_pages_of_one_token() -> None:
     assert isinstance(engine.scheduler, iq.Sglang) and engine.scheduler.chunk_tokens == 8192
     assert (engine.kv.block, engine.kv.prefix_cache) == (1, "radix")
     # 81,559 MiB less 512 + 1.5 · 8,192 + 2 · 256 + 128 MiB.
-    assert engine.on_card["utilisation"] == round((81_559 - 13_440) / 81_559, 3)
+    assert engine.on_card["gpu_memory_utilization"] == round((81_559 - 13_440) / 81_559, 3)
     earlier = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5.1")
-    assert earlier.on_card["utilisation"] == round((81_559 - 10 * 1024) / 81_559, 3)
+    assert earlier.on_card["gpu_memory_utilization"] == round((81_559 - 10 * 1024) / 81_559, 3)
 
 
 def test_what_is_given_goes_before_the_server() -> None:
@@ -80,7 +87,7 @@ def test_what_is_given_goes_before_the_server() -> None:
         server="vllm-0.33",
         scheduler={"max_seqs": 4, "async_scheduling": False},
         max_model_len=512,
-        utilisation=0.5,
+        gpu_memory_utilization=0.5,
         prefix_cache="none",
         overhead=iq.Overhead(),
         api_s=0,
@@ -88,8 +95,11 @@ def test_what_is_given_goes_before_the_server() -> None:
     assert (engine.overhead, engine.api_s, engine.max_model_len) == (None, 0, 512)
     # The smaller of 8,192 and 4 · 512.
     assert engine.scheduler == iq.VllmV1(token_budget=2048, max_seqs=4, async_scheduling=False, pause_s=0.0)
-    assert engine.kv.prefix_cache is None and engine.on_card["utilisation"] == 0.5
-    assert "max_seqs 4: as given" in engine.explain() and "utilisation 0.5: as given" in engine.explain()
+    assert engine.kv.prefix_cache is None and engine.on_card["gpu_memory_utilization"] == 0.5
+    assert (
+        "max_seqs 4: as given" in engine.explain()
+        and "gpu_memory_utilization 0.5: as given" in engine.explain()
+    )
     assert "token_budget 2,048: vLLM's defaults" in engine.explain()
     whole = iq.VllmV1(policy="priority")
     assert iq.Engine.on("qwen3-8b", "h200", server="vllm-0.33", scheduler=whole).scheduler == whole

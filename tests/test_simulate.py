@@ -42,7 +42,7 @@ def test_one_request_by_hand() -> None:
         "queue_s": 0.0,
         "ttft_s": 1.0,
         "tpot_s": 1.0,
-        "max_tbt_s": 1.0,
+        "max_itl_s": 1.0,
         "e2e_s": 3.0,
         "prompt_tokens": 10,
         "output_tokens": 3,
@@ -54,8 +54,8 @@ def test_one_request_by_hand() -> None:
 
 def test_a_request_of_one_token_has_no_gaps() -> None:
     result = iq.simulate({**ONE, "output_tokens": [1]}, engine())
-    assert rows(result, "finish_s", "tpot_s", "max_tbt_s") == [(1.0, None, None)]
-    assert result.tbt.height == 0
+    assert rows(result, "finish_s", "tpot_s", "max_itl_s") == [(1.0, None, None)]
+    assert result.itl.height == 0
 
 
 def test_a_request_that_can_never_fit_is_rejected_and_found() -> None:
@@ -105,14 +105,14 @@ def test_a_key_function_is_asked_once_for_each_request_in_order() -> None:
     told = {
         "class": ["chat", "code", "chat", "code"],
         "priority": [3, -1, 0, 2],
-        "tbt_slo_s": [0.1, None, 0.5, None],
+        "itl_slo_s": [0.1, None, 0.5, None],
         "ttft_slo_s": [None, 1.0, None, 2.0],
         "session_id": ["a", "a", "b", None],
     }
     result = iq.simulate({**FOUR, **told}, engine(order=iq.ByKey(key)))
     assert result.requests["status"].to_list() == ["finished"] * 4
     assert [request.id for request in asked] == [0, 1, 2, 3]
-    names = ("arrival_s", "prompt_tokens", "class_name", "priority", "tbt_slo_s", "ttft_slo_s", "session_id")
+    names = ("arrival_s", "prompt_tokens", "class_name", "priority", "itl_slo_s", "ttft_slo_s", "session_id")
     assert [tuple(getattr(request, name) for name in names) for request in asked] == [
         (0.0, 10, "chat", 3, 0.1, None, "a"),
         (0.1, 20, "code", -1, None, 1.0, "a"),
@@ -127,7 +127,7 @@ def test_a_key_function_is_asked_once_for_each_request_in_order() -> None:
 def test_a_key_function_sees_none_where_the_workload_says_nothing() -> None:
     asked: list[Any] = []
     iq.simulate(ONE, engine(order=iq.ByKey(lambda request: asked.append(request) or 0)))
-    absent = ("class_name", "priority", "tbt_slo_s", "ttft_slo_s", "session_id")
+    absent = ("class_name", "priority", "itl_slo_s", "ttft_slo_s", "session_id")
     assert [getattr(asked[0], name) for name in absent] == [None] * 5
 
 
@@ -211,7 +211,7 @@ def test_warm_up_and_cool_down_are_served_but_not_measured(warmup: Any, cooldown
     requests = result.requests
     assert requests.filter("measured")["id"].to_list() == list(measured)
     assert set(requests["status"]) == {"finished"}
-    assert result.tbt["count"].sum() == len(measured)  # one gap for each request
+    assert result.itl["count"].sum() == len(measured)  # one gap for each request
     assert result.summary()["completed"].item() == len(measured)
 
 
@@ -244,7 +244,7 @@ def test_classes_keep_their_names() -> None:
     }
     result = iq.simulate(two, engine())
     assert result.requests["class"].to_list() == ["code", "chat"]
-    assert dict(result.tbt.group_by("class").agg(pl.col("count").sum()).rows()) == {"code": 1, "chat": 2}
+    assert dict(result.itl.group_by("class").agg(pl.col("count").sum()).rows()) == {"code": 1, "chat": 2}
 
 
 def test_batches_bring_the_iterations_that_they_refer_to() -> None:

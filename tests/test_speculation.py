@@ -80,11 +80,11 @@ def test_all_drafts_or_none_make_an_iteration_for_each_row(ahead: bool, tokens: 
             assert row["accepted_tokens"] == output - iterations
             assert row["drafted_tokens"] == tokens * (iterations - 1)
             # A gap for each token but the first, of nothing for those that come with the one before.
-            gaps = result.tbt.group_by(pl.col("upper_s") > 0).agg(pl.col("count").sum())
+            gaps = result.itl.group_by(pl.col("upper_s") > 0).agg(pl.col("count").sum())
             assert dict(gaps.rows()) == {True: iterations - 1, False: output - iterations} or rate == 0
             mean = (iterations - 1) * each / (output - 1)
             assert row["tpot_s"] == pytest.approx(mean, abs=1e-12)
-            assert row["max_tbt_s"] == pytest.approx(each, abs=1e-12)
+            assert row["max_itl_s"] == pytest.approx(each, abs=1e-12)
 
 
 @grouped(ahead=[False, True])
@@ -131,7 +131,7 @@ def test_parts_and_lists_are_as_the_whole(tmp_path: Path) -> None:
         whole = iq.simulate(iq.Workload(told), system)
         stored = iq.simulate(iq.Workload(told), system, out=tmp_path / type(system).__name__)
         assert stored.requests.collect().equals(whole.requests)
-        assert stored.tbt.equals(whole.tbt)
+        assert stored.itl.equals(whole.itl)
         again = iq.simulate(iq.Workload(told), system, stepping=True)
         assert again.requests.equals(whole.requests)
 

@@ -91,7 +91,7 @@ def test_what_is_written(small: None, tmp_path: Path) -> None:
     assert [part["rows"] for part in told(tmp_path)["parts"]] == [1000, 1000, 500]
     assert told(tmp_path)["complete"] and told(tmp_path)["written"] == told(tmp_path)["rows"] == 2500
     assert {file.name for file in tmp_path.iterdir()} == {
-        "manifest.json", "scenario.json", "findings.json", "totals.json", "requests", "tbt.parquet",
+        "manifest.json", "scenario.json", "findings.json", "totals.json", "requests", "itl.parquet",
         "timeline.parquet", "block_operations.parquet",
     }  # fmt: skip
     assert parts_are_those_of(tmp_path, iq.simulate(synthetic(2500), ENGINE).requests) == 2500

@@ -34,7 +34,7 @@ def same(stored: iq.Result, whole: iq.Result) -> None:
     assert isinstance(lazy, pl.LazyFrame)
     assert lazy.collect_schema() == whole.requests.schema
     assert lazy.collect().equals(whole.requests)
-    for name in ("tbt", "timeline"):
+    for name in ("itl", "timeline"):
         assert getattr(stored, name).equals(getattr(whole, name))
         assert getattr(stored, name).schema == getattr(whole, name).schema
     assert (stored.totals, stored.findings, stored.scenario) == (whole.totals, whole.findings, whole.scenario)
@@ -42,7 +42,7 @@ def same(stored: iq.Result, whole: iq.Result) -> None:
     assert stored.stretched_share == whole.stretched_share
     for by in (None, "class", "status", ["class", "replica"]):
         assert stored.summary(by).equals(whole.summary(by))
-    slo = {"ttft_s": 0.05, "tbt_s": None}
+    slo = {"ttft_s": 0.05, "itl_s": None}
     assert stored.summary(slo=slo).equals(whole.summary(slo=slo))
     first, *_, last = repr(whole).split("; ")
     assert repr(stored) == f"Stored{first}; {last}"
@@ -79,7 +79,7 @@ COLUMNS = {
         pl.Series(chance.uniform(size=rows) < 0.2), None
     ),
     "ttft_slo_s": lambda chance, rows: chance.choice([0.1, 1.0], rows),
-    "tbt_slo_s": lambda chance, rows: chance.choice([0.02, 0.5], rows),
+    "itl_slo_s": lambda chance, rows: chance.choice([0.02, 0.5], rows),
 }
 
 SYSTEMS: dict[str, Any] = {
@@ -369,7 +369,7 @@ class Seen(iq.Scheduler):
 
     def plan(self, view: iq.View) -> iq.Batch:
         for rows in (view.running, view.waiting):
-            columns = (rows.id, rows.class_code, rows.ttft_slo_s, rows.tbt_slo_s)
+            columns = (rows.id, rows.class_code, rows.ttft_slo_s, rows.itl_slo_s)
             self.seen.update(zip(*(column.tolist() for column in columns), strict=True))
         running, waiting = view.running, view.waiting
         decode = running.id[running.decodes].tolist()
@@ -383,10 +383,10 @@ class Seen(iq.Scheduler):
 def test_a_scheduler_of_ones_own_sees_each_request_with_its_own_objectives(
     router: Any, small: None, tmp_path: Path
 ) -> None:
-    work = iq.Workload(fixed(40, 8, **{name: COLUMNS[name] for name in ("class", "ttft_slo_s", "tbt_slo_s")}))
+    work = iq.Workload(fixed(40, 8, **{name: COLUMNS[name] for name in ("class", "ttft_slo_s", "itl_slo_s")}))
     frame = work.frame
     codes = frame["class"].to_physical().to_list()
-    known = set(zip(range(40), codes, frame["ttft_slo_s"], frame["tbt_slo_s"], strict=True))
+    known = set(zip(range(40), codes, frame["ttft_slo_s"], frame["itl_slo_s"], strict=True))
 
     def system(seen: set[tuple[Any, ...]]) -> Any:
         alone = engine(Seen(seen), kv=iq.KvCache.unlimited())

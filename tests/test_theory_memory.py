@@ -231,7 +231,7 @@ def test_nothing_is_claimed_where_a_hypothesis_fails() -> None:
 
 def test_an_explanation_has_every_number() -> None:
     asked = [chat(2.0, 600, 50, "short"), chat(3.0, 400, 10, "long")]
-    limit = kv_capacity(asked, kv_tokens=13_579, slot_s=0.0213, utilisation=0.87)
+    limit = kv_capacity(asked, kv_tokens=13_579, slot_s=0.0213, utilization=0.87)
     told = limit.explain()
     for part in (
         "13,579",
@@ -267,9 +267,9 @@ def test_an_explanation_has_every_number() -> None:
         ({"chunk": 0}, "chunk"),
         ({"rate": 0}, "rate"),
         ({"rate": math.inf}, "rate"),
-        ({"utilisation": 0}, "utilisation"),
-        ({"utilisation": 1.01}, "utilisation"),
-        ({"utilisation": True}, "utilisation"),
+        ({"utilization": 0}, "utilization"),
+        ({"utilization": 1.01}, "utilization"),
+        ({"utilization": True}, "utilization"),
         ({"first_token": "last"}, "first_token"),
         ({"workload": []}, "workload"),
     ],
@@ -295,9 +295,9 @@ def test_a_fleet_needs_a_rate() -> None:
 
 
 @given(st.floats(1e-3, 1e4), st.floats(0.01, 1.0))
-def test_the_fleet_is_the_least_that_stays_within_its_utilisation(rate: float, utilisation: float) -> None:
-    fleet = replicas_needed(chat(rate), kv_tokens=5000, slot_s=0.1, utilisation=utilisation)
-    assert fleet.load <= utilisation * (1 + 1e-8)
+def test_the_fleet_is_the_least_that_stays_within_its_utilization(rate: float, utilization: float) -> None:
+    fleet = replicas_needed(chat(rate), kv_tokens=5000, slot_s=0.1, utilization=utilization)
+    assert fleet.load <= utilization * (1 + 1e-8)
     assert fleet.target_per_s >= rate * (1 - 1e-8)
     if fleet.replicas > 1:
         assert (fleet.replicas - 1) * fleet.replica.target_per_s < rate
@@ -308,13 +308,13 @@ def test_rounding_asks_for_no_further_replica() -> None:
     mu = kv_capacity(chat(), kv_tokens=5000, slot_s=0.1).mu
     for whole in range(1, 200):
         assert (
-            replicas_needed(chat(whole * mu * 0.7), kv_tokens=5000, slot_s=0.1, utilisation=0.7).replicas
+            replicas_needed(chat(whole * mu * 0.7), kv_tokens=5000, slot_s=0.1, utilization=0.7).replicas
             == whole
         )
 
 
 def test_the_explanation_of_a_fleet_has_every_number() -> None:
-    fleet = replicas_needed(chat(40.0), kv_tokens=5000, slot_s=0.1, utilisation=0.8)
+    fleet = replicas_needed(chat(40.0), kv_tokens=5000, slot_s=0.1, utilization=0.8)
     told = fleet.explain()
     assert f"= {fleet.replicas}\n" in told
     for value in (fleet.load, fleet.target_per_s, fleet.capacity_per_s, fleet.stable_below_per_s):

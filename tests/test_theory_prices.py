@@ -24,7 +24,11 @@ CHAT = RequestClass(
     prompt=iq.Lognormal(mean=900, median=500, cap=2800),
     output=iq.Lognormal(mean=220, median=150, cap=700),
 )
-ONE_AT_A_TIME = {"scheduler": iq.VllmV1(async_scheduling=False), "prefix_cache": "none", "utilisation": 0.9}
+ONE_AT_A_TIME = {
+    "scheduler": iq.VllmV1(async_scheduling=False),
+    "prefix_cache": "none",
+    "gpu_memory_utilization": 0.9,
+}
 MODELS = [("llama-3.1-8b", "a100-80gb"), ("llama-3.1-70b", "h200"), ("llama-3.2-3b", "l4")]
 
 

@@ -187,7 +187,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: memory(kv_tokens=HUGE), "kv_tokens"),
     (lambda: memory(chunk=HUGE), "chunk"),
     (lambda: memory(rate=HUGE), "rate"),
-    (lambda: fleet(utilisation=1e-320), "utilisation"),
+    (lambda: fleet(utilization=1e-320), "utilization"),
     (lambda: plan(tpot_s=1e308), "tpot_s"),
     (lambda: plan(tpot_s=1e-320), "tpot_s"),
     (lambda: plan(decode_fairness_penalty=1e308), "decode_fairness_penalty"),
@@ -267,7 +267,7 @@ def test_the_ends_of_what_is_allowed_are_finite(rate: float):
             for tokens in (241, 2**62)
             for slot_s in (1e-12, 1e9)
         ),
-        replicas_needed(one, kv_tokens=241, slot_s=1e9, utilisation=1e-9),
+        replicas_needed(one, kv_tokens=241, slot_s=1e9, utilization=1e-9),
         *(
             allocation(one, **{**SLOTS, "abandonment": 0.1, **more})
             for more in (

@@ -358,7 +358,7 @@ def test_other_bad_input_is_named():
     refused(log | {"decodes": [1, 2]}, "frame: columns differ in length")
 
 
-def test_milliseconds_are_recognised_and_may_be_meant():
+def test_milliseconds_are_recognized_and_may_be_meant():
     log = short(drawn(100))
     thousand = log | {"duration_s": 1000 * log["duration_s"]}
     refused(thousand, "duration_s", "milliseconds", "check_units=False")

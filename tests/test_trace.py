@@ -254,7 +254,7 @@ def test_an_inferq_table_keeps_every_column_through_csv_and_parquet(tmp_path: Pa
             "max_output_tokens": [9, None],
             "patience_s": [None, 1.5],
             "ttft_slo_s": [0.5, None],
-            "tbt_slo_s": [None, 0.05],
+            "itl_slo_s": [None, 0.05],
         }
     ).frame
     frame.write_csv(tmp_path / "a")
@@ -375,9 +375,9 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
         (b"PAR1" + bytes(1000), {}, "cannot be read as Parquet"),
         (b"PAR1", {}, "cannot be read as Parquet"),
         (INFERQ.encode() + b"0,1,1\n" * 30_000 + b"\xff,1,1\n", {}, "UTF-8"),
-        ("just a line of words", {}, "format not recognised"),
-        ("a,b\n1,2\n", {}, "format not recognised: csv with the columns a, b"),
-        ('{"a": 1}\n{"a": 2}\n', {}, "format not recognised: JSON with the fields a"),
+        ("just a line of words", {}, "format not recognized"),
+        ("a,b\n1,2\n", {}, "format not recognized: csv with the columns a, b"),
+        ('{"a": 1}\n{"a": 2}\n', {}, "format not recognized: JSON with the fields a"),
         ("[]", {}, "is an empty list"),
         ("[1, 2]", {}, "entry 0: is a number, must be an object"),
         ("[" * 100_000, {}, "wrong JSON"),

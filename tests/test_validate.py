@@ -214,7 +214,7 @@ def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
     free = card.memory_bytes - 1.2 * 2**30
     weights = ModelShape.of("qwen3-32b").weight_bytes()
     assert engine.kv.tokens == int((0.9 * free - weights / 2) // 131_072)
-    named = iq.Engine.on("qwen3-32b", "h100-80gb", tensor_parallel=2, server="sglang-0.5", utilisation=0.9)
+    named = iq.Engine.on("qwen3-32b", "h100-80gb", tensor_parallel=2, server="sglang-0.5", utilization=0.9)
     assert named.kv.tokens == pytest.approx(engine.kv.tokens, rel=1e-3)  # less what one row activates
 
 

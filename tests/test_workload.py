@@ -114,7 +114,7 @@ def test_a_pandas_frame_is_taken_and_its_nan_is_null() -> None:
     ({"patience_s": [1.0, -2.0, None]}, "row 1: patience_s is -2.0"),
     ({"patience_s": [1.0, None, math.nan]}, "row 2: patience_s is nan"),
     ({"ttft_slo_s": [math.inf, 1.0, 1.0]}, "row 0: ttft_slo_s is inf"),
-    ({"tbt_slo_s": [0.1, -0.1, 0.1]}, "row 1: tbt_slo_s is -0.1"),
+    ({"itl_slo_s": [0.1, -0.1, 0.1]}, "row 1: itl_slo_s is -0.1"),
     ({"think_s": [None, -1.0, 2.0]}, "row 1: think_s is -1.0"),
     ({"think_s": [None, 1.0, math.nan]}, "row 2: think_s is nan"),
     ({"turn": [0, -1, 0]}, "row 1: turn is -1"),

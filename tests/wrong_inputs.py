@@ -68,7 +68,7 @@ COLUMNS: dict[str, list[Any]] = {
     "prefix_hashes": [[1], [1, 2, 3], [2**63 - 1] * 57],
     "prefix_block_tokens": [16, 16, 16],
     "max_output_tokens": [4, None, 30],
-    "tbt_slo_s": [0.1, None, 0.2],
+    "itl_slo_s": [0.1, None, 0.2],
 }
 VALUES: tuple[Any, ...] = (
     *(None, -1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 0.5, 1e300, -1e-300, float("nan"), float("inf")),

@@ -36,7 +36,7 @@ import polars as pl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import inferq as iq
-from inferq.reports.style import BLUE, ORANGE, coloured, styled, svg
+from inferq.reports.style import BLUE, ORANGE, colored, styled, svg
 
 ROOT = Path(__file__).parents[2]
 SEED = 1
@@ -405,7 +405,7 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         for kind in ("simulated", "measured")
     )
     shape = alt.Shape("statistic:N", title=None, legend=alt.Legend(orient="bottom"))
-    colour = coloured("kind", {"simulated": BLUE, "measured": ORANGE})
+    color = colored("kind", {"simulated": BLUE, "measured": ORANGE})
     y = alt.Y("point:N", title=None, sort=None, axis=alt.Axis(labelLimit=240))
     panels = []
     for latency, title in titles.items():
@@ -416,7 +416,7 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         dots = [
             alt.Chart(one.filter(kind=kind))
             .mark_point(filled=kind == "simulated", size=size, opacity=1, strokeWidth=1.5)
-            .encode(x=x, y=y, color=colour, shape=shape)
+            .encode(x=x, y=y, color=color, shape=shape)
             for kind, size in (("simulated", 110), ("measured", 30))
         ]
         panels.append(alt.layer(*dots).properties(width=420, height=18 * one["point"].n_unique()))

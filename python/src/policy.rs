@@ -221,7 +221,7 @@ impl PythonScheduler {
     fn row(&self, place: Place, table: &Requests) -> Row {
         let history = table.history(place);
         let arrival = history.arrival;
-        let (ttft_slo_s, tbt_slo_s) = self.policy.objectives.reader()(arrival.id);
+        let (ttft_slo_s, itl_slo_s) = self.policy.objectives.reader()(arrival.id);
         Row {
             id: arrival.id,
             prompt_tokens: arrival.prompt_tokens,
@@ -230,7 +230,7 @@ impl PythonScheduler {
             since_s: arrival.at.seconds(),
             priority: arrival.priority,
             ttft_slo_s,
-            tbt_slo_s,
+            itl_slo_s,
             progress: progress(place, table),
         }
     }

@@ -417,7 +417,7 @@ pub(crate) fn simulate<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     read_columns! { columns:
         arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, cancel_s,
-        ttft_slo_s, tbt_slo_s,
+        ttft_slo_s, itl_slo_s,
         queue_key, session, pool, accepted_start, accepted_drafts, content_after, content_start, content_id,
         content_tokens, content_continued, parents, children_start,
         children, delay_s
@@ -432,7 +432,7 @@ pub(crate) fn simulate<'py>(
         max_output_tokens,
         patience_s,
         cancel_s,
-        tbt_slo_s,
+        itl_slo_s,
         queue_key,
         session,
         pool,
@@ -449,7 +449,7 @@ pub(crate) fn simulate<'py>(
         ..Workload::default()
     };
     let mut border = Border::new(py, &classes, progress)?;
-    border.objectives.append(workload.len(), ttft_slo_s, workload.tbt_slo_s);
+    border.objectives.append(workload.len(), ttft_slo_s, workload.itl_slo_s);
     let threads = user_defined.threads(threads);
     let outcome = py.detach(|| {
         let scenario: Scenario = parse(scenario)?;

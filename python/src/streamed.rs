@@ -87,7 +87,7 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
         max_output_tokens: tokens("max_output_tokens")?,
         patience_s: seconds("patience_s")?,
         cancel_s: seconds("cancel_s")?,
-        tbt_slo_s: seconds("tbt_slo_s")?,
+        itl_slo_s: seconds("itl_slo_s")?,
         queue_key: seconds("queue_key")?,
         session: codes("session")?,
         accepted_start: optional("accepted_start", &column(part, "accepted_start")?)?.to_vec(),
@@ -98,7 +98,7 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
         content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
         content_tokens: codes("content_tokens")?,
     };
-    objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
+    objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.itl_slo_s);
     Ok(columns)
 }
 

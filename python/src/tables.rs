@@ -13,8 +13,8 @@ use pyo3::types::{PyDict, PyList};
 /// Everything but what became of the requests.
 pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("tbt", tbt_columns(py, &results.tbt)?)?;
-    dict.set_item("tbt_totals", tbt_totals(py, &results.tbt)?)?;
+    dict.set_item("itl", itl_columns(py, &results.itl)?)?;
+    dict.set_item("itl_totals", itl_totals(py, &results.itl)?)?;
     dict.set_item("timeline", timeline_columns(py, &results.timeline)?)?;
     let keeps = options.iterations || options.batches;
     dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
@@ -68,8 +68,8 @@ fn collect<T: numpy::Element, R>(
     put(dict, name, rows.iter().map(cell).collect())
 }
 
-fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, PyDict>> {
-    let bins: Vec<(u32, Span, Span, u64)> = tbt
+fn itl_columns<'py>(py: Python<'py>, itl: &[Histogram]) -> PyResult<Bound<'py, PyDict>> {
+    let bins: Vec<(u32, Span, Span, u64)> = itl
         .iter()
         .enumerate()
         .flat_map(|(class, histogram)| histogram.bins().map(move |(low, high, n)| (class as u32, low, high, n)))
@@ -103,9 +103,9 @@ fn fleet_events<'py>(py: Python<'py>, events: &[FleetEvent]) -> PyResult<Bound<'
     Ok(dict)
 }
 
-fn tbt_totals<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, PyList>> {
+fn itl_totals<'py>(py: Python<'py>, itl: &[Histogram]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
-    for histogram in tbt {
+    for histogram in itl {
         let dict = PyDict::new(py);
         dict.set_item("count", histogram.count())?;
         dict.set_item("sum_as", histogram.sum())?;

@@ -47,7 +47,7 @@ pub(crate) struct Row {
     pub(crate) since_s: f64,
     pub(crate) priority: i64,
     pub(crate) ttft_slo_s: f64,
-    pub(crate) tbt_slo_s: f64,
+    pub(crate) itl_slo_s: f64,
     pub(crate) progress: Progress,
 }
 
@@ -86,16 +86,16 @@ struct ObjectiveColumns {
     first: usize,
     rows: usize,
     ttft_s: Vec<f64>,
-    tbt_s: Vec<f64>,
+    itl_s: Vec<f64>,
 }
 
 impl Objectives {
     /// Those of the next requests; both columns are empty, or of all.
-    pub(crate) fn append(&self, rows: usize, ttft_s: &[f64], tbt_s: &[f64]) {
+    pub(crate) fn append(&self, rows: usize, ttft_s: &[f64], itl_s: &[f64]) {
         let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
         held.rows += rows;
         held.ttft_s.extend_from_slice(ttft_s);
-        held.tbt_s.extend_from_slice(tbt_s);
+        held.itl_s.extend_from_slice(itl_s);
     }
 
     /// All requests before `end` have left: they are forgotten once they are half of those that are held.
@@ -105,9 +105,9 @@ impl Objectives {
         if 2 * rows >= held.rows {
             held.first += rows;
             held.rows -= rows;
-            let (of_ttft, of_tbt) = (rows.min(held.ttft_s.len()), rows.min(held.tbt_s.len()));
+            let (of_ttft, of_itl) = (rows.min(held.ttft_s.len()), rows.min(held.itl_s.len()));
             held.ttft_s.drain(..of_ttft);
-            held.tbt_s.drain(..of_tbt);
+            held.itl_s.drain(..of_itl);
         }
     }
 
@@ -117,7 +117,7 @@ impl Objectives {
         move |id| {
             let row = id as usize - held.first;
             let of = |column: &[f64]| column.get(row).copied().unwrap_or(f64::NAN);
-            (of(&held.ttft_s), of(&held.tbt_s))
+            (of(&held.ttft_s), of(&held.itl_s))
         }
     }
 }
@@ -139,7 +139,7 @@ struct LastingColumns {
     priority: Column<i64>,
     preemptions: Column<i64>,
     ttft_slo_s: Column<f64>,
-    tbt_slo_s: Column<f64>,
+    itl_slo_s: Column<f64>,
 }
 
 #[derive(Clone, Default)]
@@ -289,8 +289,8 @@ impl PyRequests {
 
     /// Its objective for the gap between two tokens in seconds, NaN for none.
     #[getter]
-    fn tbt_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        self.table.lasting.tbt_slo_s.of(py, self.table.rows.iter().map(|row| row.tbt_slo_s))
+    fn itl_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
+        self.table.lasting.itl_slo_s.of(py, self.table.rows.iter().map(|row| row.itl_slo_s))
     }
 
     /// How often it was preempted.

@@ -122,7 +122,7 @@ struct Columns {
     arrival_s: Vec<f64>,
     prompt_tokens: Vec<i32>,
     output_tokens: Vec<i32>,
-    tbt_slo_s: Vec<f64>,
+    itl_slo_s: Vec<f64>,
 }
 
 impl Columns {
@@ -131,7 +131,7 @@ impl Columns {
             arrival_s: &self.arrival_s,
             prompt_tokens: &self.prompt_tokens,
             output_tokens: &self.output_tokens,
-            tbt_slo_s: &self.tbt_slo_s,
+            itl_slo_s: &self.itl_slo_s,
             class_count: 1,
             ..Workload::default()
         }
@@ -163,7 +163,7 @@ impl Source {
         let drawn = synthetic.draw(SEED).expect("a workload");
         let rows = if self.has_deadlines { drawn.prompt_tokens.len() } else { 0 };
         Columns {
-            tbt_slo_s: (0..rows).map(|row| if row % 20 == 0 { 0.1 } else { 0.5 }).collect(),
+            itl_slo_s: (0..rows).map(|row| if row % 20 == 0 { 0.1 } else { 0.5 }).collect(),
             arrival_s: drawn.arrival_ns.into_iter().map(seconds).collect(),
             prompt_tokens: drawn.prompt_tokens,
             output_tokens: drawn.output_tokens,

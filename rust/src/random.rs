@@ -6,7 +6,7 @@
 //!
 //! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 //! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, stream number, 0), and the four words that
-//! come out belong to four neighbouring requests: a distribution with one draw per request pays a quarter of a block for it. The
+//! come out belong to four neighboring requests: a distribution with one draw per request pays a quarter of a block for it. The
 //! stream number is 0 but where one source feeds several columns: the sessions of a workload, the stages of a workflow.
 //!
 //! Only the logarithm needs more than IEEE 754 arithmetic here; it is taken from the pure-Rust `libm`, never from the
@@ -183,7 +183,7 @@ pub(crate) fn normal_quantile(probability: f64) -> f64 {
     let q = probability - 0.5;
     if q.abs() <= 0.425 {
         let r = 0.180625 - q * q;
-        return q * polynomial(&CENTRE[0], r) / polynomial(&CENTRE[1], r);
+        return q * polynomial(&CENTER[0], r) / polynomial(&CENTER[1], r);
     }
     normal_tail(probability, q)
 }
@@ -211,7 +211,7 @@ fn polynomial(coefficients: &[f64; 8], x: f64) -> f64 {
 
 /// Numerator and denominator of AS 241 for |p − ½| ≤ 0.425: a and b in the paper.
 #[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
-const CENTRE: [[f64; 8]; 2] = [
+const CENTER: [[f64; 8]; 2] = [
     [
         3.387_132_872_796_366_608,
         1.331_416_678_917_843_774_5e2,

@@ -423,7 +423,7 @@ mod tests {
                 class: 0,
                 priority: 0,
                 max_output_tokens: 0,
-                tbt_slo: Span::NEVER,
+                itl_slo: Span::NEVER,
                 queue_key: 0,
                 session: None,
             });

@@ -37,7 +37,7 @@ pub struct Workload<'a> {
     /// Seconds from its arrival until its client takes it back; NaN: never. Empty: no client does.
     pub cancel_s: &'a [f64],
     /// The longest gap between two tokens that a request should see, in seconds; NaN: any. Empty: any for all.
-    pub tbt_slo_s: &'a [f64],
+    pub itl_slo_s: &'a [f64],
     /// What a queue that is ordered by key sorts by, lower first. Empty: all 0.
     pub queue_key: &'a [f64],
     /// Session of each request as a code; `NO_SESSION`: none. Empty: none for all.
@@ -110,7 +110,7 @@ pub struct Arrival {
     /// Most tokens that it may generate, as its client said; 0 where nothing is known of it.
     pub max_output_tokens: u32,
     /// The longest gap between two tokens that it should see; `Span::NEVER`: any.
-    pub tbt_slo: Span,
+    pub itl_slo: Span,
     /// What a queue that is ordered by key sorts by: in the order of the numbers that were given.
     pub queue_key: i64,
     /// Its session, if it belongs to one.
@@ -156,7 +156,7 @@ impl Workload<'_> {
             ("max_output_tokens", self.max_output_tokens.len(), false),
             ("patience_s", self.patience_s.len(), false),
             ("cancel_s", self.cancel_s.len(), false),
-            ("tbt_slo_s", self.tbt_slo_s.len(), false),
+            ("itl_slo_s", self.itl_slo_s.len(), false),
             ("queue_key", self.queue_key.len(), false),
             ("session", self.session.len(), false),
             ("pool", self.pool.len(), false),
@@ -195,7 +195,7 @@ impl Workload<'_> {
         let spans = [
             ("patience_s", self.patience_s),
             ("cancel_s", self.cancel_s),
-            ("tbt_slo_s", self.tbt_slo_s),
+            ("itl_slo_s", self.itl_slo_s),
             ("delay_s", self.flow.delay_s),
         ];
         for (name, column) in spans {
@@ -298,7 +298,7 @@ impl Workload<'_> {
             class: 0,
             priority: 0,
             max_output_tokens: 0,
-            tbt_slo: Span::NEVER,
+            itl_slo: Span::NEVER,
             queue_key: 0,
             session: None,
         }
@@ -315,7 +315,7 @@ impl Workload<'_> {
             | self.class.len()
             | self.priority.len()
             | self.max_output_tokens.len()
-            | self.tbt_slo_s.len()
+            | self.itl_slo_s.len()
             | self.queue_key.len()
             | self.session.len();
         optional != 0
@@ -327,7 +327,7 @@ impl Workload<'_> {
         arrival.class = self.class.get(row).copied().unwrap_or(0);
         arrival.priority = self.priority.get(row).copied().unwrap_or(0);
         arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&most| most.max(0) as u32);
-        arrival.tbt_slo = span(self.tbt_slo_s, row).unwrap_or(Span::NEVER);
+        arrival.itl_slo = span(self.itl_slo_s, row).unwrap_or(Span::NEVER);
         arrival.queue_key = self.queue_key.get(row).map_or(0, |&key| order_of(key));
         arrival.session = self.session.get(row).copied().filter(|&session| session != NO_SESSION);
     }

@@ -201,9 +201,9 @@ def test_sarathi_restarts_a_victim() -> None:
     ]  # fmt: skip
     assert used(outcome) == [4, 6, 8, 5, 2, 3, 4, 5]
     result = iq.simulate(frame(rows), iq.Engine.from_json(described))
-    columns = ["first_token_s", "finish_s", "tpot_s", "max_tbt_s", "preemptions", "discarded_tokens"]
+    columns = ["first_token_s", "finish_s", "tpot_s", "max_itl_s", "preemptions", "discarded_tokens"]
     assert result.requests.select(columns).rows() == [(1, 4, 1, 1, 0, 0), (1, 8, 7 / 3, 2, 1, 3)]
-    assert result.tbt["count"].sum() == (4 - 1) + (
+    assert result.itl["count"].sum() == (4 - 1) + (
         4 + 3 - 1
     )  # a gap fewer than tokens emitted, thrown away or not
 

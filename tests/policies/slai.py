@@ -41,10 +41,10 @@ def rule(replica: Replica, rules: Described) -> None:
     early = replica.early()
 
     def last_time(r: Request) -> tuple[bool, int, int]:  # (8); without an objective never critical
-        return (r.tbt_slo is None, 0 if r.tbt_slo is None else r.end + r.tbt_slo - early, r.id)
+        return (r.itl_slo is None, 0 if r.itl_slo is None else r.end + r.itl_slo - early, r.id)
 
     in_order = sorted(replica.ready, key=last_time)
-    critical = [r for r in in_order if r.tbt_slo is not None and replica.now >= last_time(r)[1]]
+    critical = [r for r in in_order if r.itl_slo is not None and replica.now >= last_time(r)[1]]
     placed = replica.decode(critical, rules["max_decodes"])
     for r in replica.unfinished:
         replica.place(r, r.owed)
@@ -136,7 +136,7 @@ def slai(**changed: Any) -> iq.Slai:
     ],
 )
 def test_slai_waits_until_the_last_schedulable_time(offset: float, batches: list[str]) -> None:
-    """Budget 4, the mean is always 1 s. 0: p = 1, o = 3, TBT 3 s at 0; 1: p = 12 at 0.5.
+    """Budget 4, the mean is always 1 s. 0: p = 1, o = 3, ITL 3 s at 0; 1: p = 12 at 0.5.
 
     0's first token is at 1. Until it is critical, 1 has the budget.
     1e-9 from just before 1 + 3 = 4 on, when 1 has ended
@@ -144,18 +144,18 @@ def test_slai_waits_until_the_last_schedulable_time(offset: float, batches: list
     1.5  from 2.5 on, which is at 3; then from 5.5 on
     2    from 1 + 3 - 2 = 2 on, then from 3 + 3 - 2 = 4 on
     """
-    rows = [request(0, 1, 3, tbt_slo_s=3), request(0.5, 12, 1)]
+    rows = [request(0, 1, 3, itl_slo_s=3), request(0.5, 12, 1)]
     assert drawn(simulate(rows, engine(slai(offset=offset)))) == ["0: 0+1*", "1: 1+4", *batches]
 
 
 def test_slai_offset_follows_the_blocks() -> None:
-    """24 blocks, low nearly 0, high 2 from half of them on. 0: p = 1, o = 2, TBT 3 s at 0; 1: p = 12 at 0.5.
+    """24 blocks, low nearly 0, high 2 from half of them on. 0: p = 1, o = 2, ITL 3 s at 0; 1: p = 12 at 0.5.
 
     1  1 block: low. 0 is critical from 4 on; 1 takes 12 blocks
     2  13 blocks: high. 0 is critical from 1 + 3 - 2 = 2 on
     """
     offset = iq.DynamicOffset(low=1e-9, high=2, kv_share=0.5)
-    rows = [request(0, 1, 2, tbt_slo_s=3), request(0.5, 12, 1)]
+    rows = [request(0, 1, 2, itl_slo_s=3), request(0.5, 12, 1)]
     outcome = simulate(rows, engine(slai(offset=offset), tokens=24))
     assert drawn(outcome) == ["0: 0+1*", "1: 1+4", "2: 0+1* 1+3", "3: 1+4", "4: 1+1*"]
     outcome = simulate(rows, engine(slai(offset=replace(offset, kv_share=0)), tokens=None))
@@ -168,21 +168,21 @@ def test_slai_offset_follows_the_blocks() -> None:
     ]  # no share of an endless cache
 
 
-@pytest.mark.parametrize(("tbt_slo_s", "batch"), [(13, "6: 0+1* 1+3"), (13.5, "6: 1+4")])
-def test_slai_mean_is_over_all_iterations(tbt_slo_s: float, batch: str) -> None:
+@pytest.mark.parametrize(("itl_slo_s", "batch"), [(13, "6: 0+1* 1+3"), (13.5, "6: 1+4")])
+def test_slai_mean_is_over_all_iterations(itl_slo_s: float, batch: str) -> None:
     """1 s for each token of a prompt, offset 3. 0: p = 2, o = 2 at 0, 2 s; 1: p = 16 at 1, 4 s for 4 tokens.
 
     At 6 the mean is (2 + 4) / 2 = 3: 0 is critical from 2 + 13 - 9 = 6 on, or from 6.5.
     """
     timing = {"kind": "MixedSolo", "alpha": 0, "beta": 1, "solo": 1}
-    rows = [request(0, 2, 2, tbt_slo_s=tbt_slo_s), request(1, 16, 1)]
+    rows = [request(0, 2, 2, itl_slo_s=itl_slo_s), request(1, 16, 1)]
     outcome = simulate(rows, engine(slai(offset=3), timing))
     assert drawn(outcome)[:3] == ["0: 0+2*", "2: 1+4", batch]
 
 
 def test_slai_without_an_objective_comes_last() -> None:
-    """One decode at a time; 0 has no TBT, 1 has 100 s: neither is ever critical, 1 goes first."""
-    rows = [request(0, 1, 3), request(0, 1, 3, tbt_slo_s=100)]
+    """One decode at a time; 0 has no ITL, 1 has 100 s: neither is ever critical, 1 goes first."""
+    rows = [request(0, 1, 3), request(0, 1, 3, itl_slo_s=100)]
     outcome = simulate(rows, engine(slai(max_decodes=1)))
     assert drawn(outcome) == ["0: 0+1* 1+1*", "1: 1+1*", "2: 1+1*", "3: 0+1*", "4: 0+1*"]
     assert bounds(outcome) == ["nothing", "broken", "broken", "nothing", "nothing"]

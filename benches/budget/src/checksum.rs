@@ -152,7 +152,7 @@ impl Checksum {
 pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     let Results {
         requests,
-        tbt,
+        itl,
         timeline,
         iterations,
         batches,
@@ -165,7 +165,7 @@ pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     } = results;
     let mut sum = Checksum(0xcbf2_9ce4_8422_2325);
     sum.requests(&requests.named_columns(&[], workload, None));
-    sum.all(&tbt, Checksum::histogram);
+    sum.all(&itl, Checksum::histogram);
     sum.all(&timeline, Checksum::sample);
     sum.all(&iterations, Checksum::iteration);
     sum.all(&batches, Checksum::batch_row);

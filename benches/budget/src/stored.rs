@@ -64,7 +64,7 @@ impl Drawn {
             Requests::W1 => drawn.lengths(W1, count),
             Requests::W1WithDeadlines => {
                 drawn.lengths(W1, count);
-                drawn.columns.tbt_slo_s = (0..count).map(|row| if row % 20 == 0 { 0.1 } else { 0.5 }).collect();
+                drawn.columns.itl_slo_s = (0..count).map(|row| if row % 20 == 0 { 0.1 } else { 0.5 }).collect();
             }
             Requests::W3 => drawn.lengths(W3, count),
             Requests::W4 => drawn.lengths(W4, count),

@@ -37,7 +37,7 @@ def capacity(
 
     The arrivals of the scenario are scaled; its seed is the first one.
 
-    Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
+    Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo itl_p99=0.05
     """
     plan = arguments.scenario(scenario, set_)
     objectives = slo_of(slo)

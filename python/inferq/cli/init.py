@@ -121,7 +121,7 @@ def _engine(model: str, gpu: str, server: str | None, gpus: int | None) -> list[
         f"{share:<31} # GPUs of one replica",
         f"{whose:<31} # whose defaults are taken; the newest vLLM unless told",
         '# weights = "fp8"               # bf16, fp8, int8 or int4; kv_dtype likewise',
-        "# utilisation = 0.9             # share of the card's memory",
+        "# gpu_memory_utilization = 0.9             # share of the card's memory",
         "",
         "# [engine.scheduler]            # fields that replace those of the server",
         "# token_budget = 8192           # vLLM: max_num_batched_tokens",

@@ -17,7 +17,7 @@ from inferq.scheduler import SCHEDULERS
 from inferq.systems.routers import ROUTERS
 from inferq.systems.servers import known_servers
 from inferq.timing import TIMING_MODELS
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.workload.distributions import ARRIVAL_PROCESSES, DURATION_DISTRIBUTIONS, LENGTH_DISTRIBUTIONS
 from inferq.workload.traces.read_trace import about_formats

@@ -16,7 +16,7 @@ Objectives = Annotated[
     list[str],
     option(
         "[CLASS.]METRIC=LIMIT",
-        "An objective, once for each: ttft_p99=0.5 (seconds) or 500ms, chat.tbt_p99=0.05 (of a class) or "
+        "An objective, once for each: ttft_p99=0.5 (seconds) or 500ms, chat.itl_p99=0.05 (of a class) or "
         f"failed_share=0.01 (0 unless told). Latencies are {listed(QUANTITIES)}, with "
         f"{listed((f'_{one}' for one in STATISTICS), 'or')}.",
         show_default=False,
@@ -26,7 +26,7 @@ Objectives = Annotated[
 Goodput = Annotated[
     str | None,
     option(
-        "NAME=SECONDS,…", "What each request must keep to count as good: ttft_s=0.5,tbt_s=50ms (its gaps)."
+        "NAME=SECONDS,…", "What each request must keep to count as good: ttft_s=0.5,itl_s=50ms (its gaps)."
     ),
 ]
 

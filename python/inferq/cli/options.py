@@ -20,7 +20,7 @@ from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.gpu import Gpu
 from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
 from inferq.workload.transforms import duration

@@ -18,7 +18,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.prices import Prices
 from inferq.systems.routers import ROUTERS
 from inferq.timing import TIMING_MODELS
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.workload.reading import adapted
 
 
@@ -113,7 +113,7 @@ def replay(
     kv_dtype: Annotated[
         str | None, option("KIND", "Numbers of the KV cache: bf16, fp8 or int8; bf16 unless told.")
     ] = None,
-    utilisation: Annotated[
+    gpu_memory_utilization: Annotated[
         float | None, option("SHARE", "Of the card's memory that the engine may use, else the server's.")
     ] = None,
     backend: Annotated[
@@ -207,7 +207,7 @@ def replay(
         on_card={
             "weights": weights,
             "kv_dtype": kv_dtype,
-            "utilisation": utilisation,
+            "gpu_memory_utilization": gpu_memory_utilization,
             "backend": backend,
         },
         scheduler=options.scheduler(scheduler, token_budget=token_budget, max_seqs=max_seqs),

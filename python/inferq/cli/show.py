@@ -260,7 +260,7 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     """Print the points of a sweep, up to `most` of them, and why those failed that did."""
     gathered.value("points", frame.to_dicts())
     rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
-    latencies = ("ttft_p99", "tbt_p99", "e2e_p99")
+    latencies = ("ttft_p99", "itl_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short
     cached = frame["hit_rate"].is_not_null().any()

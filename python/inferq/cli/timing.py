@@ -15,7 +15,7 @@ from inferq.errors import ConfigError
 from inferq.reports.document import Grid
 from inferq.reports.text import listed, seconds
 from inferq.results.files import check_writable, writable
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.models.timing_model import iteration_s
 from inferq.timing.models.timing_table import TimingTable
 from inferq.timing.tables.shipped import files
@@ -28,7 +28,7 @@ timing = typer.Typer(
 )
 
 _FIRST = ("model", "gpu", "tensor_parallel", "backend", "backend_version", "source", "version", "date")
-_LATER = ("date_of_measurement", "licence", "attribution", "changes")
+_LATER = ("date_of_measurement", "license", "attribution", "changes")
 _DECODES = ((1, 1000), (8, 1000), (64, 1000), (64, 8000), (256, 1000))
 """Decodes, and the context of each, that are shown where they lie on the grid."""
 _CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
@@ -51,7 +51,7 @@ def bake(
     version: Annotated[
         str | None, option("V", "Version of the backend; the current one unless told.")
     ] = None,
-    quantisation: Annotated[
+    quantization: Annotated[
         list[str] | None, option("MODE=NAME", "As in gemm_quant_mode=fp8; as often as needed.")
     ] = None,
     out: Annotated[
@@ -64,12 +64,12 @@ def bake(
 
     Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
     """
-    modes = options.pairs("--quantisation", quantisation or (), "gemm_quant_mode=fp8")
+    modes = options.pairs("--quantization", quantization or (), "gemm_quant_mode=fp8")
     if out is None:
         out = Path(f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet")
     check_writable(writable("--out", out))
     table = TimingTable.from_aiconfigurator(
-        model, gpu, backend, version=version, tensor_parallel=tensor_parallel, quantisation=modes or None
+        model, gpu, backend, version=version, tensor_parallel=tensor_parallel, quantization=modes or None
     )
     table.write(out)
     _show(table)

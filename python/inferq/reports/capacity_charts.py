@@ -9,10 +9,10 @@ from inferq._lazy import alt, pl
 from inferq.experiments.capacity_search.slo import Objective
 from inferq.reports.panels import log_seconds, titled
 from inferq.reports.points import COUNT, PERCENT, SECONDS
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, INK, ORANGE, PANEL, SKY, VERMILION, colored
 from inferq.reports.text import amount, counted, number
 
-_VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
+_VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GRAY}
 _WIDE = 20
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
 _HEIGHT = 170
@@ -76,7 +76,7 @@ def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float, beyond
     else:
         axis = alt.Axis(tickCount=5, labelExpr=SECONDS if unit == "s" else PERCENT)
         value = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=axis)
-    colour = coloured("metric_verdict", _VERDICTS, orient="top")
+    color = colored("metric_verdict", _VERDICTS, orient="top")
     told = [
         f"{number(row['rate'], 4)} per second: {name} {amount(row['value'], unit)}, {row['metric_verdict']} "
         f"with {counted(row['seeds'], 'seed')}"
@@ -86,9 +86,9 @@ def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float, beyond
     layers = [
         *still,
         alt.Chart(_row(value=limit)).mark_rule(color=INK, strokeDash=[6, 4]).encode(y="value:Q"),
-        base.mark_line(color=GREY, strokeWidth=1).encode(y=value),
-        base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q", color=colour),
-        base.mark_circle(size=55, opacity=1).encode(y=value, color=colour, description="told:N"),
+        base.mark_line(color=GRAY, strokeWidth=1).encode(y=value),
+        base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q", color=color),
+        base.mark_circle(size=55, opacity=1).encode(y=value, color=color, description="told:N"),
     ]
     panel = alt.layer(*layers).properties(width=width, height=_HEIGHT)
     return titled(panel, f"{name}, limit {amount(limit, unit)} dashed", *([beyond] if beyond else []))

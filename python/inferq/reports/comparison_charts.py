@@ -7,10 +7,10 @@ from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
-from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
+from inferq.reports.style import BLUE, GRAY, PANEL, VERMILION
 from inferq.reports.text import number, percent
 
-COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY, "not judged": GREY}
+COLORS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GRAY, "same": GRAY, "not judged": GRAY}
 SHAPES = {
     "better": "triangle-up",
     "worse": "triangle-down",
@@ -30,7 +30,7 @@ _LINEAR_PERCENT = 10.0
 def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: int = PANEL) -> Any:
     """The relative difference of every metric with its interval, a panel for each system but the baseline.
 
-    Colour and shape say the verdict. A metric whose baseline is 0 has no relative difference and is left out,
+    Color and shape say the verdict. A metric whose baseline is 0 has no relative difference and is left out,
     as is one that some run does not tell. Of many systems the first are drawn, as far as `MOST_ROWS` go; the
     title says so. Where some differences are far larger than others the axis is logarithmic beyond ±10 %.
     An altair chart without a configuration of its own.
@@ -58,10 +58,10 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
     def across(column: str) -> Any:
         return alt.X(f"{column}:Q", title=titled, scale=scale, axis=ticks)
 
-    verdicts = [verdict for verdict in COLOURS if verdict in set(drawn["verdict"])]
+    verdicts = [verdict for verdict in COLORS if verdict in set(drawn["verdict"])]
     legend = alt.Legend(orient="top", title=None)
-    colour = alt.Color("verdict:N", legend=legend).scale(
-        domain=verdicts, range=[COLOURS[verdict] for verdict in verdicts]
+    color = alt.Color("verdict:N", legend=legend).scale(
+        domain=verdicts, range=[COLORS[verdict] for verdict in verdicts]
     )
     shape = alt.Shape("verdict:N", legend=legend).scale(
         domain=verdicts, range=[SHAPES[verdict] for verdict in verdicts]
@@ -71,10 +71,10 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
         order = drawn.filter(system=name)["metric"].to_list()
         rows = alt.Chart().encode(y=alt.Y("metric:N", title=None, sort=order, axis=alt.Axis(labelLimit=150)))
         panel = alt.layer(
-            alt.Chart().mark_rule(color=GREY).encode(x=alt.datum(0)),
-            rows.mark_rule(strokeWidth=2).encode(x=across("low"), x2="high:Q", color=colour),
+            alt.Chart().mark_rule(color=GRAY).encode(x=alt.datum(0)),
+            rows.mark_rule(strokeWidth=2).encode(x=across("low"), x2="high:Q", color=color),
             rows.mark_point(filled=True, size=70, opacity=1).encode(
-                x=across("percent"), color=colour, shape=shape, description="told:N"
+                x=across("percent"), color=color, shape=shape, description="told:N"
             ),
             data=drawn,
         ).transform_filter(alt.FieldEqualPredicate(field="system", equal=name))

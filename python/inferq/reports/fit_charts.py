@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY, coloured
+from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY, colored
 
-_COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
+_COLORS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
 _MOST = 2000
 """As many points as can be told apart."""
 _HEIGHT = 240
@@ -27,12 +27,12 @@ def of_fit(predictions: pl.DataFrame, title: str) -> Any:
     points = predictions.gather_every(every).with_columns(
         error=pl.col("predicted_s") / pl.col("measured_s") - 1
     )
-    names = [name for name in _COLOURS if name in points["regime"].to_list()]
-    colour = coloured("regime", {name: _COLOURS[name] for name in names}, orient="top")
+    names = [name for name in _COLORS if name in points["regime"].to_list()]
+    color = colored("regime", {name: _COLORS[name] for name in names}, orient="top")
     tooltips = [
         alt.Tooltip(field, format=".4g") for field in ("tokens:Q", "measured_s:Q", "predicted_s:Q", "error:Q")
     ]
-    dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=colour, tooltip=tooltips)
+    dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=color, tooltip=tooltips)
     seconds = points.select("measured_s", "predicted_s")
     ends = [min(seconds.min().row(0)), max(seconds.max().row(0))]
     scale, axis = _along(ends)

@@ -187,13 +187,13 @@ def _memory(engine: Engine) -> str:
 
 
 def _times(engine: Engine) -> str:
-    """Where the times come from; of a table with the licence of its source."""
+    """Where the times come from; of a table with the license of its source."""
     timing = engine.timing
     if not isinstance(timing, TimingTable):
         return f"{type(timing).__name__}, a formula"
     facts = timing.provenance
     named = " on ".join(str(facts[name]) for name in ("model", "gpu") if name in facts)
-    rights = ". ".join(str(facts[name]).rstrip(".") for name in ("licence", "attribution") if facts.get(name))
+    rights = ". ".join(str(facts[name]).rstrip(".") for name in ("license", "attribution") if facts.get(name))
     if not facts and engine.on_card:  # of a stored run the numbers are kept, and beside them their source
         named = f"{engine.on_card['model']} on {engine.on_card['gpu']}"
         rights = str(engine.on_card.get("timing_source", "")).rstrip(".")

@@ -112,10 +112,10 @@
       }
       box.replaceChildren();
       if (head) box.appendChild(document.createElement("b")).textContent = head;
-      for (const [colour, name, value] of rows) {
+      for (const [color, name, value] of rows) {
         const row = box.appendChild(document.createElement("div"));
         const key = row.appendChild(document.createElement("i"));
-        key.style.background = colour;
+        key.style.background = color;
         row.append(value ? `${name}: ${value}` : name);
       }
       box.hidden = false;

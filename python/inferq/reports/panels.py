@@ -8,10 +8,10 @@ from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.reports.points import COUNT, PERCENT, SECONDS, SHARE
-from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, colored
 
-OF_SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
-"""The colours of classes, or of runs, in their order."""
+OF_SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GRAY)
+"""The colors of classes, or of runs, in their order."""
 _DASHES = ([1, 0], [7, 3], [3, 2], [9, 2, 2, 2], [5, 5], [2, 4])
 """And their lines: where two are the same, the one below is seen between the dashes of the other."""
 GAP = 22
@@ -25,7 +25,7 @@ def titled(panel: Any, text: str, *further: str) -> Any:
 
 
 def series(column: str, names: Sequence[str], width: int) -> dict[str, Any]:
-    """The channels that tell some names apart, by colour and dash, with a key above the picture."""
+    """The channels that tell some names apart, by color and dash, with a key above the picture."""
     several = len(names) > 1
     columns = max(1, min(len(names), 3, width // 130))
     key = alt.Legend(
@@ -36,10 +36,10 @@ def series(column: str, names: Sequence[str], width: int) -> dict[str, Any]:
         labelLimit=max(90, width // columns - 40),
         columns=columns,
     )
-    colours = alt.Scale(domain=list(names), range=list(OF_SERIES[: len(names)]))
+    colors = alt.Scale(domain=list(names), range=list(OF_SERIES[: len(names)]))
     dashes = alt.Scale(domain=list(names), range=[list(one) for one in _DASHES[: len(names)]])
     return {
-        "color": alt.Color(f"{column}:N", title=None, scale=colours, legend=key if several else None),
+        "color": alt.Color(f"{column}:N", title=None, scale=colors, legend=key if several else None),
         **(
             {"strokeDash": alt.StrokeDash(f"{column}:N", title=None, scale=dashes, legend=key)}
             if several
@@ -83,7 +83,7 @@ def percentiles(
 def histogram(
     bins: pl.DataFrame,
     marks: pl.DataFrame,
-    colour: str,
+    color: str,
     width: int,
     height: int,
     scale_of: pl.DataFrame | None = None,
@@ -94,7 +94,7 @@ def histogram(
     Args:
         bins: of `run_data.gaps`.
         marks: of `run_data.gap_percentiles`.
-        colour: of the bars.
+        color: of the bars.
         width: of the panel.
         height: of the panel.
         scale_of: the bins of all panels, which share their scales; None takes `bins`.
@@ -116,7 +116,7 @@ def histogram(
     scale = alt.Scale(type="log", domain=[floor, 1], nice=False)
     bars = (
         alt.Chart(bins.with_columns(floor=pl.lit(floor)))
-        .mark_rect(color=colour)
+        .mark_rect(color=color)
         .encode(
             x=across,
             x2="upper_s",
@@ -147,7 +147,7 @@ def line(
         points: `time`, `mean`, with a band `low` and `high`, and the column of `channels`.
         time: the axis.
         title: of what is shown, above the panel, and further lines.
-        channels: of `series`, or one colour.
+        channels: of `series`, or one color.
         width: of the panel.
         height: of the panel.
         most: where the other axis ends; None lets the data say.
@@ -200,10 +200,10 @@ def in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
     return samples, alt.X("time:Q", title=f"time, {unit}", axis=axis, scale=scale)
 
 
-def keyed(column: str, names: Sequence[str], colours: Sequence[str]) -> Any:
-    """A colour for each name, told above the picture."""
-    colour_of = dict(zip(names, colours, strict=True))
-    return coloured(column, colour_of, orient="top", symbolType="stroke", symbolOpacity=1, labelLimit=260)
+def keyed(column: str, names: Sequence[str], colors: Sequence[str]) -> Any:
+    """A color for each name, told above the picture."""
+    color_of = dict(zip(names, colors, strict=True))
+    return colored(column, color_of, orient="top", symbolType="stroke", symbolOpacity=1, labelLimit=260)
 
 
 def log_seconds(column: str, values: Sequence[float]) -> Any:

@@ -8,7 +8,7 @@ from inferq._lazy import alt, pl
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.reports.panels import titled
 from inferq.reports.points import COUNT, PERCENT
-from inferq.reports.style import BLUE, GREY, INK, PANEL, VERMILION, coloured, styled
+from inferq.reports.style import BLUE, GRAY, INK, PANEL, VERMILION, colored, styled
 from inferq.reports.text import number, percent
 
 _WIDE = 20
@@ -42,13 +42,13 @@ def of_frontier(plan: FleetPlan, width: int = PANEL) -> Any:
     )
     share = alt.Y("share:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, labelExpr=PERCENT))
     base = alt.Chart(rows).encode(x=cost)
-    colour = coloured("verdict", {"kept": BLUE, "broken": VERMILION}, orient="top")
+    color = colored("verdict", {"kept": BLUE, "broken": VERMILION}, orient="top")
     limit = alt.Chart(pl.DataFrame({"limit": [1.0]}))
     layers = [
         limit.mark_rule(color=INK, strokeDash=[6, 4]).encode(alt.Y("limit:Q")),
-        *([] if plan.exact else [base.mark_rule(color=GREY).encode(alt.Y("low_share:Q"), y2="high_share:Q")]),
-        base.mark_line(color=GREY, strokeWidth=1).encode(y=share),
-        base.mark_circle(size=55, opacity=1).encode(y=share, color=colour, description="told:N"),
+        *([] if plan.exact else [base.mark_rule(color=GRAY).encode(alt.Y("low_share:Q"), y2="high_share:Q")]),
+        base.mark_line(color=GRAY, strokeWidth=1).encode(y=share),
+        base.mark_circle(size=55, opacity=1).encode(y=share, color=color, description="told:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=_HEIGHT)
     return styled(titled(chart, "share of the limit, by cost", "the limit dashed"), rows["fleet"].unique())

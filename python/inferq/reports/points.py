@@ -61,12 +61,12 @@ def _lines(
     if (mark.get("type") if isinstance(mark, dict) else mark) != "line":
         return
     rows = datasets[data["name"]] if "name" in data else data.get("values", [])
-    x, y, colour = (encoding.get(name, {}) for name in ("x", "y", "color"))
+    x, y, color = (encoding.get(name, {}) for name in ("x", "y", "color"))
     series: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        series.setdefault(str(row[colour["field"]]) if "field" in colour else "", []).append(row)
+        series.setdefault(str(row[color["field"]]) if "field" in color else "", []).append(row)
     named = (title.get("text") if isinstance(title, dict) else title) or y.get("title") or y["field"]
-    told = colour.get("legend", True) is not None
+    told = color.get("legend", True) is not None
     for name, points in series.items():
         points.sort(key=lambda row: float(row[x["field"]]))
         yield {

@@ -6,9 +6,9 @@ from itertools import cycle
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, VERMILION, colored
 
-_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, GREY)
+_COLORS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, GRAY)
 _WIDTH = 230
 _AXIS = [-0.6, -0.3, 0, 0.3, 0.6]
 MOST = 0.75
@@ -23,7 +23,7 @@ def of_residuals(frame: pl.DataFrame) -> Any:
             `regime`, `error`.
 
     Returns:
-        An altair chart without a style of its own: a panel for each regime, a row for each model, a colour
+        An altair chart without a style of its own: a panel for each regime, a row for each model, a color
         for each GPU. What is beyond `MOST` stands at the edge.
     """
     quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
@@ -33,7 +33,7 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         .sort("model", "gpu")
     )
     gpus = spans["gpu"].unique().sort().to_list()
-    colour = coloured("gpu", dict(zip(gpus, cycle(_COLOURS), strict=False)))
+    color = colored("gpu", dict(zip(gpus, cycle(_COLORS), strict=False)))
     scale = alt.Scale(domain=[-MOST, MOST], clamp=True, nice=False)
     regimes = frame["regime"].unique(maintain_order=True).to_list()
     panels = []
@@ -47,9 +47,9 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         aside = alt.YOffset("gpu:N", sort=gpus)
         title = "roofline / table − 1" if place >= len(regimes) - 2 else None
         x = alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(format="+%", values=_AXIS))
-        line = here.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", y=y, yOffset=aside, color=colour)
+        line = here.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", y=y, yOffset=aside, color=color)
         mark = here.mark_point(filled=True, size=45, opacity=1).encode(
-            x=alt.X("middle:Q", scale=scale), y=y, yOffset=aside, color=colour
+            x=alt.X("middle:Q", scale=scale), y=y, yOffset=aside, color=color
         )
         zero = alt.Chart(pl.DataFrame([{"at": 0.0}])).mark_rule(color=INK, strokeDash=[5, 4])
         panels.append(

@@ -12,8 +12,8 @@ from inferq.reports import panels, run_data
 from inferq.reports.points import COUNT, PERCENT
 from inferq.reports.style import (
     BLUE,
+    GRAY,
     GREEN,
-    GREY,
     INK,
     ORANGE,
     PANEL,
@@ -38,7 +38,7 @@ class Pictures:
 
     Called, it gives an overview: latency, what waits, arrivals and completions. Each picture holds some
     hundred numbers (up to about 1,500 with six classes), however many requests there were, so that a notebook
-    shows it at once and `chart.save("latency.svg")` writes a small file. All are in one style, whose colours
+    shows it at once and `chart.save("latency.svg")` writes a small file. All are in one style, whose colors
     people who do not see red or green can tell apart. `width` is the pixels that they plot on.
 
     Example:
@@ -122,7 +122,7 @@ class Pictures:
                 "decode_queue": ("requests in the decode queue", VERMILION, None),
                 "prefill": ("slots with a prefill", BLUE, None),
                 "mixed": ("slots that decode beside a prefill", SKY, None),
-                "solo": ("slots that decode alone", GREY, None),
+                "solo": ("slots that decode alone", GRAY, None),
             }
         else:
             kv_tokens = run_data.kv_tokens(self._result)
@@ -145,7 +145,7 @@ class Pictures:
             drawn.append(_banded(hits, time, "hit_rate", *found, width))
         return styled(panels.stacked(drawn))
 
-    def tbt(self, width: int = PANEL) -> Any:
+    def itl(self, width: int = PANEL) -> Any:
         """Histogram of the gaps between tokens of measured requests, by class, both scales logarithmic.
 
         A bar is the share of the gaps of its class in one of up to 60 bins of equal ratio; rules mark p50 and
@@ -214,7 +214,7 @@ def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
 
 
 def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
-    """The picture of `Pictures.tbt` without a style; of several runs a panel for each of them."""
+    """The picture of `Pictures.itl` without a style; of several runs a panel for each of them."""
     which = _only(results)
     if which is not None:
         names = run_data.classes(which)
@@ -224,15 +224,15 @@ def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
         bins = pl.concat([_of_run(name, run_data.gaps, one) for name, one in results.items()])
         marks = pl.concat([_of_run(name, run_data.gap_percentiles, one) for name, one in results.items()])
     if bins.is_empty():
-        raise ConfigError("tbt", "no measured request emitted two tokens")
+        raise ConfigError("itl", "no measured request emitted two tokens")
     names = [one for one in names if one in bins["class"]]
-    asked = limits.get("tbt", ())
+    asked = limits.get("itl", ())
     drawn = []
-    for name, colour in zip(names, panels.OF_SERIES, strict=False):
+    for name, color in zip(names, panels.OF_SERIES, strict=False):
         of_name = marks.filter(**{"class": name})
         p50, p99 = (seconds(of_name.filter(percentile=one)["seconds"].item()) for one in ("p50", "p99"))
         height = 200 if len(names) == 1 else max(70, 240 // len(names))
-        panel = panels.histogram(bins.filter(**{"class": name}), of_name, colour, width, height, bins, asked)
+        panel = panels.histogram(bins.filter(**{"class": name}), of_name, color, width, height, bins, asked)
         said = [f"limit {' and '.join(map(seconds, asked))}, red"] if asked else []
         title = "share of the gaps" if len(names) == 1 else name
         drawn.append(panels.titled(panel, title, f"p50 {p50} and p99 {p99}, dashed", *said))
@@ -270,8 +270,8 @@ def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
     ends = [happened["time"].min(), happened["time"].max()]
     unit = "jobs" if result.has_jobs else "requests"
     labels = ["finished", *limits]
-    colours = [BLUE, *(colour for _, colour in limits.values())]
-    dashes = [[1, 0], *([7, 3] if colour == VERMILION else [2, 3] for _, colour in limits.values())]
+    colors = [BLUE, *(color for _, color in limits.values())]
+    dashes = [[1, 0], *([7, 3] if color == VERMILION else [2, 3] for _, color in limits.values())]
     points = happened.select("time", pl.lit("finished").alias("which"), pl.col("finished").alias("rate"))
     rows = [(end, label, value) for label, (value, _) in limits.items() for end in ends]
     points = pl.concat([points, pl.DataFrame(rows, schema=points.schema, orient="row")])
@@ -279,20 +279,20 @@ def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
         orient="top", title=None, columns=1 if width < 600 else 3, symbolType="stroke", labelLimit=280
     )
     axis = alt.Axis(tickCount=4, labelExpr=COUNT)
-    colour = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colours), legend=legend)
+    color = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colors), legend=legend)
     dash = alt.StrokeDash("which:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend)
-    came = alt.Chart(happened.select("time", "arrived")).mark_area(color=GREY, opacity=0.35, line=False)
+    came = alt.Chart(happened.select("time", "arrived")).mark_area(color=GRAY, opacity=0.35, line=False)
     line = alt.Chart(points).mark_line(strokeWidth=1.6)
     layers = (
         came.encode(x=time, y=alt.Y("arrived:Q", title=None, axis=axis)),
-        line.encode(x=time, y=alt.Y("rate:Q", title=None, axis=axis), color=colour, strokeDash=dash),
+        line.encode(x=time, y=alt.Y("rate:Q", title=None, axis=axis), color=color, strokeDash=dash),
     )
     panel = alt.layer(*layers).properties(width=width, height=170)
-    return panels.titled(panel, f"{unit} per second", "grey ground: what arrived")
+    return panels.titled(panel, f"{unit} per second", "gray ground: what arrived")
 
 
 def drawn_limits(happened: pl.DataFrame, verdict: Stability | str) -> dict[str, tuple[float, str]]:
-    """The limits of theory that the picture has room for: in words, the rate and the colour.
+    """The limits of theory that the picture has room for: in words, the rate and the color.
 
     Args:
         happened: of `run_data.rates`.
@@ -323,7 +323,7 @@ def limits_of(verdict: Stability, rate: float, width: int) -> Any:
     end = 1.25 * max(rate, sure, most or 0.0)
     zones = [
         ("proved to be served", 0.0, sure, GREEN),
-        ("not proved either way", sure, end if most is None else most, GREY),
+        ("not proved either way", sure, end if most is None else most, GRAY),
         ("more than any scheduler serves", end if most is None else most, end, VERMILION),
     ]
     zones = [one for one in zones if one[2] > one[1]]
@@ -372,7 +372,7 @@ def _waiting(result: Result, width: int) -> list[Any]:
 
 
 def _banded(
-    samples: pl.DataFrame, time: Any, name: str, title: str, colour: str, most: float | None, width: int
+    samples: pl.DataFrame, time: Any, name: str, title: str, color: str, most: float | None, width: int
 ) -> Any:
     """A column of `run_data.over_time` in a panel of its own."""
     points = samples.select(
@@ -382,7 +382,7 @@ def _banded(
         pl.col(f"{name}_high").alias("high"),
     )
     axis = COUNT if most is None else PERCENT
-    return panels.line(points, time, (title,), colour, width, 84, most=most, axis=axis)
+    return panels.line(points, time, (title,), color, width, 84, most=most, axis=axis)
 
 
 def _only(results: Mapping[str, Result]) -> Result | None:

@@ -88,10 +88,10 @@ def jobs(result: Result) -> list[dict[str, Any]]:
 def limits(result: Result) -> dict[str, list[float]]:
     """The objectives of the workload that all its requests share, in seconds, by what they bound.
 
-    `ttft` bounds first tokens, `tbt` the longest gap of a request.
+    `ttft` bounds first tokens, `itl` the longest gap of a request.
     """
     found = {}
-    for measure in ("ttft", "tbt"):
+    for measure in ("ttft", "itl"):
         column = result._tables.objective(f"{measure}_slo_s")
         if column is not None and column.size and (column == column[0]).all():
             found[measure] = [float(column[0])]
@@ -302,8 +302,8 @@ def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
 def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:
     """The bins of the token gaps of some classes, or of all under the class of no name."""
     if names is None:
-        return result.tbt.with_columns(pl.lit("").alias("class"))
-    bins = result.tbt.with_columns(pl.col("class").cast(pl.String))
+        return result.itl.with_columns(pl.lit("").alias("class"))
+    bins = result.itl.with_columns(pl.col("class").cast(pl.String))
     return bins.filter(pl.col("class").is_in(names))
 
 

@@ -115,13 +115,13 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [
         (f"TTFT{stages}, p50", seconds(whole["ttft_p50"])),
         (f"TTFT{stages}, p99", seconds(whole["ttft_p99"])),
-        ("gap between tokens, p99", seconds(whole["tbt_p99"])),
+        ("gap between tokens, p99", seconds(whole["itl_p99"])),
         (f"E2E{stages}, p50", seconds(whole["e2e_p50"])),
         (f"E2E{stages}, p99", seconds(whole["e2e_p99"])),
         ("output tokens per second", number(whole["output_throughput"])),
         (f"{'stages' if stages else 'requests'} per second", number(whole["request_throughput"])),
     ]
-    if {"ttft_slo_s", "tbt_slo_s"} & set(result._tables.workload.columns):
+    if {"ttft_slo_s", "itl_slo_s"} & set(result._tables.workload.columns):
         facts.append(("within objectives per second", number(whole["request_goodput"])))
     facts += [
         ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
@@ -149,7 +149,7 @@ def _latency(
         else ""
     )
     network = result.has_jobs
-    over = "Percentiles are over the measured requests, those of TBT over all gaps."
+    over = "Percentiles are over the measured requests, those of ITL over all gaps."
     api = run_tables.at_the_api(result)
     of_api = f" Of every TTFT and E2E {api} are the API's, before the engine and after it." if api else ""
     note = f"{run_tables.MEANING}{of_api} {over}{left_out}"
@@ -238,7 +238,7 @@ def _limit(result: Result, theory: Stability | str) -> Chapter:
         pictures = (
             *fitted(
                 "What theory knows of this load",
-                "Up to the green end a theorem proves that the queue stays bounded; beyond the grey no "
+                "Up to the green end a theorem proves that the queue stays bounded; beyond the gray no "
                 "scheduler keeps up for long; between them nothing is proved, and runs are the evidence.",
                 lambda width: styled(run_charts.limits_of(theory, rate, width)),
             ),

@@ -15,13 +15,13 @@ from inferq.systems.prices import Prices
 
 LEGEND = (
     "ttft: arrival to first token; e2e: arrival to last token;",
-    "tbt: gaps between tokens; tpot: mean gap of a request; queue: wait for admission",
+    "itl: gaps between tokens; tpot: mean gap of a request; queue: wait for admission",
 )
 """What the latencies are, in two lines."""
-NAMES = {"ttft": "TTFT", "tbt": "TBT", "tpot": "TPOT", "e2e": "E2E"}
+NAMES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E"}
 """What latencies are called on a page."""
 MEANING = (
-    "TTFT: arrival to first token. TBT: gaps between tokens. TPOT: mean gap of a request. "
+    "TTFT: arrival to first token. ITL: gaps between tokens. TPOT: mean gap of a request. "
     "E2E: arrival to last token. Queue: wait for admission."
 )
 """The same for a page."""

@@ -17,7 +17,7 @@ from inferq.systems.prices import Prices
 MOST = 6
 """Runs on one page: more lines cannot be told apart."""
 _SHOWN = (
-    *("ttft_p50", "ttft_p99", "tbt_p99", "tpot_p50", "e2e_p50", "e2e_p99", "queue_p99"),
+    *("ttft_p50", "ttft_p99", "itl_p99", "tpot_p50", "e2e_p50", "e2e_p99", "queue_p99"),
     *("request_throughput", "output_throughput", "failed_share", "hit_rate"),
 )
 _ONE_RUN_EACH = (

@@ -12,13 +12,13 @@ from typing import Any
 from inferq._lazy import alt
 from inferq.reports.text import is_hidden, pictured
 
-# Colours that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
-# blue is the policy that is compared with, grey the older engines, warm colours the policies under study and
+# Colors that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
+# blue is the policy that is compared with, gray the older engines, warm colors the policies under study and
 # what a theory says.
 BLUE, SKY = "#0072B2", "#56B4E9"
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREEN, PURPLE = "#009E73", "#CC79A7"
-GREY, INK = "#8A8A8A", "#222222"
+GRAY, INK = "#8A8A8A", "#222222"
 GRID, PAPER = "#E6E6E6", "white"
 
 DARK = {
@@ -28,11 +28,11 @@ DARK = {
     VERMILION: "#F78B4F",
     GREEN: "#3CC79B",
     PURPLE: "#E3A0C6",
-    GREY: "#9298A1",
+    GRAY: "#9298A1",
     INK: "#E3E5E9",
     GRID: "#343941",
 }
-"""What each colour becomes on a dark page, whose own ground takes the place of `PAPER`."""
+"""What each color becomes on a dark page, whose own ground takes the place of `PAPER`."""
 
 PANEL = 360
 """Pixels of width that a picture plots on: with its labels as wide as a phone, or half a page."""
@@ -48,9 +48,9 @@ _NAMED = re.compile(
 )
 
 
-def coloured(column: str, colours: Mapping[str, str], orient: str = "bottom", **legend: Any) -> alt.Color:
-    """The names in a column, each in its colour, told below the picture or where `orient` says."""
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+def colored(column: str, colors: Mapping[str, str], orient: str = "bottom", **legend: Any) -> alt.Color:
+    """The names in a column, each in its color, told below the picture or where `orient` says."""
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     key = alt.Legend(orient=orient, **legend)  # type: ignore[arg-type]  # altair lists the words
     return alt.Color(f"{column}:N", title=None, scale=scale, legend=key)
 
@@ -107,8 +107,8 @@ def _style() -> dict[str, Any]:
             labelColor=INK,
             titleColor=INK,
             gridColor=GRID,
-            domainColor=GREY,
-            tickColor=GREY,
+            domainColor=GRAY,
+            tickColor=GRAY,
         ),
         "legend": alt.LegendConfig(
             labelFontSize=12, labelColor=INK, labelLimit=400, symbolStrokeWidth=2.5, symbolSize=90
@@ -124,7 +124,7 @@ def _style() -> dict[str, Any]:
             frame="group",
             offset=8,
             subtitleFontSize=12,
-            subtitleColor=GREY,
+            subtitleColor=GRAY,
             subtitlePadding=2,
         ),
         "text": alt.MarkConfig(fontSize=12, color=INK),
@@ -150,7 +150,7 @@ def unchecked() -> Iterator[None]:
 
 
 def dark(within: str) -> str:
-    """The rules of a style sheet that give the pictures inside `within` the colours for a dark page.
+    """The rules of a style sheet that give the pictures inside `within` the colors for a dark page.
 
     >>> dark("figure").splitlines()[0]
     'figure svg [fill="#0072B2"] { fill: #4CA6E8; } figure svg [stroke="#0072B2"] { stroke: #4CA6E8; }'

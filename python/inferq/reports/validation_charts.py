@@ -6,9 +6,9 @@ from itertools import cycle
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, colored
 
-_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GREY)
+_COLORS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GRAY)
 _PANELS = {
     "ttft_mean": "time to first token, mean",
     "tpot_mean": "time per output token, mean",
@@ -36,7 +36,7 @@ def of_errors(frame: pl.DataFrame) -> Any:
     shown = frame.filter("judged").select("metric", "error", "run", server=server, model=pl.col("model"))
     servers = shown["server"].unique().sort().to_list()
     models = shown["model"].unique(maintain_order=True).to_list()
-    colour = coloured("model", dict(zip(models, cycle(_COLOURS), strict=False)), columns=2)
+    color = colored("model", dict(zip(models, cycle(_COLORS), strict=False)), columns=2)
     scale = alt.Scale(domain=[-MOST, MOST], clamp=True, nice=False)
     panels: list[Any] = []
     for metric, title in _PANELS.items():
@@ -53,7 +53,7 @@ def of_errors(frame: pl.DataFrame) -> Any:
         axis = alt.Axis(format="+%", values=[-1, -0.5, 0, 0.5, 1])
         here = alt.Chart(rows)
         dots = here.mark_point(filled=True, size=26, opacity=0.7).encode(
-            x=alt.X("error:Q", title="simulated / measured − 1", scale=scale, axis=axis), y=y, color=colour
+            x=alt.X("error:Q", title="simulated / measured − 1", scale=scale, axis=axis), y=y, color=color
         )
         middle = here.mark_tick(thickness=2, size=18, color=INK).encode(
             x=alt.X("median(error):Q", scale=scale), y=y

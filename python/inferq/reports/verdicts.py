@@ -45,7 +45,7 @@ def of_run(result: Result, slo: Slo | None) -> Judged:
         return _of_slo(result, slo)
     limits = [
         (words, result._tables.objective(f"{name}_slo_s"))
-        for name, words in (("ttft", "TTFT"), ("tbt", "longest gap between tokens"))
+        for name, words in (("ttft", "TTFT"), ("itl", "longest gap between tokens"))
     ]
     told = [f"{words} ≤ {_range(column)}" for words, column in limits if column is not None and column.size]
     if not told:

@@ -15,10 +15,10 @@ from inferq.results.tables import STATUSES, RunTables
 from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 
 GPUS_OF_NODE = 8
-"""GPUs that share a machine, as of the boards that the catalogue names."""
+"""GPUs that share a machine, as of the boards that the catalog names."""
 SECONDS_OF_HOUR = 3600
 
 
@@ -204,7 +204,7 @@ def _leases(tables: RunTables) -> list[tuple[int, float, float]] | None:
 
 
 def _watts_of(card: str, prices: Prices) -> tuple[float, float]:
-    """The power of a GPU that computes and of one that waits: the user's, else that of the catalogue."""
+    """The power of a GPU that computes and of one that waits: the user's, else that of the catalog."""
     known = entries("gpus").get(card, {})
     busy = prices.busy_watts.get(card, known.get("busy_watts", math.nan))
     return busy, prices.idle_watts.get(card, known.get("idle_watts", busy))

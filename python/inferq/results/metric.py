@@ -10,7 +10,7 @@ from inferq.errors import ConfigError
 from inferq.reports.text import listed
 from inferq.workload.columns import nearest
 
-QUANTITIES = ("ttft", "tbt", "tpot", "e2e", "queue")
+QUANTITIES = ("ttft", "itl", "tpot", "e2e", "queue")
 """What is measured in seconds; their statistics are `ttft_mean`, `ttft_p50`, … `queue_max`."""
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
@@ -64,7 +64,7 @@ class Metric:
         """The metric of that name.
 
         Args:
-            name: `ttft`, `tbt`, `tpot`, `e2e` or `queue` with `_mean`, `_p50`, `_p90`, `_p95`, `_p99` or
+            name: `ttft`, `itl`, `tpot`, `e2e` or `queue` with `_mean`, `_p50`, `_p90`, `_p95`, `_p99` or
                 `_max`, all in seconds; a throughput or the goodput; `failed_share`; `hit_rate`; a column of
                 `COSTS`, which prices tell.
             field: the argument that an error names.

@@ -71,6 +71,6 @@ def _counts(
 
 
 def _between(lower: float, upper: float, share: float) -> float:
-    """So much of the way between two neighbours, rounded as numpy does."""
+    """So much of the way between two neighbors, rounded as numpy does."""
     way = upper - lower
     return lower + way * share if share < 0.5 else upper - way * (1 - share)

@@ -82,7 +82,7 @@ class Result:
         unfinished, lost), `measured` (false for what warm-up and cool-down cut), `arrival_s`, `admitted_s`
         (start of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the
         status), `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first
-        token) / (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its
+        token) / (output tokens − 1), null for one token), `max_itl_s` (longest gap between two of its
         tokens), `e2e_s` (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`,
         `cached_tokens`; with `Restart` also `discarded_tokens` (emitted and thrown away); with `Speculation`
         also `drafted_tokens` (verified) and `accepted_tokens` (of these, tokens of its output); with
@@ -131,7 +131,7 @@ class Result:
         return self._tables.frame("jobs")
 
     @cached_property
-    def tbt(self) -> pl.DataFrame:
+    def itl(self) -> pl.DataFrame:
         """Histogram of the gaps between successive tokens of measured requests, non-empty bins only.
 
         `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
@@ -141,7 +141,7 @@ class Result:
         Counts in all frames are signed, Int64 or Int32, so that numpy and differences take them; ids, codes
         and replicas are unsigned.
         """
-        return self._tables.frame("tbt")
+        return self._tables.frame("itl")
 
     @cached_property
     def timeline(self) -> pl.DataFrame:
@@ -315,7 +315,7 @@ class Result:
     def revenue(self) -> pl.DataFrame:
         """What was earned since the warm-up, at every sample of the timeline after it and at the end.
 
-        `time_s`, `bundled` (recognised when a request is finished), `separate` (at the end of each prefill
+        `time_s`, `bundled` (recognized when a request is finished), `separate` (at the end of each prefill
         and each decode), and the same per replica and second: `bundled_per_replica_s`,
         `separate_per_replica_s`.
 
@@ -326,14 +326,14 @@ class Result:
 
     @property
     def plot(self) -> Pictures:
-        """Pictures of the run as Altair charts: `latency`, `timeline`, `tbt`, `queue`, `throughput`.
+        """Pictures of the run as Altair charts: `latency`, `timeline`, `itl`, `queue`, `throughput`.
 
         Example:
             >>> import inferq as iq
             >>> kv = iq.KvCache(tokens=1000)
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
             >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
-            >>> chart = iq.simulate(workload, engine).plot.tbt()
+            >>> chart = iq.simulate(workload, engine).plot.itl()
             >>> chart.to_dict()["width"]
             360
         """
@@ -478,9 +478,9 @@ class Result:
         | `request_throughput` | completed requests per second of `duration_s`; 0 when nothing finished |
         | `output_throughput` | output tokens of completed requests per second |
         | `total_token_throughput` | prompt and output tokens of completed requests per second |
-        | `request_goodput` | finished with `ttft_s` and `max_tbt_s` within objectives, per second |
+        | `request_goodput` | finished with `ttft_s` and `max_itl_s` within objectives, per second |
         | `ttft_mean`, then `_p50`, `_p90`, `_p95`, `_p99`, `_max` | seconds, of those that have it, or null |
-        | the same six of `tbt`, `tpot`, `e2e`, `queue` | |
+        | the same six of `itl`, `tpot`, `e2e`, `queue` | |
         | `api_mean` | seconds of `ttft_mean` and of `e2e_mean` that are the API's, of the finished |
         | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
         | `hit_rate` | their share of all prompt tokens of admitted requests |
@@ -498,15 +498,15 @@ class Result:
         `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
         of groups add up to that of the whole.
 
-        Percentiles are linear between the two nearest values. Those of `tbt` are over all token gaps, not
+        Percentiles are linear between the two nearest values. Those of `itl` are over all token gaps, not
         over requests: from the histogram, the upper edge of the bin that holds the percentile; count, mean
         and maximum are exact. The histogram is kept by class: with a `by` other than None or `"class"` the
-        `tbt` columns are null.
+        `itl` columns are null.
 
         Args:
             by: a column of `requests`, or several; None makes one group of all.
-            slo: objectives in seconds, `{"ttft_s": …, "tbt_s": …}`, instead of the workload's columns
-                `ttft_slo_s` and `tbt_slo_s`. An objective that is null is met; without any, goodput is
+            slo: objectives in seconds, `{"ttft_s": …, "itl_s": …}`, instead of the workload's columns
+                `ttft_slo_s` and `itl_slo_s`. An objective that is null is met; without any, goodput is
                 throughput.
             prices: of GPUs and tokens, or the path of their file, for all requests together: not beside `by`.
 
@@ -576,7 +576,7 @@ class Result:
             directory: made where it is missing.
 
         Returns:
-            The directory, which `Result.read` opens. It holds `requests.parquet`, `tbt.parquet`,
+            The directory, which `Result.read` opens. It holds `requests.parquet`, `itl.parquet`,
             `timeline.parquet`, `block_operations.parquet` and `findings.json`; `jobs.parquet` for a network;
             `occupancy.parquet` and `revenue.parquet` of a `GateAndRoute`; `iterations.parquet` and
             `batches.parquet` where recorded; what repeats the run: `scenario.json` and `workload.parquet`,

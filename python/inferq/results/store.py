@@ -4,7 +4,7 @@
     scenario.json             what was run, as `Result.scenario`
     requests/part-00000.parquet …  the rows of `requests`, 1,048,576 in each part but the last
     workload.parquet          the requests as they came, where they were in memory as a whole
-    tbt.parquet, timeline.parquet, …, findings.json, totals.json   written at the end
+    itl.parquet, timeline.parquet, …, findings.json, totals.json   written at the end
 
 `Result.write` leaves the same of a run that was in memory, with `requests.parquet` as its only part.
 
@@ -230,7 +230,7 @@ def totals_of(tables: RunTables, statuses: Sequence[int]) -> dict[str, Any]:
         "classes": tables.classes,
         "statuses": list(statuses),
         "totals": tables.totals,
-        "tbt_totals": tables.tbt_totals,
+        "itl_totals": tables.itl_totals,
         "work": None if work is None else {name: column.tolist() for name, column in work.items()},
         "drained": list(map(int, tables.drained)),
     }
@@ -357,8 +357,8 @@ def check_all(place: Path, record: Mapping[str, Any], totals: Mapping[str, Any])
     # Before replicas could die no request was lost, and none of them was counted.
     if len(statuses) not in (len(STATUSES) - 1, len(STATUSES)) or sum(statuses) != record["written"]:
         raise ResultError(path, f"statuses: must count {record['written']:,} requests, is {statuses}")
-    if len(totals["tbt_totals"]) != len(classes) or len(set(classes)) != len(classes) or not classes:
-        raise ResultError(path, f"tbt_totals: must have an entry for each of the classes {classes}")
+    if len(totals["itl_totals"]) != len(classes) or len(set(classes)) != len(classes) or not classes:
+        raise ResultError(path, f"itl_totals: must have an entry for each of the classes {classes}")
     for file in record["files"]:
         check_file(place, record, file)
     for part in record["parts"]:
@@ -391,7 +391,7 @@ TOTALS: Shape = {
     "classes": [_TEXT],
     "statuses": [_WHOLE],
     "totals": {str: (_WHOLE, float)},
-    "tbt_totals": [{"count": _WHOLE, "sum_as": (_WHOLE, _TEXT), "max_s": (_WHOLE, float, None)}],
+    "itl_totals": [{"count": _WHOLE, "sum_as": (_WHOLE, _TEXT), "max_s": (_WHOLE, float, None)}],
     "work": ({str: [_WHOLE]}, None),
     "drained": [_WHOLE],
 }

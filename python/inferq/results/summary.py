@@ -16,7 +16,7 @@ from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed, in_parts
 from inferq.workload.columns import nearest
 
-_OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
+_OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "itl_s": ("max_itl_s", "itl_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
 
 
@@ -141,7 +141,7 @@ def summary(
         "request_goodput": sums["good"] / span_s,
     }
     for name in QUANTITIES:  # one after the other: of a stored result each is read when its turn comes
-        is_gap = name == "tbt"
+        is_gap = name == "itl"
         statistics = _gaps(tables, keys, named, count) if is_gap else measured.statistics(f"{name}_s")
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})
     with np.errstate(invalid="ignore"):
@@ -246,7 +246,7 @@ def _gaps(
 
 def _gaps_of(tables: RunTables, codes: list[int]) -> dict[str, float]:
     """The statistics of all token gaps of some classes: whole counts, so classes merge exactly."""
-    bins, totals = tables.tbt, [tables.tbt_totals[code] for code in codes]
+    bins, totals = tables.itl, [tables.itl_totals[code] for code in codes]
     gaps = sum(one["count"] for one in totals)
     if gaps == 0:
         return dict.fromkeys(STATISTICS, math.nan)

@@ -32,14 +32,14 @@ EVENTS = ("asked", "ready", "drains", "ended", "died")
 
 REQUESTS = (
     *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
-    *("left_s", "queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s", "prompt_tokens", "output_tokens"),
+    *("left_s", "queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "prompt_tokens", "output_tokens"),
     *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
 )
 """The columns of `Result.requests`; the last three where requests are handed off."""
 
 _REPLICAS = ("replica", "prefill_replica")
 
-_TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "int64"}
+_ITL = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "int64"}
 _BLOCK_OPERATIONS = {
     "replica": "uint32",
     "hit_blocks": "int64",
@@ -55,7 +55,7 @@ _ABSENT = {
     "occupancy": "only runs of a GateAndRoute have it",
     "revenue": "only runs of a GateAndRoute have it",
 }
-FRAMES = ("tbt", "timeline", "block_operations", *_ABSENT)
+FRAMES = ("itl", "timeline", "block_operations", *_ABSENT)
 """The frames of a result besides `requests`: each an attribute of `RunTables`, and a file of that name."""
 
 
@@ -81,11 +81,11 @@ class RunTables:
     requests: Columns
     timeline: Columns
     totals: dict[str, Any]
-    tbt_totals: list[dict[str, Any]]
+    itl_totals: list[dict[str, Any]]
     """Of each class the `count`, sum (`sum_as`) and largest (`max_s`) of its token gaps."""
     findings: list[str] = field(default_factory=list)
     drained: NDArray[np.uint32] | Sequence[int] = ()
-    tbt: Columns = field(default_factory=lambda: _empty(_TBT))
+    itl: Columns = field(default_factory=lambda: _empty(_ITL))
     block_operations: Columns = field(default_factory=lambda: _empty(_BLOCK_OPERATIONS))
     work: Columns | None = None
     """By the tokens that an iteration loaded: `load`, `iterations`, `broken`, `cap` and `memory`."""
@@ -165,14 +165,14 @@ class StoredTables(RunTables):
         self.workload = self._sessions()
         self.requests = StoredColumns(self._files, manifest)
         self.findings = findings
-        self.totals, self.tbt_totals, self.drained = (
-            totals[name] for name in ("totals", "tbt_totals", "drained")
+        self.totals, self.itl_totals, self.drained = (
+            totals[name] for name in ("totals", "itl_totals", "drained")
         )
         work = totals["work"]
         self.work = work and {name: np.array(values, dtype=np.uint64) for name, values in work.items()}
-        gaps = self.frame("tbt")
+        gaps = self.frame("itl")
         coded = gaps.with_columns(pl.col("class").cast(pl.Enum(self.classes)).to_physical())
-        self.tbt = {name: coded[name].to_numpy() for name in coded.columns}
+        self.itl = {name: coded[name].to_numpy() for name in coded.columns}
 
     def scan(self) -> pl.LazyFrame:
         """The rows of `requests`, over their files."""

@@ -26,7 +26,7 @@ class Request(NamedTuple):
     prompt_tokens: int
     class_name: str | None = None
     priority: int | None = None
-    tbt_slo_s: float | None = None
+    itl_slo_s: float | None = None
     ttft_slo_s: float | None = None
     session_id: str | int | None = None
 
@@ -44,7 +44,7 @@ class ByKey(Description):
 
     Args:
         key: takes a `inferq.scheduler.Request` (`id`, `arrival_s`, `prompt_tokens`, `class_name`, `priority`,
-            `tbt_slo_s`, `ttft_slo_s`, `session_id`) and returns a finite number.
+            `itl_slo_s`, `ttft_slo_s`, `session_id`) and returns a finite number.
 
     Raises:
         ConfigError: `key` is no function; in `simulate`, a result that is no finite number, naming the

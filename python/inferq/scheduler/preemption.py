@@ -38,7 +38,7 @@ class Restart(Preemption):
 
     It waits where a victim waits, owes its prompt alone, and generates all of its output anew. The tokens
     that are thrown away were loaded, paid for and emitted: `output_tokens_per_s`, `iterations`, `batches` and
-    the token gaps in `tbt` have them, and `discarded_tokens` of each request, a column of runs with such a
+    the token gaps in `itl` have them, and `discarded_tokens` of each request, a column of runs with such a
     policy alone, counts them. So a finished request has emitted `output_tokens + discarded_tokens` tokens,
     one gap fewer, and `tokens_in_system` rises by what is thrown away.
 

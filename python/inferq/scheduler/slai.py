@@ -1,4 +1,4 @@
-"""SLAI: decodes put off in favour of prompts, as long as the deadlines of their next tokens allow."""
+"""SLAI: decodes put off in favor of prompts, as long as the deadlines of their next tokens allow."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class DynamicOffset(Description):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slai(Scheduler):
-    """SLO-aware scheduling: a decode is put off in favour of prompts until its deadline comes near.
+    """SLO-aware scheduling: a decode is put off in favor of prompts until its deadline comes near.
 
-    The next token of a request should come `tbt_slo_s` (a column of the workload) after the one before. Its
-    decode becomes critical at its last schedulable time C = e + tbt_slo_s − `offset` · (mean length of an
+    The next token of a request should come `itl_slo_s` (a column of the workload) after the one before. Its
+    decode becomes critical at its last schedulable time C = e + itl_slo_s − `offset` · (mean length of an
     iteration so far), where e is the end of the iteration that held the decode before, or that completed the
-    prompt. A request without `tbt_slo_s` is never critical. Each iteration takes, while `token_budget` lasts:
+    prompt. A request without `itl_slo_s` is never critical. Each iteration takes, while `token_budget` lasts:
 
     1. critical decodes, by C, then `id`;
     2. unfinished prompts by arrival, each cut to the budget that is left;
@@ -57,7 +57,7 @@ class Slai(Scheduler):
        its known tokens are free, which it takes (with `first_token="decode"`, those for the next one must be
        free as well); the first that cannot be admitted, a victim too, blocks
        the others;
-    4. decodes that are not critical, by C, then `id`, those without `tbt_slo_s` last.
+    4. decodes that are not critical, by C, then `id`, those without `itl_slo_s` last.
 
     No more than `max_decodes` decodes are in one iteration. A decode without a free block preempts the latest
     arrival that is not yet placed in the batch, itself last, by recompute.
@@ -87,7 +87,7 @@ class Slai(Scheduler):
         >>> import inferq as iq
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Slai(), kv=iq.KvCache.unlimited())
         >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 1024], "output_tokens": [3, 1]}
-        >>> iq.simulate(workload, engine).requests.select("first_token_s", "max_tbt_s", "finish_s").rows()
+        >>> iq.simulate(workload, engine).requests.select("first_token_s", "max_itl_s", "finish_s").rows()
         [(1.0, 3.0, 5.0), (3.0, None, 3.0)]
     """
 

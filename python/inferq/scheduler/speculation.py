@@ -30,8 +30,8 @@ class Speculation(Description):
     more in the batch: tables, rooflines and all that is linear in the tokens of a batch have a price of
     those, `Constant` and `MixedSolo` have none, which a finding says.
 
-    In the results a token that comes at the instant of the one before it has a gap of 0 s to it: `tbt` counts
-    them, so that its mean is still the time between two tokens. `max_tbt_s`, `tpot_s` and `e2e_s` are as
+    In the results a token that comes at the instant of the one before it has a gap of 0 s to it: `itl` counts
+    them, so that its mean is still the time between two tokens. `max_itl_s`, `tpot_s` and `e2e_s` are as
     ever. Each request has `drafted_tokens` (drafts that were verified) and `accepted_tokens` (those that
     became tokens of its output); `batches` have `emitted_tokens`. Fillers, below, are in neither.
 

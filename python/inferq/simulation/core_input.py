@@ -94,7 +94,7 @@ class Crossing:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
         if self._told:
             columns.update(_accepted(frame, max(one.tokens for one in self._told), first))
-        for name in ("patience_s", "cancel_s", "ttft_slo_s", "tbt_slo_s"):
+        for name in ("patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
         if self._wants_sessions:

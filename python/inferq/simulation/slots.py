@@ -45,12 +45,12 @@ def of_slots(
     requests = tables["requests"]
     rows = requests["status"].size
     # what the model has not: one number for all rows, whatever their number
-    requests["max_tbt_s"] = np.broadcast_to(np.nan, rows)
+    requests["max_itl_s"] = np.broadcast_to(np.nan, rows)
     requests["preemptions"] = np.broadcast_to(np.int32(0), rows)
     requests["cached_tokens"] = np.broadcast_to(np.int32(0), rows)
     requests["prefilled_s"] = requests["first_token_s"]
     tables["requests"] = {name: requests[name] for name in REQUESTS}
-    tables["tbt_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
+    tables["itl_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
     tables["findings"] = _findings(tables["totals"], rows)
     tables["totals"] |= {"iterations": 0, "stretches": 0, "stretched_iterations": 0}
     return RunTables({"class": classes}, frame, **tables)

@@ -2,7 +2,7 @@ from .autoscaler import Autoscaler as Autoscaler
 from .autoscaler import ByForecast as ByForecast
 from .autoscaler import ByQueue as ByQueue
 from .autoscaler import BySchedule as BySchedule
-from .autoscaler import ByUtilisation as ByUtilisation
+from .autoscaler import ByUtilization as ByUtilization
 from .autoscaler import FleetFigures as FleetFigures
 from .autoscaler import ScalingPolicy as ScalingPolicy
 from .cluster import Cluster as Cluster

@@ -151,7 +151,7 @@ class ByQueue(ScalingPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class ByUtilisation(ScalingPolicy):
+class ByUtilization(ScalingPolicy):
     """⌈open · share / target⌉ replicas, where a share of the open ones is in use.
 
     Nothing changes while share / target is within `tolerance` of 1, or while no replica is open.
@@ -170,8 +170,8 @@ class ByUtilisation(ScalingPolicy):
 
     Example:
         >>> import inferq as iq
-        >>> iq.ByUtilisation(0.7, of="kv").to_json()
-        {'kind': 'ByUtilisation', 'target': 0.7, 'of': 'kv', 'tolerance': 0.1}
+        >>> iq.ByUtilization(0.7, of="kv").to_json()
+        {'kind': 'ByUtilization', 'target': 0.7, 'of': 'kv', 'tolerance': 0.1}
     """
 
     target: float
@@ -241,7 +241,7 @@ class BySchedule(ScalingPolicy):
         return {"kind": "BySchedule", "steps": steps, "period_s": self.period_s}
 
 
-SCALING_POLICIES: tuple[type[ScalingPolicy], ...] = (ByQueue, ByUtilisation, ByForecast, BySchedule)
+SCALING_POLICIES: tuple[type[ScalingPolicy], ...] = (ByQueue, ByUtilization, ByForecast, BySchedule)
 """Every policy that an autoscaler may be described with."""
 
 
@@ -260,7 +260,7 @@ class Autoscaler(Description):
     only. What is paid for is a replica from the asking to its end: `Result.replica_s`.
 
     Args:
-        policy: how many it wants: `ByQueue`, `ByUtilisation`, `ByForecast`, `BySchedule`, or an object of a
+        policy: how many it wants: `ByQueue`, `ByUtilization`, `ByForecast`, `BySchedule`, or an object of a
             class of your own, see `ScalingPolicy`.
         max: the most replicas, not below `min`.
         min: the fewest, 1 or above.

@@ -20,7 +20,7 @@ from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
 from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
-from inferq.timing.tables.neighbours import NEIGHBOURS
+from inferq.timing.tables.neighbors import NEIGHBORS
 from inferq.timing.tables.shipped import files
 
 
@@ -93,7 +93,7 @@ class Engine(Description):
         tensor_parallel: int | None = None,
         server: str | None = None,
         scheduler: Scheduler | Mapping[str, Any] | None = None,
-        utilisation: float | None = None,
+        gpu_memory_utilization: float | None = None,
         max_model_len: int | None = None,
         weights: Weights = "bf16",
         kv_dtype: KvType = "bf16",
@@ -112,8 +112,8 @@ class Engine(Description):
         `Roofline`. The KV cache holds what `timing.KvMemory` says of the card, in blocks of 16 tokens. Which
         it was, and how many tokens come about, says `explain()`.
 
-        With both `timing` and `kv` given nothing is asked of the card: `tensor_parallel`, `utilisation`,
-        `weights`, `kv_dtype` and `backend` decide nothing then.
+        With both `timing` and `kv` given, these have no effect: `tensor_parallel`,
+        `gpu_memory_utilization`, `weights`, `kv_dtype` and `backend`.
 
         Args:
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
@@ -131,7 +131,7 @@ class Engine(Description):
                 cache that this server has not is taken, beside all else of it.
             scheduler: None: the server's. A table of some of its fields replaces these, a whole scheduler all
                 of them. Its `token_budget` and its seats decide how much memory activations take.
-            utilisation: share of the card's memory that the engine may use; None: the server's.
+            gpu_memory_utilization: share of the card's memory that the engine may use; None: the server's.
             max_model_len: tokens of the longest request, as for the class, which bound the server's limits,
                 and which vLLM's cache must hold; None: the model's `max_position_embeddings`, or where no
                 server is named and the cache holds less, what it holds.
@@ -202,7 +202,11 @@ class Engine(Description):
         is_sglang = served.engine == "sglang"
 
         def share(gpus: int | None) -> float:
-            return served.utilisation(gpus or 1) if utilisation is None else utilisation
+            return (
+                served.gpu_memory_utilization(gpus or 1)
+                if gpu_memory_utilization is None
+                else gpu_memory_utilization
+            )
 
         def memory(gpus: int | None) -> KvMemory:
             return KvMemory.of(
@@ -211,7 +215,7 @@ class Engine(Description):
                 tensor_parallel=gpus,
                 weights=weights,
                 kv_dtype=kv_dtype,
-                utilisation=share(gpus),
+                gpu_memory_utilization=share(gpus),
                 **(
                     # SGLang's share is of what is free before the weights, and leaves out activations.
                     {
@@ -313,7 +317,7 @@ class Engine(Description):
             {
                 *(own if isinstance(own, Mapping) else ("scheduler",)),
                 *(("server",) if server is not None else ()),
-                *(("utilisation",) if utilisation is not None else ()),
+                *(("gpu_memory_utilization",) if gpu_memory_utilization is not None else ()),
                 *(("prefix_cache",) if prefix_cache is not None else ()),
                 *(("kv",) if cache_given else ()),
                 *(("max_model_len",) if max_model_len is not None else ()),
@@ -337,7 +341,7 @@ class Engine(Description):
                 "model": shape.name,
                 "gpu": card.name,
                 "tensor_parallel": gpus,
-                "utilisation": share(gpus),
+                "gpu_memory_utilization": share(gpus),
                 "weights": weights,
                 "kv_dtype": kv_dtype,
                 "kv_bytes_per_token": shape.kv_bytes_per_token(kv_dtype),
@@ -366,8 +370,8 @@ class Engine(Description):
 
         Example:
             >>> import inferq as iq
-            >>> lines = iq.Engine.on("llama-3.1-8b", "a10g", utilisation=0.95).explain().splitlines()
-            >>> print("\n".join(lines[:6]))
+            >>> engine = iq.Engine.on("llama-3.1-8b", "a10g", gpu_memory_utilization=0.95)
+            >>> print("\n".join(engine.explain().splitlines()[:6]))
             timing: Roofline('llama-3.1-8b', 'a10g'): no measured table of it is shipped
             memory: 22.49 GiB × 0.95 = 21.36 GiB
               − weights 14.96 − activations 1.25 − everything else 1.00 = 4.15 GiB
@@ -387,7 +391,7 @@ class Engine(Description):
         """The engine as JSON-ready values, the inverse of `from_json`.
 
         Where `Engine.on` made it, `on` names beside the numbers what they stand for: model, GPU and how many
-        share it (`tensor_parallel`), server, versions, and the source and licence of a measured table.
+        share it (`tensor_parallel`), server, versions, and the source and license of a measured table.
         A scheduler of your own is shown by the name of its class, and cannot be read back.
         """
         if not self.on_card:
@@ -457,7 +461,16 @@ class Engine(Description):
 
 
 _ON = (
-    *("model", "gpu", "tensor_parallel", "scheduler", "utilisation", "weights", "kv_dtype", "backend"),
+    *(
+        "model",
+        "gpu",
+        "tensor_parallel",
+        "scheduler",
+        "gpu_memory_utilization",
+        "weights",
+        "kv_dtype",
+        "backend",
+    ),
     *("timing", "kv", "prefix_cache", "overhead", "first_token", "server", "max_model_len", "api_s"),
 )
 """What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
@@ -478,8 +491,8 @@ def _source(table: TimingTable) -> str:
 
 
 def _attribution(provenance: Mapping[str, Any]) -> str:
-    """Where a table's times come from and under which licence, as that licence asks."""
-    told = (provenance.get(key) for key in ("source", "url", "version", "licence", "attribution"))
+    """Where a table's times come from and under which license, as that license asks."""
+    told = (provenance.get(key) for key in ("source", "url", "version", "license", "attribution"))
     return "; ".join(str(one) for one in told if one)
 
 
@@ -491,8 +504,8 @@ def _lacks_kind(scheduler: object) -> bool:
 @lru_cache(maxsize=256)
 def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> Mapping[int, tuple[str, str, str]]:
     """For each number of GPUs with a shipped table: the model, the GPU and the backend to ask for it."""
-    other = next((name for name in NEIGHBOURS if Gpu.of(name) == gpu), None)
-    card = gpu if other is None else Gpu.of(NEIGHBOURS[other])
+    other = next((name for name in NEIGHBORS if Gpu.of(name) == gpu), None)
+    card = gpu if other is None else Gpu.of(NEIGHBORS[other])
     return {
         one.tensor_parallel: (one.model, one.gpu if other is None else other, backend)
         for one in files()

@@ -30,7 +30,7 @@ class Allocation(Description):
 
     Args:
         prefill: prefills under way; at most 1 in all, as a replica runs one at a time.
-        mixed: decodes beside a prefill; only the routers `"randomised"` and `"general"` need it.
+        mixed: decodes beside a prefill; only the routers `"randomized"` and `"general"` need it.
         solo: decodes on a replica that runs no prefill; needed by the same two.
         prefill_queue: requests that wait for their prefill. The gate `"queue"` needs it, the gate
             `"occupancy"` breaks ties by it (all 0 where it is None).
@@ -88,7 +88,7 @@ class GateAndRoute(Description):
     prefill and a token of each decode in one iteration (`SlotGreedy(chunk=…)`, `first_token="decode"`), and
     what it is given joins with the next one. Keys and values move in no time; where `kv` is limited, what
     does not fit steps out of memory. The last chunk of a prompt costs what its tokens do, less than τ where
-    they are fewer. Then `Result.requests`, `tbt`, `iterations` and the rest are those of any cluster, and
+    they are fewer. Then `Result.requests`, `itl`, `iterations` and the rest are those of any cluster, and
     `Result.timeline` has a row for each replica.
 
     **Plan.** With `planned=True` the first M = ⌈n · Σ `allocation.prefill`⌉ replicas are *mixed*: each keeps
@@ -113,7 +113,7 @@ class GateAndRoute(Description):
     | `router` | the slot |
     |---|---|
     | `"greedy"` | any free solo one, else any free mixed one, else one buffer (4.1) |
-    | `"randomised"` | solo with probability p_s,i, else mixed; a buffer for each pool (5.1) |
+    | `"randomized"` | solo with probability p_s,i, else mixed; a buffer for each pool (5.1) |
     | `"general"` | the same, and a freed slot draws the class that it serves (EC.6) |
     | `"immediate"` | the slot of its prefill, at once; needs `planned=False` |
     | `"fcfs"` | any free one, once no prefill can begin; one buffer; needs `planned=False` |
@@ -131,9 +131,9 @@ class GateAndRoute(Description):
     | GI-WSP | `"queue"` or `"occupancy"` | `"immediate"` | False |
     | GF-WSP | `"queue"` or `"occupancy"` | `"fcfs"` | False |
     | FG-SP | `"fcfs"` | `"greedy"` | True |
-    | SLI-aware (5.1) | `"occupancy"` | `"randomised"` | True |
+    | SLI-aware (5.1) | `"occupancy"` | `"randomized"` | True |
     | general SLI-aware (EC.6) | `"occupancy"` | `"general"` | True |
-    | prioritise-and-route (4.2.1) | `"priority"` | `"greedy"` | True |
+    | prioritize-and-route (4.2.1) | `"priority"` | `"greedy"` | True |
 
     `inferq.simulate(workload, GateAndRoute(…))` takes `seed`, `horizon_s`, `warmup`, `timeline_s` and
     `progress`. `warmup` says from when averages and revenue count: an instant (`"30s"`), or the arrival of
@@ -205,7 +205,7 @@ class GateAndRoute(Description):
     prices: Prices
     abandonment: float | Mapping[str, float] | None = None
     gate: Literal["occupancy", "queue", "priority", "fcfs"] = "occupancy"
-    router: Literal["greedy", "randomised", "general", "immediate", "fcfs"] = "greedy"
+    router: Literal["greedy", "randomized", "general", "immediate", "fcfs"] = "greedy"
     planned: bool = True
     service: Literal["exponential", "tokens"] = "exponential"
     kv: KvCache = field(default_factory=KvCache.unlimited)

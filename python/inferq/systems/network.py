@@ -322,7 +322,7 @@ class Network(Description):
     """Engines with names, and jobs that call them: directed graphs of stages with joins, delays and classes.
 
     The rows of its workload are jobs: a run needs only `arrival_s`, and, where there are several workflows,
-    `class` with the name of the job's. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `tbt_slo_s` and
+    `class` with the name of the job's. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `itl_slo_s` and
     `session_id` go to every stage of the job. Lengths come from the stages, recorded or drawn from the seed
     of the run: each stage has draws of its own, and those of a job do not depend on the other jobs.
 

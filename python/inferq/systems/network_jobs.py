@@ -23,7 +23,7 @@ from inferq.workload.distributions import DurationDistribution, LengthDistributi
 if TYPE_CHECKING:
     from inferq.results.tables import RequestColumns
 
-_STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "tbt_slo_s")
+_STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s")
 """Columns of a job that each of its requests has too."""
 
 _REFUSED = {

@@ -135,9 +135,9 @@ class Server:
         """Was an earlier patch release asked for? Without one it is the newest of its kind."""
         return len(self.version) > 2 and self.version < version
 
-    def utilisation(self, gpus: int) -> float:
+    def gpu_memory_utilization(self, gpus: int) -> float:
         """The share of the card that it uses; SGLang's is `mem_fraction_static`."""
-        share = _table()[self.name].get("utilisation")
+        share = _table()[self.name].get("gpu_memory_utilization")
         if share is not None:
             return float(share)
         return sglang_share(self.card, gpus, self.version if len(self.version) > 2 else None)
@@ -273,7 +273,7 @@ class Server:
         if "kv" in given:
             lines.append(f"  kv {kv!r}: as given")
         else:
-            line("utilisation", f"{share:g}", sources["utilisation"])
+            line("gpu_memory_utilization", f"{share:g}", sources["gpu_memory_utilization"])
             line("block", kv.block, sources["block"])
             line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
         if longest is None:

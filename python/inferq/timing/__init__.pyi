@@ -4,8 +4,8 @@ from .fits.fit import fit as fit
 from .fits.iteration_log import read_iterations as read_iterations
 from .fits.vidur import read_vidur_profile as read_vidur_profile
 from .fits.vidur import read_vidur_table as read_vidur_table
-from .hardware.catalogue import known_gpus as known_gpus
-from .hardware.catalogue import known_models as known_models
+from .hardware.catalog import known_gpus as known_gpus
+from .hardware.catalog import known_models as known_models
 from .hardware.gpu import Gpu as Gpu
 from .hardware.kv_memory import KvMemory as KvMemory
 from .hardware.model_shape import ModelShape as ModelShape

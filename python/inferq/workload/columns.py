@@ -80,7 +80,7 @@ COLUMNS: dict[str, Column] = {
     "patience_s": Column("seconds"),
     "cancel_s": Column("seconds"),
     "ttft_slo_s": Column("seconds"),
-    "tbt_slo_s": Column("seconds"),
+    "itl_slo_s": Column("seconds"),
 }
 """The columns of a workload, in the order in which its frame shows them."""
 

@@ -72,7 +72,7 @@ class Workload:
             | `accepted` | list; accepted drafts of each row that emits, in order, see `Speculation` |
             | `patience_s` | seconds that it waits for admission; null for ever |
             | `cancel_s` | seconds from its arrival until its client takes it back; null for never |
-            | `ttft_slo_s`, `tbt_slo_s` | objectives in seconds; null for none |
+            | `ttft_slo_s`, `itl_slo_s` | objectives in seconds; null for none |
 
             A row with `think_s` and an earlier row of its session arrives `think_s` after that row has
             finished: its own `arrival_s` then only says where it stands among the rows. If that row is

@@ -52,7 +52,7 @@ fuzz_target!(|scenario: Scenario| {
         (Ok(stretched), Ok(stepped)) => {
             // Columns hold NaN where nothing happened, so their bits are compared as they are printed.
             assert_eq!(format!("{:?}", stretched.requests), format!("{:?}", stepped.requests));
-            assert_eq!(stretched.tbt, stepped.tbt);
+            assert_eq!(stretched.itl, stepped.itl);
             assert_eq!(stretched.timeline, stepped.timeline);
             assert_eq!(stretched.findings, stepped.findings);
             assert_eq!(stretched.totals.in_system, stretched.totals.sojourn, "Little's law");

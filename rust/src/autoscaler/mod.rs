@@ -65,7 +65,7 @@ kinds! {
     /// A scaling policy and its parameters.
     ScalingConfig: ScalingParameters {
         by_queue::ByQueue,
-        by_utilisation::ByUtilisation,
+        by_utilization::ByUtilization,
         by_forecast::ByForecast,
         by_schedule::BySchedule,
     }

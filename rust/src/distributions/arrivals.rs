@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(draw(1e-9, 2), [1_000_000_000_000_000_000, 2_000_000_000_000_000_000]);
         // A million gaps of 1/7 s: no error has gathered.
         assert_eq!(draw(7.0, 1_000_000)[999_999], 142_857_142_857_143);
-        // The decimal that was typed counts, not its binary neighbour.
+        // The decimal that was typed counts, not its binary neighbor.
         assert_eq!(draw(0.3, 300_000)[299_999], 1_000_000_000_000_000);
     }
 

@@ -60,7 +60,7 @@ impl ControlConfig {
         if self.planned && slots < 2 {
             return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
         }
-        let pools = matches!(self.router, DecodeRouterKind::Randomised | DecodeRouterKind::General);
+        let pools = matches!(self.router, DecodeRouterKind::Randomized | DecodeRouterKind::General);
         let follows = self.planned || matches!(self.gate, GateKind::Occupancy | GateKind::Queue);
         let Some(allocation) = allocation else {
             let missing = Error::config("allocation", "missing: this plan, gate or router follows one");

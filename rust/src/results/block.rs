@@ -181,7 +181,7 @@ impl<'a> Block<'a> {
         Cow::Owned((self.first..).zip(all).map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
     }
 
-    pub(super) fn max_tbt_s(&self, cells: &mut [f64]) -> usize {
+    pub(super) fn max_itl_s(&self, cells: &mut [f64]) -> usize {
         if let Some(short) = self.short() {
             return short.fill_longest_gap(cells);
         }

@@ -220,7 +220,7 @@ request_columns! {
     /// (Last − first token) / (output tokens − 1).
     tpot_s: f64 = every_run, Block::tpot_s;
     /// Longest gap between two of its tokens.
-    max_tbt_s: f64 = every_run, Block::max_tbt_s;
+    max_itl_s: f64 = every_run, Block::max_itl_s;
     /// Last token − arrival.
     e2e_s: f64 = every_run, Block::e2e_s;
     /// How often it was preempted.

@@ -187,7 +187,7 @@ pub struct Results<Requests = RequestRows> {
     /// One row a request.
     pub requests: Requests,
     /// Token gaps by class.
-    pub tbt: Vec<Histogram>,
+    pub itl: Vec<Histogram>,
     /// Samples in order of time.
     pub timeline: Vec<Sample>,
     /// Stretches in order of their ends; empty unless asked for.
@@ -214,7 +214,7 @@ impl Results {
     pub fn with_columns(self, workload: &Workload) -> Results<RequestColumns> {
         let Results {
             requests,
-            tbt,
+            itl,
             timeline,
             iterations,
             batches,
@@ -228,7 +228,7 @@ impl Results {
         let requests = requests.columns(workload, None);
         Results {
             requests,
-            tbt,
+            itl,
             timeline,
             iterations,
             batches,

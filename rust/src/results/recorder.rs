@@ -86,9 +86,9 @@ impl Rejections {
 impl Recorder {
     /// Room for no request as yet.
     pub(crate) fn new(classes: usize, keep_iterations: bool, keep_batches: bool, unit: Unit) -> Recorder {
-        let (requests, tbt) = (RequestRows::in_unit(unit), vec![Histogram::default(); classes]);
+        let (requests, itl) = (RequestRows::in_unit(unit), vec![Histogram::default(); classes]);
         Recorder {
-            results: Results { requests, tbt, ..Results::default() },
+            results: Results { requests, itl, ..Results::default() },
             first_row: 0,
             keep_iterations: keep_iterations || keep_batches,
             keep_batches,
@@ -210,7 +210,7 @@ impl Recorder {
     #[inline(always)]
     pub(crate) fn gaps<W: Width>(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
         let (first, growth) = (self.unit.span::<W>(first)?, self.growth::<W>(growth)?);
-        if let [histogram] = &mut self.results.tbt[..] {
+        if let [histogram] = &mut self.results.itl[..] {
             let members = members.first;
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
         }
@@ -221,11 +221,11 @@ impl Recorder {
     fn gaps_of_classes(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
         for &(class, members) in &members.listed {
             if members > 0 {
-                self.results.tbt[class as usize].add_progression(first, growth, count, members)?;
+                self.results.itl[class as usize].add_progression(first, growth, count, members)?;
             }
         }
         let by_code = std::iter::once(&members.first).chain(&members.further);
-        for (histogram, &members) in self.results.tbt.iter_mut().zip(by_code) {
+        for (histogram, &members) in self.results.itl.iter_mut().zip(by_code) {
             if members > 0 {
                 histogram.add_progression(first, growth, count, members)?;
             }
@@ -236,7 +236,7 @@ impl Recorder {
     /// One gap.
     pub(crate) fn gap<W: Width>(&mut self, class: u32, gap: Span) -> Result<()> {
         let gap = self.unit.span::<W>(gap)?;
-        self.results.tbt[class as usize].add(gap, 1)
+        self.results.itl[class as usize].add(gap, 1)
     }
 
     /// How much gaps grow, in attoseconds.
@@ -251,7 +251,7 @@ impl Recorder {
 
     /// So many tokens came at the instant of the one before them.
     pub(crate) fn no_gaps(&mut self, class: u32, count: u64) -> Result<()> {
-        if count > 0 { self.results.tbt[class as usize].add(Span::ZERO, count) } else { Ok(()) }
+        if count > 0 { self.results.itl[class as usize].add(Span::ZERO, count) } else { Ok(()) }
     }
 
     /// Drafts that a request which is about to leave verified, and those of them that became tokens of its output.

@@ -185,7 +185,7 @@ impl Group {
             return Statistics { mean: f64::NAN, percentiles: [f64::NAN; PERCENTS.len()], max: f64::NAN };
         }
         let at = |place: u64| self.known.get(&place).copied().unwrap_or(f64::NAN);
-        // At place (n − 1) · percent / 100 of the sorted values, between neighbours in proportion.
+        // At place (n − 1) · percent / 100 of the sorted values, between neighbors in proportion.
         let percentiles = PERCENTS.map(|percent| {
             let place = (self.count - 1) * u64::from(percent);
             let (lower, between) = (at(place / 100), place % 100);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_linear_between_neighbours() {
+    fn percentiles_are_linear_between_neighbors() {
         let values: Vec<f64> = (0..=10).rev().map(f64::from).collect();
         let of = by_group(&values, &[0; 11], 1)[0];
         assert_eq!(of.percentiles, [5.0, 9.0, 9.5, 9.9]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn arrival(id: u32) -> Arrival {
-        let (at, tbt_slo) = (Instant::ZERO, Span::NEVER);
+        let (at, itl_slo) = (Instant::ZERO, Span::NEVER);
         let (prompt_tokens, output_tokens, session) = (1000, 1, None);
         let (class, priority, queue_key) = (0, 0, 0);
         Arrival {
@@ -119,7 +119,7 @@ mod tests {
             class,
             priority,
             max_output_tokens: 0,
-            tbt_slo,
+            itl_slo,
             queue_key,
             session,
         }

@@ -13,7 +13,7 @@ const END: u32 = 0;
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Neighbours {
+struct Neighbors {
     previous: u32,
     next: u32,
 }
@@ -22,12 +22,12 @@ struct Neighbours {
 #[derive(Debug)]
 pub struct List {
     length: usize,
-    links: Vec<Neighbours>,
+    links: Vec<Neighbors>,
 }
 
 impl Default for List {
     fn default() -> List {
-        List { length: 0, links: vec![Neighbours { previous: END, next: END }] }
+        List { length: 0, links: vec![Neighbors { previous: END, next: END }] }
     }
 }
 
@@ -67,12 +67,12 @@ impl List {
     }
 
     #[inline(always)]
-    fn at(&self, link: u32) -> &Neighbours {
+    fn at(&self, link: u32) -> &Neighbors {
         &self.links[link as usize]
     }
 
     #[inline(always)]
-    fn at_mut(&mut self, link: u32) -> &mut Neighbours {
+    fn at_mut(&mut self, link: u32) -> &mut Neighbors {
         &mut self.links[link as usize]
     }
 
@@ -138,7 +138,7 @@ impl List {
     #[cold]
     #[inline(never)]
     fn tie_beyond(&mut self, link: u32, previous: u32) {
-        self.links.resize(link as usize + 1, Neighbours { previous: ABSENT, next: ABSENT });
+        self.links.resize(link as usize + 1, Neighbors { previous: ABSENT, next: ABSENT });
         self.tie(link, previous);
     }
 
@@ -146,25 +146,25 @@ impl List {
     fn tie(&mut self, link: u32, previous: u32) {
         let next = std::mem::replace(&mut self.at_mut(previous).next, link);
         self.at_mut(next).previous = link;
-        *self.at_mut(link) = Neighbours { previous, next };
+        *self.at_mut(link) = Neighbors { previous, next };
         self.length += 1;
     }
 
     /// Is this request in the list?
     #[inline]
     pub(crate) fn contains(&self, at: Place) -> bool {
-        self.links.get(link(at) as usize).is_some_and(|neighbours| neighbours.next != ABSENT)
+        self.links.get(link(at) as usize).is_some_and(|neighbors| neighbors.next != ABSENT)
     }
 
     /// Takes a request out, if it is there.
     #[inline(always)]
     pub(crate) fn remove(&mut self, at: Place) -> bool {
-        let Some(neighbours) = self.links.get_mut(link(at) as usize) else { return false };
-        let Neighbours { previous, next } = *neighbours;
+        let Some(neighbors) = self.links.get_mut(link(at) as usize) else { return false };
+        let Neighbors { previous, next } = *neighbors;
         if next == ABSENT {
             return false;
         }
-        neighbours.next = ABSENT;
+        neighbors.next = ABSENT;
         self.at_mut(previous).next = next;
         self.at_mut(next).previous = previous;
         self.length -= 1;

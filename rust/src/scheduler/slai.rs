@@ -1,8 +1,8 @@
 //! SLAI: decodes no sooner than their deadlines ask for (bari2025 §6).
 //!
-//! A decode's last schedulable time is C = e + TBT − δ · t̄ (8): e the end of the last batch that served its request, TBT the
+//! A decode's last schedulable time is C = e + ITL − δ · t̄ (8): e the end of the last batch that served its request, ITL the
 //! request's, δ the offset, t̄ the mean length of the iterations so far. δ · t̄ is common to all, so the order by C is the
-//! order by deadline e + TBT, which stands still while a request is left out.
+//! order by deadline e + ITL, which stands still while a request is left out.
 
 mod alone;
 mod cohort;
@@ -72,7 +72,7 @@ pub(super) struct SlaiScheduler {
     max_decodes: u64,
     margin: Margin,
     lists: Lists,
-    /// Groups of the standing decodes: ready requests with TBTs alike that were last served by the same batch.
+    /// Groups of the standing decodes: ready requests with ITLs alike that were last served by the same batch.
     cohorts: Vec<Cohort>,
     seats: Seats,
     /// All other ready requests; they are not among the standing decodes.
@@ -138,15 +138,15 @@ impl SlaiScheduler {
         Ok(())
     }
 
-    /// A request can decode: it joins the cohort of its TBT if its e is that of the others, or waits alone.
+    /// A request can decode: it joins the cohort of its ITL if its e is that of the others, or waits alone.
     fn join(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         let (now, member) = (plan.now(), member(place, plan.requests()));
-        let group = self.group(member.tbt, plan);
+        let group = self.group(member.itl, plan);
         let cohort = &mut self.cohorts[group];
         if cohort.is_empty() {
             cohort.end = now;
         }
-        let key = (later(now, member.tbt), member.id);
+        let key = (later(now, member.itl), member.id);
         if cohort.key(&member) != key {
             self.alone.insert(key, place);
             return Ok(());
@@ -156,13 +156,13 @@ impl SlaiScheduler {
         plan.decode(place)
     }
 
-    /// The group for a TBT: one for all with the same three leading bits, so that there are few, and two classes seldom
+    /// The group for a ITL: one for all with the same three leading bits, so that there are few, and two classes seldom
     /// share one.
     #[inline]
-    fn group(&mut self, tbt: Span, plan: &mut Plan) -> usize {
-        match self.cohorts.iter().position(|cohort| cohort.spans(tbt)) {
+    fn group(&mut self, itl: Span, plan: &mut Plan) -> usize {
+        match self.cohorts.iter().position(|cohort| cohort.spans(itl)) {
             Some(group) => group,
-            None => self.group_of_kind(Cohort::kind(tbt), plan),
+            None => self.group_of_kind(Cohort::kind(itl), plan),
         }
     }
 
@@ -389,7 +389,7 @@ impl SlaiScheduler {
         }
         while let Some(place) = self.alone.pop() {
             let member = member(place, plan.requests());
-            let group = self.group(member.tbt, plan);
+            let group = self.group(member.itl, plan);
             let cohort = &mut self.cohorts[group];
             if cohort.takes_part || cohort.is_empty() {
                 plan.select_group(group);
@@ -426,7 +426,7 @@ impl SlaiScheduler {
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
             let inside = self.cohorts.iter_mut().filter(|cohort| cohort.takes_part);
-            let longest_tbt = inside.map(Cohort::longest_tbt).max().unwrap_or(Span::ZERO);
+            let longest_itl = inside.map(Cohort::longest_itl).max().unwrap_or(Span::ZERO);
             let (offset, lasts) = self.margin.offset_after(chosen.count, plan);
             self.watch = Some(DeadlineWatch {
                 start: plan.now(),
@@ -434,7 +434,7 @@ impl SlaiScheduler {
                 busy: plan.busy(),
                 offset,
                 lasts: lasts.min(prompts.lasts),
-                longest_tbt,
+                longest_itl,
                 deadline,
             });
         }
@@ -488,5 +488,5 @@ impl Scheduler for SlaiScheduler {
 /// What stands for a request in its cohort.
 fn member(place: Place, requests: &Requests) -> Member {
     let arrival = requests.arrival(place);
-    Member { tbt: arrival.tbt_slo, id: arrival.id, place }
+    Member { itl: arrival.itl_slo, id: arrival.id, place }
 }

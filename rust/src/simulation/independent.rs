@@ -58,7 +58,7 @@ pub(super) fn simulate(
 /// The outcomes of all replicas as one, but for the rows of their requests.
 pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
     let mut whole = Outcome::default();
-    whole.results.tbt = vec![Histogram::default(); class_count];
+    whole.results.itl = vec![Histogram::default(); class_count];
     let end = parts.iter().map(|part| part.results.totals.end).max().unwrap_or(Instant::ZERO);
     let timelines: Vec<(Vec<Sample>, Sample)> =
         parts.iter_mut().map(|part| (std::mem::take(&mut part.results.timeline), part.last[0])).collect();

@@ -61,7 +61,7 @@ impl Outcome {
     /// Puts the outcome of another replica to this one, all but the rows of its requests and its timeline.
     pub(super) fn merge(&mut self, part: Outcome) -> Result<()> {
         let (all, results) = (&mut self.results, part.results);
-        for (histogram, other) in all.tbt.iter_mut().zip(&results.tbt) {
+        for (histogram, other) in all.itl.iter_mut().zip(&results.itl) {
             histogram.merge(other)?;
         }
         all.work.merge(&results.work);

@@ -17,7 +17,7 @@ pub(super) fn of(cluster: &Cluster, workload: &Workload, options: &Options) -> U
     let has_other_times = cluster.control.is_some()
         || options.decides_arrivals(workload)
         || workload.has_leavers()
-        || !workload.tbt_slo_s.is_empty()
+        || !workload.itl_slo_s.is_empty()
         || router.as_ref().is_some_and(|router| !router.is_timeless());
     if options.in_attoseconds || is_told || has_other_times {
         return Unit::ATTOSECOND;
@@ -72,7 +72,7 @@ mod tests {
         let all = Options::all(&none.view(0, 1));
         let one = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
         let patient = Columns { patience_s: vec![1.0], ..one.clone() };
-        let objective = Columns { tbt_slo_s: vec![1.0], ..one };
+        let objective = Columns { itl_slo_s: vec![1.0], ..one };
         let told = Options { iterations: true, ..all.clone() };
         let exact = Options { in_attoseconds: true, ..all.clone() };
         for found in [

@@ -22,8 +22,8 @@ pub struct Columns {
     pub patience_s: Vec<f64>,
     /// See [`Workload::cancel_s`].
     pub cancel_s: Vec<f64>,
-    /// See [`Workload::tbt_slo_s`].
-    pub tbt_slo_s: Vec<f64>,
+    /// See [`Workload::itl_slo_s`].
+    pub itl_slo_s: Vec<f64>,
     /// See [`Workload::queue_key`].
     pub queue_key: Vec<f64>,
     /// See [`Workload::session`].
@@ -60,7 +60,7 @@ impl Columns {
             max_output_tokens: rest(&self.max_output_tokens, start),
             patience_s: rest(&self.patience_s, start),
             cancel_s: rest(&self.cancel_s, start),
-            tbt_slo_s: rest(&self.tbt_slo_s, start),
+            itl_slo_s: rest(&self.itl_slo_s, start),
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
             accepted: Accepted { start: rest(&self.accepted_start, start), drafts: &self.accepted_drafts },
@@ -96,7 +96,7 @@ impl Columns {
         put(&mut self.max_output_tokens, workload.max_output_tokens, rows);
         put(&mut self.patience_s, workload.patience_s, rows);
         put(&mut self.cancel_s, workload.cancel_s, rows);
-        put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
+        put(&mut self.itl_slo_s, workload.itl_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
         put(&mut self.session, workload.session, rows);
         if !workload.accepted.is_empty() {
@@ -162,7 +162,7 @@ impl Columns {
         cut(&mut self.max_output_tokens, rows);
         cut(&mut self.patience_s, rows);
         cut(&mut self.cancel_s, rows);
-        cut(&mut self.tbt_slo_s, rows);
+        cut(&mut self.itl_slo_s, rows);
         cut(&mut self.queue_key, rows);
         cut(&mut self.session, rows);
         if let Some(&first) = self.accepted_start.get(rows) {

@@ -14,7 +14,7 @@ const GATES: [&str; 4] = ["occupancy", "queue", "priority", "fcfs"];
 const ROUTERS: [(&str, bool); 6] = [
     ("greedy", true),
     ("greedy", false),
-    ("randomised", true),
+    ("randomized", true),
     ("general", true),
     ("immediate", false),
     ("fcfs", false),
@@ -140,7 +140,7 @@ fn scenarios(gate: &'static str, router: (&'static str, bool)) -> impl Strategy<
             let mut plan: Vec<[u32; 5]> = plan.into_iter().map(|(x, m, s, q, t)| [x, m, s, q, t]).collect();
             // A plan serves some class, and leaves a solo replica to routers that send decodes there.
             plan[0][0] += 1;
-            let pools = matches!(router.0, "randomised" | "general");
+            let pools = matches!(router.0, "randomized" | "general");
             let replicas = if pools { replicas + 4 } else { replicas };
             if pools {
                 plan.iter_mut().for_each(|class| class[0] = class[0].min(250));
@@ -172,7 +172,7 @@ macro_rules! audits {
                 #[test]
                 fn greedy_without_a_plan(scenario in scenarios($gate, ROUTERS[1])) { holds(&scenario); }
                 #[test]
-                fn randomised(scenario in scenarios($gate, ROUTERS[2])) { holds(&scenario); }
+                fn randomized(scenario in scenarios($gate, ROUTERS[2])) { holds(&scenario); }
                 #[test]
                 fn general(scenario in scenarios($gate, ROUTERS[3])) { holds(&scenario); }
                 #[test]

@@ -133,9 +133,9 @@ impl Audit<'_> {
                 assert_ne!(self.scenario.router.0, "immediate");
                 // A request that gave up in a pool's buffer does not say in which.
                 let pool = match self.scenario.router.0 {
-                    "randomised" | "general" if self.start(id).is_nan() => continue,
-                    "randomised" | "general" if (self.rows.replica[id] as usize) < mixed => 0..mixed,
-                    "randomised" | "general" => mixed..self.scenario.replicas,
+                    "randomized" | "general" if self.start(id).is_nan() => continue,
+                    "randomized" | "general" if (self.rows.replica[id] as usize) < mixed => 0..mixed,
+                    "randomized" | "general" => mixed..self.scenario.replicas,
                     _ => 0..self.scenario.replicas,
                 };
                 assert!(pool.clone().all(|replica| !open[replica].1), "{id} waits to decode at {at} beside {open:?}");
@@ -265,7 +265,7 @@ impl Audit<'_> {
                     let more = self.instants.iter().any(|&other| other > at + 1e-12 && other < at + 2.0 * SAME_S);
                     assert!(more || load[mixed..].iter().all(|load| load.1 == self.scenario.slots), "{id}: {load:?}");
                 }
-                ("randomised" | "general", _) => {
+                ("randomized" | "general", _) => {
                     let uniform = Stream::new(self.scenario.seed, Source::Router).uniform(id as u64, 1);
                     let [_, y_mixed, y_solo, ..] = self.scenario.plan[self.class(id)].map(f64::from);
                     let (solo_rate, mixed_rate) = (y_solo / self.scenario.solo_s(), y_mixed / self.scenario.tau_s());

@@ -72,7 +72,7 @@ fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, repli
                 (&left.first_token_s, &right.first_token_s),
                 (&left.finish_s, &right.finish_s),
                 (&left.left_s, &right.left_s),
-                (&left.max_tbt_s, &right.max_tbt_s),
+                (&left.max_itl_s, &right.max_itl_s),
             ];
             for (left, right) in seconds {
                 prop_assert_eq!(left[row].to_bits(), right[place].to_bits());
@@ -183,7 +183,7 @@ proptest! {
         scenario in any_scenario(), replicas in 1_usize..6, router in router(), seed: u64, stepping: bool,
     ) {
         let mut scenario = scenario.patient(false);
-        scenario.columns.tbt_slo_s.clear();
+        scenario.columns.itl_slo_s.clear();
         let run = |in_attoseconds| {
             let options = Options { iterations: false, batches: false, in_attoseconds, ..scenario.options(stepping) };
             run_with(&scenario, replicas, built(router.clone(), seed, 0), &options)

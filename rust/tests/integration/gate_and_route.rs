@@ -17,7 +17,7 @@ const POLICIES: [(&str, &str, bool); 9] = [
     ("queue", "greedy", true),
     ("priority", "greedy", true),
     ("fcfs", "greedy", true),
-    ("occupancy", "randomised", true),
+    ("occupancy", "randomized", true),
     ("occupancy", "general", true),
     ("fcfs", "immediate", false),
     ("queue", "immediate", false),

@@ -26,7 +26,7 @@ fn seconds(results: &Results) -> [&Vec<f64>; 12] {
         &columns.queue_s,
         &columns.ttft_s,
         &columns.tpot_s,
-        &columns.max_tbt_s,
+        &columns.max_itl_s,
         &columns.e2e_s,
         &columns.prefilled_s,
         &columns.handoff_s,
@@ -71,7 +71,7 @@ pub(crate) fn same(stretched: &Results, stepped: &Results) -> Outcome {
     prop_assert_eq!(&stretched.work, &stepped.work);
     prop_assert_eq!(&stretched.drained, &stepped.drained);
     prop_assert_eq!(&stretched.block_operations, &stepped.block_operations);
-    for (left, right) in stretched.tbt.iter().zip(&stepped.tbt) {
+    for (left, right) in stretched.itl.iter().zip(&stepped.itl) {
         prop_assert_eq!(left.bins().collect::<Vec<_>>(), right.bins().collect::<Vec<_>>());
         prop_assert_eq!((left.count(), left.sum(), left.longest()), (right.count(), right.sum(), right.longest()));
     }
@@ -177,7 +177,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         .filter(|&row| scenario.measured.contains(&(row as u32)))
         .map(|row| tokens_of(scenario, &results, row).0.saturating_sub(1))
         .sum();
-    let counted = results.tbt.iter().map(|histogram| histogram.count()).sum::<u64>();
+    let counted = results.itl.iter().map(|histogram| histogram.count()).sum::<u64>();
     let preemptions = columns.preemptions.iter().map(|&preemptions| preemptions as u64).sum::<u64>();
     let droppable = if drops_tokens(scenario) { preemptions } else { 0 };
     prop_assert!(counted <= expected && expected <= counted + droppable);
@@ -207,7 +207,7 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     if !columns.cancel_s.is_empty() {
         columns.cancel_s.push(f64::NAN);
     }
-    columns.tbt_slo_s.push(f64::NAN);
+    columns.itl_slo_s.push(f64::NAN);
     columns.queue_key.push(0.0);
     columns.session.push(inferq_core::workload::NO_SESSION);
     if !columns.content_start.is_empty() {
@@ -226,7 +226,7 @@ fn l6_the_same_scenario_gives_the_same_bytes(scenario: &Scenario) -> Outcome {
     for (left, right) in seconds(&first).into_iter().zip(seconds(&second)) {
         prop_assert_eq!(bits(left), bits(right));
     }
-    prop_assert_eq!((first.tbt, first.timeline, first.iterations), (second.tbt, second.timeline, second.iterations));
+    prop_assert_eq!((first.itl, first.timeline, first.iterations), (second.itl, second.timeline, second.iterations));
     Ok(())
 }
 
@@ -261,7 +261,7 @@ fn plain_runs_equal_full_runs(scenario: &Scenario, share: f64) -> Outcome {
 /// of the scenarios a time outgrows 64 bits halfway: most units of these scenarios are a nanosecond.
 fn short_runs_equal_long_runs(scenario: &Scenario, share: f64) -> Outcome {
     let mut plain = scenario.patient(false);
-    plain.columns.tbt_slo_s.clear();
+    plain.columns.itl_slo_s.clear();
     if share < 0.5 {
         let outgrown = (1_u64 << 62) as f64 / 1e9;
         let later = outgrown - plain.columns.arrival_s[plain.columns.arrival_s.len() / 2];

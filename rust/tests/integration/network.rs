@@ -273,7 +273,7 @@ fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
     assert_eq!(columns.prefilled_s, [1.0, 1.0]);
     assert_eq!(columns.handoff_s, [1.8, 0.8]);
     assert_eq!((columns.replica[0], columns.prefill_replica[0]), (1, 0));
-    assert_eq!(columns.max_tbt_s, [2.8, 1.8]);
+    assert_eq!(columns.max_itl_s, [2.8, 1.8]);
 }
 
 #[test]

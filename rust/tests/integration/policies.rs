@@ -127,8 +127,8 @@ fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
     })
     .expect("a run");
     assert_eq!(results.requests.finish_s, [7.0, 5.0]);
-    assert_eq!(results.requests.max_tbt_s[0], 4.0);
-    assert_eq!((results.tbt[0].count(), results.tbt[0].sum()), (3, 6 * SECOND));
+    assert_eq!(results.requests.max_itl_s[0], 4.0);
+    assert_eq!((results.itl[0].count(), results.itl[0].sum()), (3, 6 * SECOND));
 }
 
 #[test]

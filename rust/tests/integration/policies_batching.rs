@@ -125,7 +125,7 @@ fn class_priority_puts_prompts_of_a_higher_class_before_decodes_of_a_lower_one()
     let scheduler = class_priority(&sarathi(4, 8));
     let results = run(&scheduler, &unlimited(), &[(0.0, 2, 3, "batch"), (0.5, 8, 1, "urgent")]);
     assert_eq!(results.requests.finish_s, [5.0, 3.0]);
-    assert_eq!(results.requests.max_tbt_s[0], 3.0);
+    assert_eq!(results.requests.max_itl_s[0], 3.0);
     assert_eq!(results.requests.preemptions, [0, 0]);
 }
 
@@ -205,7 +205,7 @@ fn one_class_is_served_as_by_the_inner_policy(scenario: Scenario) -> std::result
         let inner = as_inner(&scenario, order).run(false);
         let bits = |column: &[f64]| column.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         prop_assert_eq!(bits(&alone.requests.left_s), bits(&inner.requests.left_s));
-        prop_assert_eq!(bits(&alone.requests.max_tbt_s), bits(&inner.requests.max_tbt_s));
+        prop_assert_eq!(bits(&alone.requests.max_itl_s), bits(&inner.requests.max_itl_s));
         prop_assert_eq!(&alone.requests.preemptions, &inner.requests.preemptions);
         prop_assert_eq!(&alone.work, &inner.work);
     }

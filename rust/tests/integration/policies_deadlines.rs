@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::scenario::{Columns, Results, Scenario, scenario};
 use crate::tier::cases;
 
-/// No TBT.
+/// No ITL.
 const NONE: f64 = f64::NAN;
 
 /// An engine for worked cases: a second an iteration, 4 tokens in each, an offset of 1, that is a second.
@@ -55,13 +55,13 @@ impl Worked {
         engine.build(Some(&["a".into(), "b".into()]))
     }
 
-    /// Runs requests of (arrival, prompt, output, TBT); those of `class_b` are of that class.
+    /// Runs requests of (arrival, prompt, output, ITL); those of `class_b` are of that class.
     fn run(&self, requests: &[(f64, i32, i32, f64)], class_b: &[usize]) -> Results {
         let columns = Columns {
             arrival_s: requests.iter().map(|request| request.0).collect(),
             prompt_tokens: requests.iter().map(|request| request.1).collect(),
             output_tokens: requests.iter().map(|request| request.2).collect(),
-            tbt_slo_s: requests.iter().map(|request| request.3).collect(),
+            itl_slo_s: requests.iter().map(|request| request.3).collect(),
             class: (0..requests.len()).map(|row| u32::from(class_b.contains(&row))).collect(),
             ..Columns::default()
         };
@@ -101,7 +101,7 @@ fn a_decode_waits_behind_prompts_until_its_last_schedulable_time() {
         &[(1, 4)],
     ];
     assert_eq!(batches(&results)[..8], expected);
-    assert_eq!((results.requests.finish_s[0], results.requests.max_tbt_s[0]), (7.0, 3.0));
+    assert_eq!((results.requests.finish_s[0], results.requests.max_itl_s[0]), (7.0, 3.0));
     // Nothing is decided between two critical times: two iterations are one stretch. The rest of the prompt, 16 tokens,
     // is one of three and the iteration that completes it.
     let counts: Vec<u64> = results.iterations.iter().map(|row| row.count).collect();
@@ -121,7 +121,7 @@ fn critical_decodes_go_by_deadline_and_ties_by_id() {
 }
 
 #[test]
-fn without_a_tbt_a_decode_is_never_critical_and_comes_last_by_id() {
+fn without_a_itl_a_decode_is_never_critical_and_comes_last_by_id() {
     // Whatever the offset, requests 0 and 2 wait for the prompt that fills the budget, and request 1 does not; then
     // one decode goes at a time: 1 before 0 and 2, and 0 until it is done.
     let engine = Worked { max_decodes: 1, offset: "1e9", ..WORKED };
@@ -333,7 +333,7 @@ impl Scheduler for Literal {
         for (&place, end) in &self.ready {
             let arrival = plan.requests().arrival(Place(place));
             let end = end.expect("every ready request has been served");
-            let deadline = if arrival.tbt_slo == Span::NEVER { Instant::NEVER } else { end.after(arrival.tbt_slo)? };
+            let deadline = if arrival.itl_slo == Span::NEVER { Instant::NEVER } else { end.after(arrival.itl_slo)? };
             order.push((deadline, arrival.id, Place(place)));
         }
         order.sort_by_key(|&(deadline, id, _)| (deadline, id));
@@ -389,7 +389,7 @@ fn agrees_with_the_rule_read_literally(scenario: &Scenario) -> std::result::Resu
     let results = scenario.run(true);
     prop_assert_eq!(results.requests.preemptions, expected.requests.preemptions);
     prop_assert_eq!(results.batches, expected.batches);
-    for (of_class, expected) in results.tbt.iter().zip(&expected.tbt) {
+    for (of_class, expected) in results.itl.iter().zip(&expected.itl) {
         prop_assert_eq!(of_class.bins().collect::<Vec<_>>(), expected.bins().collect::<Vec<_>>());
         prop_assert_eq!((of_class.sum(), of_class.longest()), (expected.sum(), expected.longest()));
     }

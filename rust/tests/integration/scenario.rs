@@ -25,7 +25,7 @@ pub(crate) struct Columns {
     pub(crate) max_output_tokens: Vec<i32>,
     pub(crate) patience_s: Vec<f64>,
     pub(crate) cancel_s: Vec<f64>,
-    pub(crate) tbt_slo_s: Vec<f64>,
+    pub(crate) itl_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
     pub(crate) session: Vec<u32>,
     /// With what each prompt begins; empty: no prompt with anything shared.
@@ -51,7 +51,7 @@ impl Columns {
             max_output_tokens: &self.max_output_tokens,
             patience_s: &self.patience_s,
             cancel_s: &self.cancel_s,
-            tbt_slo_s: &self.tbt_slo_s,
+            itl_slo_s: &self.itl_slo_s,
             queue_key: &self.queue_key,
             session: &self.session,
             content: Content {
@@ -92,7 +92,7 @@ impl Columns {
             max_output_tokens: pick(&self.max_output_tokens, rows),
             patience_s: if self.patience_s.is_empty() { Vec::new() } else { pick(&self.patience_s, rows) },
             cancel_s: if self.cancel_s.is_empty() { Vec::new() } else { pick(&self.cancel_s, rows) },
-            tbt_slo_s: pick(&self.tbt_slo_s, rows),
+            itl_slo_s: pick(&self.itl_slo_s, rows),
             queue_key: pick(&self.queue_key, rows),
             session: pick(&self.session, rows),
             ..content
@@ -151,7 +151,7 @@ impl Columns {
             arrival_s: self.arrival_s.iter().map(|s| s * 2.0).collect(),
             patience_s: self.patience_s.iter().map(|s| s * 2.0).collect(),
             cancel_s: self.cancel_s.iter().map(|s| s * 2.0).collect(),
-            tbt_slo_s: self.tbt_slo_s.iter().map(|s| s * 2.0).collect(),
+            itl_slo_s: self.itl_slo_s.iter().map(|s| s * 2.0).collect(),
             ..self.clone()
         }
     }
@@ -287,7 +287,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         |(rows, is_patient, are_equal, takes_back)| {
             let mut columns = Columns::default();
             let mut microseconds = 0_u64;
-            for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key, session, cancel) in rows {
+            for (gap, prompt, output, class, priority, patience, itl_slo, queue_key, session, cancel) in rows {
                 microseconds += if are_equal { 0 } else { u64::from(gap) * 10 };
                 columns.arrival_s.push(microseconds as f64 / 1e6);
                 columns.prompt_tokens.push(prompt);
@@ -297,7 +297,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
                 // Every third end is foreseen by policies that plan ahead; nothing is said of others, or that they might be longer.
                 columns.max_output_tokens.push([output, 0, output + 1][class as usize + priority as usize % 2]);
                 columns.patience_s.push(patience);
-                columns.tbt_slo_s.push(tbt_slo);
+                columns.itl_slo_s.push(itl_slo);
                 columns.queue_key.push(queue_key);
                 columns.session.push(session);
                 if takes_back {

@@ -40,7 +40,7 @@ class Slo:
     """Objectives of a population of requests: a percentile, a mean or a maximum that must keep a limit.
 
     They are about all measured requests of a run together, as operators promise them ("99 % of the requests
-    get their first token within half a second"), unlike the columns `ttft_slo_s` and `tbt_slo_s` of a
+    get their first token within half a second"), unlike the columns `ttft_slo_s` and `itl_slo_s` of a
     workload, which each request meets or misses.
 
     A request that fails has no latency, and a service that turns slow requests away would look fast. So the
@@ -54,7 +54,7 @@ class Slo:
         by_class: further objectives for the requests of a class, by its name.
         failed_share: the largest share of requests that may fail, from 0 to 1. None is 0 for all requests
             together, and no objective of its own within `by_class`.
-        **limits: seconds, 0 or above, by metric: `ttft`, `tbt`, `tpot`, `e2e` or `queue`, then `_mean`,
+        **limits: seconds, 0 or above, by metric: `ttft`, `itl`, `tpot`, `e2e` or `queue`, then `_mean`,
             `_p50`, `_p90`, `_p95`, `_p99` or `_max`.
 
     Raises:
@@ -66,8 +66,8 @@ class Slo:
 
     Example:
         >>> import inferq as iq
-        >>> iq.Slo(ttft_p99=0.5, by_class={"chat": iq.Slo(tbt_p99=0.05)})
-        Slo(ttft_p99=0.5, by_class={'chat': Slo(tbt_p99=0.05)})
+        >>> iq.Slo(ttft_p99=0.5, by_class={"chat": iq.Slo(itl_p99=0.05)})
+        Slo(ttft_p99=0.5, by_class={'chat': Slo(itl_p99=0.05)})
     """
 
     limits: Mapping[str, float]

@@ -6,7 +6,7 @@ what comes out tells how much it depends on which requests happened to come: the
 works for means, shares, throughputs and percentiles alike, and for the difference of two systems that served
 the same blocks.
 
-It assumes that blocks are long beside what a queue remembers. Where neighbouring blocks are alike, pairs of
+It assumes that blocks are long beside what a queue remembers. Where neighboring blocks are alike, pairs of
 them are joined, 16 to 8.
 
 How often 95 % intervals held the truth, in percent: differences between two queues with Poisson arrivals and
@@ -56,7 +56,7 @@ LEAST_BEYOND = 10
 has met too few bursts to know how they differ."""
 
 _ALIKE = 1.645
-"""Correlation of neighbours, in units of 1/√blocks, that independent blocks exceed once in 20 times."""
+"""Correlation of neighbors, in units of 1/√blocks, that independent blocks exceed once in 20 times."""
 
 
 def count_for(metric: Metric, requests: int) -> int | None:
@@ -109,7 +109,7 @@ def pseudo_values(
 
     Args:
         result: of a run.
-        metrics: those of `tbt` are left out: gaps are kept in a histogram that does not know their requests;
+        metrics: those of `itl` are left out: gaps are kept in a histogram that does not know their requests;
             see `of_histograms`.
         slo: as of `Result.summary`.
         of_class: only requests of this class; None takes all, and money and energy are of all alone.
@@ -125,7 +125,7 @@ def pseudo_values(
     by_metric: dict[Metric, NDArray[np.float64]] = {}
     for metric in metrics:
         count = count_for(metric, int(keep.sum()))
-        if count is None or metric.quantity == "tbt" or (metric.needs_prices and of_class is not None):
+        if count is None or metric.quantity == "itl" or (metric.needs_prices and of_class is not None):
             continue
         begins = edges(result, count)
         block = np.clip(np.searchsorted(begins, rows, side="right") - 1, 0, count - 1)
@@ -153,7 +153,7 @@ def of_histograms(
     Args:
         histograms: of each block, columns `lower_s`, `upper_s`, `count`, in order.
         sums_s: of each block, the sum of all its gaps.
-        metric: of `tbt`.
+        metric: of `itl`.
     """
     statistic = metric.statistic
     lower_s, index = np.unique(np.concatenate([one["lower_s"] for one in histograms]), return_inverse=True)
@@ -180,7 +180,7 @@ def of_histograms(
 
 
 def joined(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """The numbers of blocks, neighbours joined until they are not alike; and whether they still are."""
+    """The numbers of blocks, neighbors joined until they are not alike; and whether they still are."""
     while _correlation(values) > _ALIKE / math.sqrt(values.size):
         if values.size // 2 < COUNTS[-1]:
             return values, True
@@ -189,7 +189,7 @@ def joined(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
 
 
 def _correlation(values: NDArray[np.float64]) -> float:
-    """Of neighbours, 0 where all are equal."""
+    """Of neighbors, 0 where all are equal."""
     rest = values - values.mean()
     squares = float(rest @ rest)
     return float(rest[1:] @ rest[:-1]) / squares if squares > 0 else 0.0

@@ -39,7 +39,7 @@ from inferq.timing.hardware.model_shape import ModelShape
 from inferq.workload.columns import Table, nearest
 from inferq.workload.workload import Workload
 
-METRICS = ("ttft_p50", "ttft_p99", "tbt_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
+METRICS = ("ttft_p50", "ttft_p99", "itl_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
 """What is compared unless told otherwise; and `request_goodput` where there are objectives, `hit_rate` where
 there is a prefix cache."""
 
@@ -79,16 +79,16 @@ def compare(
     seeds would claim a certainty about requests to come that one trace does not give. Intervals then come
     from blocks of consecutive arrivals inside the trace (the delete-a-block jackknife; 16 or 8 blocks, paired
     between systems), with numbers averaged over the seeds. That assumes that the trace is a fair sample of
-    what will come, and that blocks are long beside what a queue remembers; neighbours that are alike are
+    what will come, and that blocks are long beside what a queue remembers; neighbors that are alike are
     joined, and where they still are a finding says so. A system that makes the same of two seeds is not run
-    for a third. Gaps between tokens are kept for a run as a whole, so that with `tbt` among the metrics a
+    for a third. Gaps between tokens are kept for a run as a whole, so that with `itl` among the metrics a
     recorded trace is run once more for each block. A maximum has no interval in a trace.
 
     **How many seeds.** With `until` further seeds follow those given (the whole numbers after their largest)
     until the interval of every named metric is narrow enough: that of each difference, or of the mean where
     there is one system. At least 10 seeds are run, and at most `most_seeds`. The number of seeds before the
     next look is what the present spread asks for, at most twice as many. Stopping when an interval looks
-    narrow favours spreads that are too small by chance (Chow and Robbins 1965), which lowers coverage a
+    narrow favors spreads that are too small by chance (Chow and Robbins 1965), which lowers coverage a
     little: of 6,000 experiments with normal numbers each, 95 % intervals that stopped after 14, 28, 68 and
     175 seeds (medians) held the mean in 94.0, 93.6, 94.3 and 94.7 %. Where numbers are as skewed as
     exponential ones it was 87 to 93 %; take more seeds to begin with, or longer runs.
@@ -139,9 +139,9 @@ def compare(
         ...     requests=500, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(100)
         ... )
         >>> systems = {"sarathi": engine(iq.Sarathi()), "vllm-v0": engine(iq.VllmV0())}
-        >>> found = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "tbt_p99"])
+        >>> found = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "itl_p99"])
         >>> found.frame.filter(system="vllm-v0").select("metric", "verdict").rows()
-        [('ttft_p99', 'better'), ('tbt_p99', 'worse')]
+        [('ttft_p99', 'better'), ('itl_p99', 'worse')]
         >>> found = iq.compare(chat, ["vllm", "sglang"], model="llama-3.1-8b", gpu="h100-80gb", seeds=[1])
         >>> found.systems
         ('vllm', 'sglang')
@@ -330,6 +330,6 @@ def _systems(systems: object) -> dict[str, System]:
 
 def _usual(columns: Iterable[str], slo: object, prices: Prices | None) -> tuple[str, ...]:
     """What is compared unless told otherwise."""
-    has_objectives = slo is not None or not {"ttft_slo_s", "tbt_slo_s"}.isdisjoint(columns)
+    has_objectives = slo is not None or not {"ttft_slo_s", "itl_slo_s"}.isdisjoint(columns)
     metrics = (*METRICS, "request_goodput") if has_objectives else METRICS
     return (*metrics, "hit_rate", *(COSTS if prices else ()))  # without a prefix cache no run tells the rate

@@ -27,7 +27,7 @@ class Sample:
     """One for each seed; or for each block of a trace its pseudo-value."""
 
     in_blocks: bool
-    """Whether neighbours may be alike, and are joined where they are."""
+    """Whether neighbors may be alike, and are joined where they are."""
 
     def interval(self, confidence: float) -> Interval:
         """Of the mean."""
@@ -54,7 +54,7 @@ class Contrast:
     """None for one pair."""
 
     is_alike: bool
-    """Whether neighbouring blocks are alike however long they are made."""
+    """Whether neighboring blocks are alike however long they are made."""
 
     @property
     def narrowed_by(self) -> float | None:

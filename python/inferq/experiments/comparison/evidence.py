@@ -190,7 +190,7 @@ class Evidence:
                     alike += [name] if compared is not None and compared.is_alike else []
             if alike:
                 lines.append(
-                    f"{_named(key)}: neighbouring blocks of the trace are alike even where there are only 8 ("
+                    f"{_named(key)}: neighboring blocks of the trace are alike even where there are only 8 ("
                     f"{', '.join(alike)}), so that the interval is too narrow; take a longer trace"
                 )
             if self.chance == "blocks":

@@ -91,7 +91,7 @@ class Measurement:
 
     def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
         """The gaps of a run that measured one block, by class."""
-        bins, totals = result._tables.tbt, result._tables.tbt_totals
+        bins, totals = result._tables.itl, result._tables.itl_totals
         names = [None, *result._tables.classes] if self.by else [None]
         gaps: dict[str | None, Gaps] = {}
         for name in names:
@@ -118,7 +118,7 @@ class Measurement:
                 measured.pseudo[group, metric] = values
 
     def _of_gaps(self, values: Mapping[MetricKey, float | None]) -> list[MetricKey]:
-        return [key for key, value in values.items() if key[1].name.startswith("tbt_") and value is not None]
+        return [key for key, value in values.items() if key[1].name.startswith("itl_") and value is not None]
 
     def _values(self, result: Result) -> dict[MetricKey, float | None]:
         row = result.summary(slo=self.slo, prices=self.prices).row(0, named=True)

@@ -29,8 +29,8 @@ def precisions(texts: object) -> tuple[Margin, ...]:
 
     Example:
         >>> from inferq.experiments.comparison.precision import precisions
-        >>> [(one.metric.name, str(one)) for one in precisions(["ttft_p99 ± 2%", "tbt_p99 +- 5 ms"])]
-        [('ttft_p99', '2 %'), ('tbt_p99', '5 ms')]
+        >>> [(one.metric.name, str(one)) for one in precisions(["ttft_p99 ± 2%", "itl_p99 +- 5 ms"])]
+        [('ttft_p99', '2 %'), ('itl_p99', '5 ms')]
     """
     if texts is None:
         return ()

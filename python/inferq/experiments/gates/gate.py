@@ -80,12 +80,12 @@ def gate(
     [gate]                      # all of it optional
     seeds = 10                  # counted from the seed of [run]
     confidence = 0.95
-    slo = { ttft_s = 0.5, tbt_s = 0.1 }     # what counts as good, else the workload's columns
+    slo = { ttft_s = 0.5, itl_s = 0.1 }     # what counts as good, else the workload's columns
 
     [gate.tolerance]            # else these three
     request_goodput = "1%"      # of the baseline
     ttft_p99 = "5%"             # or "20ms", "0.02s"
-    tbt_p99 = "5%"
+    itl_p99 = "5%"
     cost_per_request = "2%"     # money and energy, where there are prices
 
     [gate.prices.gpu_hour]      # the fields of `Prices`

@@ -84,10 +84,10 @@ class Gate:
             system: what serves it, here with the scheduler under test; or a function that makes one, where
                 an object cannot be copied. Each run has one of its own.
             tolerance: by metric how much worse it may become, `{"request_goodput": "1%", "ttft_p99": "5ms"}`;
-                None takes 1 % of `request_goodput`, and 5 % of `ttft_p99` and of `tbt_p99`.
+                None takes 1 % of `request_goodput`, and 5 % of `ttft_p99` and of `itl_p99`.
             seeds: how many runs.
             confidence: with which each end of an interval holds.
-            slo: objectives for the goodput, `{"ttft_s": …, "tbt_s": …}`; None takes the workload's columns.
+            slo: objectives for the goodput, `{"ttft_s": …, "itl_s": …}`; None takes the workload's columns.
             prices: of GPUs and tokens, where the tolerance names money or energy.
             seed: of the first run; those after it count on.
             threads: how many runs at once; None takes every core, and one for policies written in Python.

@@ -13,7 +13,7 @@ from inferq.experiments.margin import Margin
 from inferq.results.summary import objectives
 from inferq.systems.prices import Prices
 
-TOLERANCE = {"request_goodput": "1%", "ttft_p99": "5%", "tbt_p99": "5%"}
+TOLERANCE = {"request_goodput": "1%", "ttft_p99": "5%", "itl_p99": "5%"}
 """What is looked at where a scenario does not say."""
 
 _MOST_SEEDS = 10_000
@@ -25,10 +25,10 @@ class Terms(Description):
 
     Args:
         tolerance: by the name of a metric how much worse it may become, see `Margin.of`; None takes 1 % of
-            `request_goodput`, and 5 % of `ttft_p99` and of `tbt_p99`.
+            `request_goodput`, and 5 % of `ttft_p99` and of `itl_p99`.
         seeds: how many runs, counted from the seed of the run; at least 1, and at least 2 for what is drawn.
         confidence: with which each end of an interval holds, above 0.5 and below 1.
-        slo: objectives for the goodput, `{"ttft_s": …, "tbt_s": …}`; None takes those of the workload.
+        slo: objectives for the goodput, `{"ttft_s": …, "itl_s": …}`; None takes those of the workload.
         prices: of GPUs and tokens, the fields of `Prices`, where money or energy is asked for.
 
     Raises:
@@ -36,7 +36,7 @@ class Terms(Description):
 
     Example:
         >>> from inferq.experiments.gates.terms import Terms
-        >>> [str(one) for one in Terms(tolerance={"ttft_p99": "3%", "tbt_max": "0.01s"}).tolerances]
+        >>> [str(one) for one in Terms(tolerance={"ttft_p99": "3%", "itl_max": "0.01s"}).tolerances]
         ['3 %', '10 ms']
     """
 

@@ -18,7 +18,7 @@ from inferq.scheduler import Scheduler
 from inferq.systems.cluster import MOST_REPLICAS
 from inferq.systems.disaggregated import Link
 from inferq.systems.routers import LeastRequests, Router
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files

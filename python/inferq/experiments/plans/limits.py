@@ -18,7 +18,7 @@ from inferq.theory.bounds.stability import stability
 from inferq.theory.capacities.iteration_cost import least_iteration_s
 from inferq.theory.demands.demand import Demand
 
-_FLOORED = ("ttft", "tbt", "tpot", "e2e")
+_FLOORED = ("ttft", "itl", "tpot", "e2e")
 _ROUNDING = 1e-9
 """A load above a whole number by a smaller share than this is that whole number."""
 

@@ -28,10 +28,10 @@ from inferq.simulation.simulate import simulate
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 
-_COLUMN = {"ttft": "ttft_s", "tpot": "tpot_s", "tbt": "max_tbt_s", "e2e": "e2e_s", "queue": "queue_s"}
+_COLUMN = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "max_itl_s", "e2e": "e2e_s", "queue": "queue_s"}
 _KNOWN_AT = {
     **{"ttft": "first_token_s", "queue": "admitted_s"},
-    **dict.fromkeys(("tpot", "tbt", "e2e"), "finish_s"),
+    **dict.fromkeys(("tpot", "itl", "e2e"), "finish_s"),
 }
 """For a quantity the instant at which that of a request is known."""
 
@@ -106,7 +106,7 @@ def surely_broken(objective: Objective, result: Result, of: int) -> bool:
         failed = left & (columns["status"] != STATUSES.index("finished"))
         return bool(failed.sum() > objective.limit * of)
     quantity, statistic = objective.metric.quantity, objective.metric.statistic
-    if quantity not in _COLUMN or (quantity == "tbt" and statistic != "max"):
+    if quantity not in _COLUMN or (quantity == "itl" and statistic != "max"):
         return False  # percentiles of gaps are of tokens, and how many come is not known
     values = columns[_COLUMN[quantity]]
     known = counted & (columns[_KNOWN_AT[quantity]] <= last_s)

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from inferq.experiments.plans.fleet_plan import FleetPlan
 
 _OF_CARD = (
-    *("model", "gpu", "tensor_parallel", "server", "max_model_len", "utilisation", "weights", "kv_dtype"),
+    *(
+        "model",
+        "gpu",
+        "tensor_parallel",
+        "server",
+        "max_model_len",
+        "gpu_memory_utilization",
+        "weights",
+        "kv_dtype",
+    ),
     "backend",
 )
 _TOLERANCE = "5%"

@@ -18,7 +18,7 @@ from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.servers import CONTEXT_BYTES, Server, sglang_share
-from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files
@@ -74,7 +74,7 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching or "none"}
     if kv is None:
-        memory["utilisation"] = _utilisation(run, assumed)
+        memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, assumed)
     if run.max_model_len is not None:
         held = None if kv is None else kv.tokens
         memory["max_model_len"] = min(run.max_model_len, held or run.max_model_len)
@@ -262,7 +262,7 @@ def _kv(
     return KvCache(tokens=tokens, block=1, prefix_cache=caching)
 
 
-def _utilisation(run: MeasuredRun, assumed: Assumed) -> float:
+def _gpu_memory_utilization(run: MeasuredRun, assumed: Assumed) -> float:
     if run.gpu_mem_util is not None:
         return run.gpu_mem_util
     version = version_of(run)

@@ -9,7 +9,7 @@ import inferq as iq
 from inferq._lazy import alt, pl
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Rows, Section, Table
-from inferq.reports.style import BLUE, INK, ORANGE, VERMILION, coloured
+from inferq.reports.style import BLUE, INK, ORANGE, VERMILION, colored
 
 PROMPT_TOKENS = 62
 """Section 7.2."""
@@ -209,7 +209,7 @@ def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -
                     axis=alt.Axis(format="~s"),
                     scale=alt.Scale(domain=[0, top * 1.02]),
                 ),
-                color=coloured("term", TERMS),
+                color=colored("term", TERMS),
                 order="place:Q",
             )
         )

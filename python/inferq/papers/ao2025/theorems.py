@@ -11,7 +11,7 @@ import inferq as iq
 from inferq._lazy import NDArray, alt, np, pl
 from inferq.experiments.interval import Interval, quantile
 from inferq.papers.report import Picture, Rows, Section, interval, spelled
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
@@ -283,7 +283,7 @@ def convergence(quick: bool) -> Section:
         pictures=(
             Picture(
                 title="Throughput of WAIT against the fluid",
-                caption="Mean gap with its 99 % interval, both axes logarithmic; the grey lines fall like "
+                caption="Mean gap with its 99 % interval, both axes logarithmic; the gray lines fall like "
                 "1/√T and 1/T.",
                 chart=lambda: gap_chart(horizons_s, gaps),
             ),
@@ -327,7 +327,7 @@ def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[n
         "FCFS, restarting (A.3)": INK,
         "VllmV1, d1 = 0": BLUE,
         "VllmV1, d1 = 0.05": SKY,
-        "SlotGreedy, d1 = 0": GREY,
+        "SlotGreedy, d1 = 0": GRAY,
         "Wait, d1 = 0": VERMILION,
         "Wait, d1 = 0.05": ORANGE,
     }
@@ -350,7 +350,7 @@ def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[n
         .encode(
             x=x,
             y=y,
-            color=coloured("policy", shown, orient="right"),
+            color=colored("policy", shown, orient="right"),
         )
     )
     ends = pl.DataFrame({"t": [float(instants[0]), float(instants[-1])]})
@@ -397,9 +397,9 @@ def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
         scale=alt.Scale(type="log"),
         axis=alt.Axis(format="~g"),
     )
-    colour = coloured("case", dict(zip(gaps, [VERMILION, ORANGE, BLUE], strict=True)), columns=1)
+    color = colored("case", dict(zip(gaps, [VERMILION, ORANGE, BLUE], strict=True)), columns=1)
     frame = pl.DataFrame(rows)
-    lines = alt.Chart(pl.DataFrame(guides)).mark_line(color=GREY, strokeDash=[5, 4], strokeWidth=1.5)
-    bars = alt.Chart(frame).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
-    points = alt.Chart(frame).mark_point(filled=True, opacity=1, size=60).encode(x=x, y=y, color=colour)
+    lines = alt.Chart(pl.DataFrame(guides)).mark_line(color=GRAY, strokeDash=[5, 4], strokeWidth=1.5)
+    bars = alt.Chart(frame).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=color)
+    points = alt.Chart(frame).mark_point(filled=True, opacity=1, size=60).encode(x=x, y=y, color=color)
     return alt.layer(lines.encode(x=x, y=y, detail="slope:N"), bars, points).properties(width=520, height=300)

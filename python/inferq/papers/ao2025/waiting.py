@@ -11,7 +11,7 @@ from inferq._lazy import alt, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Rows, Section, Table, interval
-from inferq.reports.style import BLUE, ORANGE, VERMILION, coloured
+from inferq.reports.style import BLUE, ORANGE, VERMILION, colored
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
     "low demand": (cases.LOW, 400_000),
@@ -383,7 +383,7 @@ def chart(rows: pl.DataFrame) -> Any:
         "thresholds as printed": (ORANGE, ["Wait, rule of 6.1", "NestedWait, 15:14:12:8"]),
     }
     named = {policy: name for name, (_, policies) in series.items() for policy in policies}
-    colour = coloured("series", {name: colour for name, (colour, _) in series.items()}, columns=3)
+    color = colored("series", {name: color for name, (color, _) in series.items()}, columns=3)
     ticks: dict[str, list[float]] = {
         "low demand": [0.2, 0.3, 0.5, 1, 2],
         "high demand": [1, 2, 5, 10, 20, 50, 100, 200],
@@ -406,7 +406,7 @@ def chart(rows: pl.DataFrame) -> Any:
         # Where two series agree, the larger point, drawn first, shows below the smaller one.
         for name, size in zip(reversed(series), (140, 50, 50), strict=True):
             steady = alt.Chart(data.filter((pl.col("served") >= KEEPS_UP) & (pl.col("series") == name)))
-            steady = steady.encode(x=x, y=y, color=colour)
+            steady = steady.encode(x=x, y=y, color=color)
             layers.append(steady.mark_line(strokeWidth=2.5))
             layers.append(steady.mark_point(filled=True, opacity=1, size=size))
         # Where a queue grows, its mean only says how long the run was: a cross stands at the edge instead.
@@ -415,7 +415,7 @@ def chart(rows: pl.DataFrame) -> Any:
         for name in jammed["series"].unique(maintain_order=True):
             crosses = alt.Chart(jammed.filter(pl.col("series") == name))
             crosses = crosses.mark_point(shape="cross", angle=45, filled=True, size=110, opacity=1)
-            layers.append(crosses.encode(x=x, y=alt.value(down[name]), color=colour))
+            layers.append(crosses.encode(x=x, y=alt.value(down[name]), color=color))
         if jammed.height:
             note = alt.Chart(pl.DataFrame({"text": ["× does not keep up"]})).mark_text(align="left", dx=8)
             layers.append(note.encode(x=alt.value(0), y=alt.value(44), text="text:N"))

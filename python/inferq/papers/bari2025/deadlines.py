@@ -30,7 +30,7 @@ FILE = "openchat_sharegpt4_8k.parquet"
 NEEDS = f"needs the lengths of {FILE}: --trace FOLDER"
 LONGEST_TOKENS = 8192
 PAYING_SHARE = 0.05
-TBT_SLO_S = {"paying": 0.1, "free": 0.5}
+ITL_SLO_S = {"paying": 0.1, "free": 0.5}
 TTFT_LIMIT_S = 0.5
 FITTED_RATE, HIGH_RATE = 1.15, 1.6
 SARATHI, SLAI = "Sarathi, fcfs", "Slai, spf, dynamic"
@@ -114,8 +114,8 @@ class Study:
             requests=self.size.requests, arrivals=Poisson(rate), lengths=Empirical(self.lengths)
         )
         frame = workload.with_classes({"paying": self.paying, "free": 1 - self.paying}).draw(seed).frame
-        slo = pl.col("class").cast(pl.String).replace_strict(TBT_SLO_S, return_dtype=pl.Float64)
-        return Workload(frame.with_columns(slo.alias("tbt_slo_s")))
+        slo = pl.col("class").cast(pl.String).replace_strict(ITL_SLO_S, return_dtype=pl.Float64)
+        return Workload(frame.with_columns(slo.alias("itl_slo_s")))
 
     def run(self, engine: Engine, rate: float, seed: int) -> Result:
         """A run whose first tenth is not measured."""
@@ -128,11 +128,11 @@ class Study:
     def measures(self, engine: Engine, rate: float, seed: int) -> dict[str, float]:
         """Median time to first token of all, and the 99th percentile of token gaps by class, in seconds."""
         result = self.run(engine, rate, seed)
-        gaps = dict(result.summary(by="class").select("class", "tbt_p99").iter_rows())
+        gaps = dict(result.summary(by="class").select("class", "itl_p99").iter_rows())
         return {
             "median TTFT": float(result.summary()["ttft_p50"].item()),
-            "P99 TBT, paying": float(gaps["paying"]),
-            "P99 TBT, free": float(gaps["free"]),
+            "P99 ITL, paying": float(gaps["paying"]),
+            "P99 ITL, free": float(gaps["free"]),
         }
 
     def capacity(self, engine: Engine, seed: int) -> float:
@@ -247,15 +247,15 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
     ("fall", "Figure 6c, 1.6/s", f"median TTFT, {SLAI} over {SARATHI}", "%", -53, ""),
     *(
         (
-            f"tbt {group} {name}",
+            f"itl {group} {name}",
             "Figures 6a, 6b, 1.6/s",
-            f"P99 TBT, {group}: {name}",
+            f"P99 ITL, {group}: {name}",
             "s",
             None,
             f"the paper has a curve only; promised: {promise} s",
         )
         for name in (SARATHI, SLAI, "VllmV0")
-        for group, promise in TBT_SLO_S.items()
+        for group, promise in ITL_SLO_S.items()
     ),
     *(
         (
@@ -267,7 +267,7 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
             "the paper has a curve only",
         )
         for key, how in (("plain", f": {SLAI}"), ("first", f": {SLAI}, paying first"))
-        for group in TBT_SLO_S
+        for group in ITL_SLO_S
     ),
     *(
         row
@@ -332,14 +332,14 @@ def answered(study: Study, cost: float) -> dict[str, Simulated]:
         high[name] = together(partial(study.measures, engine, HIGH_RATE), seeds)
         found[f"capacity {name}"] = Simulated.over(capacities[name])
         found[f"ttft {name}"] = Simulated.over([one["median TTFT"] for one in high[name]])
-        for group in TBT_SLO_S:
-            found[f"tbt {group} {name}"] = Simulated.over([one[f"P99 TBT, {group}"] for one in high[name]])
+        for group in ITL_SLO_S:
+            found[f"itl {group} {name}"] = Simulated.over([one[f"P99 ITL, {group}"] for one in high[name]])
     found["gain"] = ratio(capacities[SLAI], capacities[SARATHI])
     found["fall"] = ratio(*([one["median TTFT"] for one in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
         runs = together(partial(study.run, engine, HIGH_RATE), seeds)
         means = [dict(run.summary(by="class").select("class", "ttft_mean").iter_rows()) for run in runs]
-        for group in TBT_SLO_S:
+        for group in ITL_SLO_S:
             found[f"{key} {group}"] = Simulated.over([float(one[group]) for one in means])
     found["stable"] = stable(study, cost)
     for share in (50, 95):

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from inferq._lazy import alt, pl
 from inferq.papers.bari2025.deadlines import (
     FULL,
+    ITL_SLO_S,
     NEEDS,
     POLICIES,
     QUICK,
     SARATHI,
     SLAI,
-    TBT_SLO_S,
     TTFT_LIMIT_S,
     Hardware,
     Simulated,
@@ -27,7 +27,7 @@ from inferq.papers.bari2025.deadlines import (
     sensitivity,
 )
 from inferq.papers.report import Picture, Section, Table
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, VERMILION
+from inferq.reports.style import BLUE, GRAY, INK, ORANGE, VERMILION
 
 TITLE = "What do deadlines for tokens buy?"
 HARDWARE_TITLE = "How much hangs on the hardware?"
@@ -38,9 +38,9 @@ LOOKS = {
     "Slai, fcfs, fixed": (ORANGE, [1, 0]),
     "Slai, spf, fixed": (ORANGE, [5, 3]),
     SLAI: (VERMILION, [1, 0]),
-    "VllmV0": (GREY, [1, 0]),
+    "VllmV0": (GRAY, [1, 0]),
 }
-"""Colour and dashes of each policy."""
+"""Color and dashes of each policy."""
 
 
 def sections(quick: bool, traces: Path | None, tell: Callable[[str], None]) -> tuple[Section, ...]:
@@ -137,10 +137,10 @@ def _remarks(answers: Mapping[str, Simulated], lines: pl.DataFrame) -> tuple[str
         )
 
     gaps = " and ".join(
-        f"{answers[f'tbt {group} {SLAI}'].value:.4f} s ({group}, promised {limit})"
-        for group, limit in TBT_SLO_S.items()
+        f"{answers[f'itl {group} {SLAI}'].value:.4f} s ({group}, promised {limit})"
+        for group, limit in ITL_SLO_S.items()
     )
-    broken = lines.filter((pl.col("policy") == "VllmV0") & (pl.col("P99 TBT, paying") > TBT_SLO_S["paying"]))
+    broken = lines.filter((pl.col("policy") == "VllmV0") & (pl.col("P99 ITL, paying") > ITL_SLO_S["paying"]))
     gain, fall = answers["gain"], answers["fall"]
     held = "holds" if gain.value > 0 and fall.value < 0 else "does not hold"
     return (
@@ -205,13 +205,13 @@ def chart(lines: pl.DataFrame) -> Any:
     """Three panels side by side, the limits as dashed lines."""
     names = list(LOOKS)
     legend = alt.Legend(orient="bottom", columns=6, symbolType="stroke", symbolSize=400)
-    colours = alt.Scale(domain=names, range=[colour for colour, _ in LOOKS.values()])
+    colors = alt.Scale(domain=names, range=[color for color, _ in LOOKS.values()])
     dashes = alt.Scale(domain=names, range=[dash for _, dash in LOOKS.values()])
     panels = []
     sides: tuple[tuple[str, str, float, float, Literal["left", "right"]], ...] = (
         ("median TTFT", "median time to first token, s", TTFT_LIMIT_S, 1.2, "left"),
-        ("P99 TBT, paying", "P99 of token gaps, paying, s", TBT_SLO_S["paying"], 0.2, "right"),
-        ("P99 TBT, free", "P99 of token gaps, free, s", TBT_SLO_S["free"], 0.8, "left"),
+        ("P99 ITL, paying", "P99 of token gaps, paying, s", ITL_SLO_S["paying"], 0.2, "right"),
+        ("P99 ITL, free", "P99 of token gaps, free, s", ITL_SLO_S["free"], 0.8, "left"),
     )
     for measured, title, limit, most, side in sides:
         data = lines.select("policy", "rate", pl.col(measured).alias("seconds"))
@@ -225,7 +225,7 @@ def chart(lines: pl.DataFrame) -> Any:
                 y=alt.Y(
                     "seconds:Q", title=None, scale=alt.Scale(domain=[0, most]), axis=alt.Axis(tickCount=6)
                 ),
-                color=alt.Color("policy:N", title=None, scale=colours, legend=legend),
+                color=alt.Color("policy:N", title=None, scale=colors, legend=legend),
                 strokeDash=alt.StrokeDash("policy:N", title=None, scale=dashes, legend=legend),
             )
         )
@@ -252,7 +252,7 @@ def hardware_chart(variants: pl.DataFrame) -> Any:
         scale=alt.Scale(domain=[1.0, 1.95], nice=False),
         axis=alt.Axis(tickCount=9),
     )
-    colours = alt.Scale(domain=names, range=[colour for colour, _ in LOOKS.values()])
+    colors = alt.Scale(domain=names, range=[color for color, _ in LOOKS.values()])
     kinds = alt.Scale(domain=names, range=["circle", "square", "circle", "square", "diamond", "triangle-up"])
     legend = alt.Legend(orient="right")
     points = (
@@ -261,7 +261,7 @@ def hardware_chart(variants: pl.DataFrame) -> Any:
         .encode(
             x=rate,
             y=place,
-            color=alt.Color("policy:N", title=None, scale=colours, legend=legend),
+            color=alt.Color("policy:N", title=None, scale=colors, legend=legend),
             shape=alt.Shape("policy:N", title=None, scale=kinds, legend=legend),
         )
     )

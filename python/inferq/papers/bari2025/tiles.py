@@ -171,9 +171,9 @@ def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
         wanted = {
             "median TTFT, s": "ttft_p50",
             "P99 TTFT, s": "ttft_p99",
-            "median TBT, s": "tbt_p50",
-            "P99 TBT, s": "tbt_p99",
-            "longest TBT, s": "tbt_max",
+            "median ITL, s": "itl_p50",
+            "P99 ITL, s": "itl_p99",
+            "longest ITL, s": "itl_max",
         }
         row: dict[str, Any] = {"costs": name, "of the limit": share, "policy": policy}
         rows.append(row | {title: summary[column] for title, column in wanted.items()})
@@ -255,7 +255,7 @@ def shares(found: TileCapacity) -> str:
 def chart(found: pl.DataFrame) -> Any:
     """Shares of 1/T^R as bars, one panel for each set of costs, from 80 % on."""
     names = list(schedulers(1))
-    colours = [VERMILION, ORANGE, SKY, *[BLUE] * len(BUDGETS)]
+    colors = [VERMILION, ORANGE, SKY, *[BLUE] * len(BUDGETS)]
     panels = []
     for name in COSTS:
         data = found.filter(pl.col("costs") == name).with_columns(pl.lit(0.8).alias("start"))
@@ -266,9 +266,9 @@ def chart(found: pl.DataFrame) -> Any:
             scale=alt.Scale(domain=[0.8, 1.01], nice=False),
             axis=alt.Axis(format="%", values=[0.8, 0.85, 0.9, 0.95, 1.0]),
         )
-        colour = alt.Color("policy:N", legend=None, scale=alt.Scale(domain=names, range=colours))
+        color = alt.Color("policy:N", legend=None, scale=alt.Scale(domain=names, range=colors))
         base = alt.Chart(data)
-        bars = base.mark_bar().encode(x=share, x2="start:Q", y=place, color=colour)
+        bars = base.mark_bar().encode(x=share, x2="start:Q", y=place, color=color)
         numbers = base.mark_text(align="right", dx=-14, color="white", fontWeight="bold").encode(
             x=share, y=place, text=alt.Text("of the limit:Q", format=".1%")
         )
@@ -308,7 +308,7 @@ def section(quick: bool, tell: Callable[[str], None]) -> Section:
             Table(
                 title="Poisson arrivals at a share of 1/T^R",
                 frame=waits,
-                decimals={"of the limit": 1, "median TBT, s": 3, "P99 TBT, s": 3},
+                decimals={"of the limit": 1, "median ITL, s": 3, "P99 ITL, s": 3},
             ),
             Table(
                 title="Requests that a cycle needs",
@@ -347,7 +347,7 @@ def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple
 
     longest = {
         policy: max(
-            waits.filter((pl.col("costs") == a100) & (pl.col("policy") == policy))["longest TBT, s"].to_list()
+            waits.filter((pl.col("costs") == a100) & (pl.col("policy") == policy))["longest ITL, s"].to_list()
         )
         for policy in ("Rad", "RadPhased", "Sarathi, 512")
     }

@@ -119,7 +119,7 @@ def _reach(frame: pl.DataFrame) -> str:
 def _not_compared() -> tuple[str, ...]:
     return (
         "**Not compared, for want of published numbers that say enough**: A100, H200 and L40S as a whole, "
-        "quantised weights, TensorRT-LLM. For these there are kernels alone.",
+        "quantized weights, TensorRT-LLM. For these there are kernels alone.",
         "**Not in the model**: what a host or an API takes that differs from request to request; the clock "
         "of a GPU that runs hot.",
         "**Decode attention of small batches is optimistic** in all tables: the benchmark behind them reads "

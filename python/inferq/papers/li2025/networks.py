@@ -236,7 +236,7 @@ def paths(horizon: int = 30_000, samples: int = 600, seed: int = 1) -> pl.DataFr
 
 
 def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], width: int) -> Any:
-    colours = {
+    colors = {
         STATED: style.BLUE,
         REVERSED: style.SKY,
         "load 1.05": style.BLUE,
@@ -250,7 +250,7 @@ def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], widt
     base = alt.Chart(data.filter(pl.col("panel") == name)).encode(
         x=alt.X("slot:Q", title="slot", axis=axis(4)),
         y=alt.Y("value:Q", title=title, axis=axis(5)),
-        color=style.coloured("line", {line: colours[line] for line in lines}, direction="vertical"),
+        color=style.colored("line", {line: colors[line] for line in lines}, direction="vertical"),
     )
     measured = base.transform_filter(alt.datum.line != "theory").mark_line(strokeWidth=2)
     theory = base.transform_filter(alt.datum.line == "theory").mark_line(strokeWidth=2, strokeDash=[6, 4])

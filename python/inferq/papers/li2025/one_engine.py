@@ -295,7 +295,7 @@ def crowds(requests: int) -> tuple[pl.DataFrame, list[Row]]:
 
 def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     """Bars beside the line of the theory."""
-    colours = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GREY}
+    colors = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GRAY}
     rank = {kind: place for place, kind in enumerate((MIXES, APART, CAPPED))}
     ordered = sorted(given, key=lambda one: (rank[one.kind], -rates[one.name]))
     data = pl.DataFrame([{"policy": one.name, "kind": one.kind, "rate": rates[one.name]} for one in ordered])
@@ -303,7 +303,7 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
         x=alt.X("rate:Q", title="largest stable rate, requests per second", scale=alt.Scale(domain=[0, 13])),
         y=alt.Y("policy:N", sort=[one.name for one in ordered], title=None, axis=alt.Axis(labelLimit=300)),
     )
-    colour = style.coloured("kind", colours, direction="vertical")
+    color = style.colored("kind", colors, direction="vertical")
     numbers = bars.mark_text(align="right", dx=-34, fontWeight="bold").encode(
         text=alt.Text("rate:Q", format=".2f"),
         color=alt.condition(alt.datum.kind == CAPPED, alt.value(style.INK), alt.value("white")),
@@ -314,15 +314,15 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     text = line.mark_text(align="right", baseline="bottom", color=style.VERMILION).encode(
         text="text:N", y=alt.value(-4)
     )
-    return (bars.mark_bar().encode(color=colour) + numbers + rule + text).properties(
+    return (bars.mark_bar().encode(color=color) + numbers + rule + text).properties(
         width=520, height=alt.Step(24)
     )
 
 
 def crowds_chart(curves: pl.DataFrame) -> Any:
     """The number in the system over time."""
-    colours = {
-        "FasterTransformer, 128 seats": style.GREY,
+    colors = {
+        "FasterTransformer, 128 seats": style.GRAY,
         "VllmV0, 512 seats": style.ORANGE,
         "Sarathi, 512 seats": style.BLUE,
     }
@@ -332,7 +332,7 @@ def crowds_chart(curves: pl.DataFrame) -> Any:
         .encode(
             x=alt.X("second:Q", title="seconds", axis=alt.Axis(tickCount=8)),
             y=alt.Y("requests:Q", title="requests in the system"),
-            color=style.coloured("policy", colours, direction="vertical"),
+            color=style.colored("policy", colors, direction="vertical"),
         )
         .properties(width=560, height=240)
     )

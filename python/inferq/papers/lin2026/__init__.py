@@ -77,7 +77,7 @@ def slips() -> tuple[Slip, ...]:
             where="Section 6.2",
             printed='"We utilize the separate charging scheme"',
             right="gate-and-route and its R* belong to the bundled program (40); with the separate one it is "
-            "prioritise-and-route. Both are reported",
+            "prioritize-and-route. Both are reported",
         ),
         Slip(
             where="Section 6.2",

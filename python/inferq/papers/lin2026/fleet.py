@@ -123,14 +123,14 @@ class Policy:
     """A gate, a router, and the linear program whose plan they follow."""
 
     gate: Literal["occupancy", "queue", "priority", "fcfs"]
-    router: Literal["greedy", "randomised", "general", "immediate", "fcfs"]
+    router: Literal["greedy", "randomized", "general", "immediate", "fcfs"]
     planned: bool = True
     scheme: Scheme = "bundled"
     limits: Limits = FREE
 
 
 GREEDY = Policy("occupancy", "greedy")
-SLI_AWARE = Policy("occupancy", "randomised")
+SLI_AWARE = Policy("occupancy", "randomized")
 PRIORITY = Policy("priority", "greedy", scheme="separate")
 POLICIES = {
     "GG-SP, occupancy gate": GREEDY,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION, colored
 
 _SLOTS = {"B = 8": ORANGE, "B = 16": BLUE}
 _SCHEMES = {"bundled": BLUE, "separate": SKY}
 _SERIES = {
     "gate-and-route, bundled": BLUE,
     "gate-and-route, separate": SKY,
-    "prioritise-and-route, separate": ORANGE,
+    "prioritize-and-route, separate": ORANGE,
 }
 _QUEUES = {
     "prefill 0": ("decode-heavy, before prefill", BLUE),
@@ -52,7 +52,7 @@ def arrivals(frame: pl.DataFrame) -> Any:
             .encode(
                 x=x,
                 y=alt.Y("value:Q", title="waiting per replica", scale=alt.Scale(domain=[0, 12])),
-                color=coloured(
+                color=colored(
                     "queue", dict(_QUEUES.values()), columns=2, symbolType="stroke", symbolSize=400
                 ),
                 strokeDash=alt.StrokeDash(
@@ -70,7 +70,7 @@ def frontiers(frame: pl.DataFrame, limits: Sequence[str]) -> Any:
     columns: list[Any] = []
     for limit in limits:
         base = alt.Chart(frame.filter(pl.col("limit") == limit)).encode(
-            color=coloured("B", _SLOTS, symbolType="stroke", symbolSize=400)
+            color=colored("B", _SLOTS, symbolType="stroke", symbolSize=400)
         )
         zoomed = alt.Scale(zero=False, nice=False)
         ticks: dict[str, Any] = {"grid": False, "tickCount": 4, "labelFlush": False}
@@ -135,7 +135,7 @@ def landscapes(hardware: pl.DataFrame, prices: pl.DataFrame) -> Any:
     """Figure 10: revenue over B and β, and over both prices."""
 
     def heat(frame: pl.DataFrame, across: str, up: str, titles: tuple[str, str]) -> Any:
-        colour = alt.Color(
+        color = alt.Color(
             "revenue:Q",
             title="money/s per replica",
             scale=alt.Scale(scheme="viridis"),
@@ -154,7 +154,7 @@ def landscapes(hardware: pl.DataFrame, prices: pl.DataFrame) -> Any:
                 y=alt.Y(
                     f"{up}:O", title=titles[1], sort=values, axis=alt.Axis(format="~g", labelOverlap=True)
                 ),
-                color=colour,
+                color=color,
             )
             .properties(width=320, height=280)
         )
@@ -196,7 +196,7 @@ def convergence(frame: pl.DataFrame, sizes: Sequence[int]) -> Any:
                 scale=alt.Scale(type="log", domain=[4, 1.25 * max(sizes)], nice=False),
                 axis=alt.Axis(values=list(sizes), format=",d", grid=False),
             ),
-            color=coloured("measure", _SERIES, columns=3, symbolType="stroke", symbolSize=400),
+            color=colored("measure", _SERIES, columns=3, symbolType="stroke", symbolSize=400),
         )
         height = alt.Y("share:Q", title=None, scale=scale, axis=axis)
         lines = base.mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=40, filled=True))
@@ -222,7 +222,7 @@ def policies(frame: pl.DataFrame, names: Sequence[str]) -> Any:
                 sort=list(names),
                 axis=alt.Axis(labelLimit=220, grid=True, tickSize=0, labels=not columns),
             ),
-            color=coloured("scheme", _SCHEMES, columns=2, symbolType="circle"),
+            color=colored("scheme", _SCHEMES, columns=2, symbolType="circle"),
         )
         along = alt.X("share:Q", title=None, scale=scale, axis=axis)
         bars = base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
@@ -247,13 +247,13 @@ def occupancies(frame: pl.DataFrame) -> Any:
             xOffset=alt.XOffset("router:N", sort=list(looks)),
         )
         aim = alt.Chart(here.head(1)).mark_rule(color=INK, strokeDash=[2, 2]).encode(y="plan:Q")
-        colour = coloured("router", looks, symbolType="circle")
+        color = colored("router", looks, symbolType="circle")
         scale = alt.Scale(zero=False)
         bars = base.mark_rule(strokeWidth=1.5).encode(
-            y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q", color=colour
+            y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q", color=color
         )
         dots = base.mark_point(size=70, filled=True, opacity=1).encode(
-            y=alt.Y("mean:Q", title="per replica" if not columns else None, scale=scale), color=colour
+            y=alt.Y("mean:Q", title="per replica" if not columns else None, scale=scale), color=color
         )
         columns.append(alt.layer(aim, bars, dots).properties(width=160, height=200, title=place))
     return alt.hconcat(*columns, spacing=20).resolve_scale(color="shared")

@@ -365,7 +365,7 @@ def configurations_section() -> Section:
         "revenue at c_p = c_d = 0.3, B = 8",
         PER_REPLICA,
         theory=optimum(replace(NARROW, prices=(0.3, 0.3))),
-        note="the colour scale ends above 500",
+        note="the color scale ends above 500",
     )
     assert math.isclose(min(best.values()), max(best.values())), "R* scales with the prices"
     return Section(

@@ -28,7 +28,7 @@ from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
     ("gate-and-route, bundled", GREEDY, "bundled"),
     ("gate-and-route, separate", GREEDY, "separate"),
-    ("prioritise-and-route, separate", PRIORITY, "separate"),
+    ("prioritize-and-route, separate", PRIORITY, "separate"),
 )
 ROW_SIZES = (5, 20, 50, 200, 500)
 """Figure 4's n."""
@@ -81,7 +81,7 @@ def convergence_section(effort: Effort) -> Section:
     return Section(
         title="Convergence in n (Figure 4)",
         text="Gate-and-route is the occupancy gate and the greedy router with the plan of (40), "
-        "prioritise-and-route the priority gate with the plan of (42).",
+        "prioritize-and-route the priority gate with the plan of (42).",
         rows=tuple(rows),
         tables=tuple(_shares_table(frame, slots) for slots in (16, 8)),
         pictures=(
@@ -201,7 +201,7 @@ def occupancies_section(effort: Effort) -> Section:
     frame = pl.DataFrame(points, schema=columns_of, orient="row")
     return Section(
         title="Occupancies under both routers (Figures 5 and 6)",
-        text="B = 16. The greedy router (gate-and-route) and the randomised one (SLI-aware, section 5.1), "
+        text="B = 16. The greedy router (gate-and-route) and the randomized one (SLI-aware, section 5.1), "
         "both with the occupancy gate, first with the plan of (40), then with that under decode fairness "
         "η2 = 4, which costs nothing.",
         rows=tuple(rows),
@@ -214,14 +214,14 @@ def occupancies_section(effort: Effort) -> Section:
         pictures=(
             Picture(
                 title="Decodes by class under decode fairness η2 = 4",
-                caption="Dashed: the plan. The randomised router tracks it, the greedy one mixes the "
+                caption="Dashed: the plan. The randomized router tracks it, the greedy one mixes the "
                 "classes as they come. Bars are 99 % intervals.",
                 chart=lambda: pictures.occupancies(frame),
             ),
         ),
         remarks=(
             "**The SLI-aware router does what it is for.** The sums are unique, their split by class is not. "
-            "Greedy mixes the classes as they come; the randomised router tracks the class-wise plan that "
+            "Greedy mixes the classes as they come; the randomized router tracks the class-wise plan that "
             "it is given, at a small price: each pool has its own buffer, and fewer mixed slots are in "
             f"use. Under η2 = 4 its solo decodes differ by {spread:.2f} between the classes at n = 500, "
             f"those of the greedy router by {abs(greedy['solo 0'].mean - greedy['solo 1'].mean):.2f}.",
@@ -250,7 +250,7 @@ def policies_section(effort: Effort) -> Section:
             PER_REPLICA,
             estimated(effort, WIDE, 500, policy)["bundled"],
             theory=optimum(WIDE),
-            note="cannot be compared: instances not listed, and not said which revenue is normalised",
+            note="cannot be compared: instances not listed, and not said which revenue is normalized",
         )
     frame = pl.DataFrame(values, schema=["B", "n", "policy", "scheme", "share", "half"], orient="row")
     column = pl.format("{}, B = {}, n = {}", "scheme", "B", "n").alias("column")

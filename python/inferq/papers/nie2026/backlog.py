@@ -164,12 +164,12 @@ def fleet(sizes: Sizes) -> Section:
     rate, setting = 40.0, SETTINGS["1:1"]
     workload = setting.workload(rate, 1)
 
-    def needed(utilisation: float) -> iq.theory.ReplicasNeeded:
+    def needed(utilization: float) -> iq.theory.ReplicasNeeded:
         return iq.theory.replicas_needed(
             workload,
             kv_tokens=MEMORY_TOKENS,
             slot_s=setting.slot_s,
-            utilisation=utilisation,
+            utilization=utilization,
             first_token="decode",
         )
 

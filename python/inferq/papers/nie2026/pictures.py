@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, coloured
+from inferq.reports.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 
 PLOTTED = 250
 """Points of a line: more cannot be told apart."""
@@ -22,7 +22,7 @@ def bounds(frame: pl.DataFrame) -> Any:
         "printed": "μ that the paper prints",
         "gpu": "what the paper's GPU served",
     }
-    colour, shape = _marked(list(meanings.values()))
+    color, shape = _marked(list(meanings.values()))
     rows = alt.Y("row:N", title=None, sort=frame["row"].to_list(), axis=alt.Axis(labelLimit=300, ticks=False))
     scale = alt.Scale(domain=[0.85, 1.15], clamp=True, nice=False)
     title = "requests per second over the formula's μ"
@@ -41,7 +41,7 @@ def bounds(frame: pl.DataFrame) -> Any:
     points = (
         alt.Chart(marks)
         .mark_point(filled=True, size=80, opacity=1)
-        .encode(x=alt.X("share:Q", title=title, scale=scale), y=rows, color=colour, shape=shape)
+        .encode(x=alt.X("share:Q", title=title, scale=scale), y=rows, color=color, shape=shape)
     )
     return alt.layer(band, spread, points).properties(width=520, height=alt.Step(32))
 
@@ -61,7 +61,7 @@ def queues(
         printed_most: the paper's bound of the queue at the lower rates.
     """
     names = [f"λ = {rate:g}" for rate in (*calm, *growing)]
-    colour = coloured("rate", dict(zip(names, (SKY, BLUE, GREY, ORANGE, VERMILION), strict=False)))
+    color = colored("rate", dict(zip(names, (SKY, BLUE, GRAY, ORANGE, VERMILION), strict=False)))
     x, y = alt.X("time_s:Q", title="seconds"), alt.Y("waiting:Q", title="requests that wait")
 
     def lines(runs: Mapping[float, pl.DataFrame]) -> Any:
@@ -70,7 +70,7 @@ def queues(
             for rate, frame in runs.items()
         ]
         chart = alt.Chart(pl.concat(told)).mark_line(strokeWidth=1.8, interpolate="step-after")
-        return chart.encode(x=x, y=y, color=colour)
+        return chart.encode(x=x, y=y, color=color)
 
     bound = alt.Chart(pl.DataFrame({"waiting": [printed_most]}))
     below = alt.layer(lines(calm), bound.mark_rule(color=INK, strokeDash=[2, 3]).encode(y=y))
@@ -140,7 +140,7 @@ def slack(frame: pl.DataFrame) -> Any:
     Columns: `series`, `delta`, `mean`, `least`.
     """
     names = frame["series"].unique(maintain_order=True).to_list()
-    colour = coloured("series", dict(zip(names, (BLUE, ORANGE), strict=False)))
+    color = colored("series", dict(zip(names, (BLUE, ORANGE), strict=False)))
     x = alt.X("delta:Q", title="δ, the largest request over the memory", scale=alt.Scale(domain=[0, 1]))
     y_scale = alt.Scale(domain=[0, 1.02], nice=False)
     y_title = "share of the memory in use"
@@ -157,12 +157,12 @@ def slack(frame: pl.DataFrame) -> Any:
     mean = (
         alt.Chart(frame)
         .mark_line(point=alt.OverlayMarkDef(filled=True, size=60))
-        .encode(x=x, y=alt.Y("mean:Q", scale=y_scale, title=y_title), color=colour)
+        .encode(x=x, y=alt.Y("mean:Q", scale=y_scale, title=y_title), color=color)
     )
     least = (
         alt.Chart(frame)
         .mark_line(strokeDash=[2, 3], point=alt.OverlayMarkDef(filled=False, size=50, fill="white"))
-        .encode(x=x, y=alt.Y("least:Q", scale=y_scale), color=colour)
+        .encode(x=x, y=alt.Y("least:Q", scale=y_scale), color=color)
     )
     return alt.layer(promise, label, least, mean).properties(width=460, height=280)
 
@@ -178,7 +178,7 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
         variable_name="estimator",
         value_name="share",
     ).with_columns(pl.col("estimator").str.strip_prefix("μ, "))
-    colour = coloured("estimator", dict(zip(names, [VERMILION, ORANGE, SKY, GREY], strict=True))).title(
+    color = colored("estimator", dict(zip(names, [VERMILION, ORANGE, SKY, GRAY], strict=True))).title(
         "slot by its"
     )
     ratios, policies = (frame[name].unique(maintain_order=True).to_list() for name in ("lengths", "policy"))
@@ -199,7 +199,7 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
                 sort=ratios,
                 axis=alt.Axis(labels=policy == policies[0], ticks=False),
             ),
-            color=colour,
+            color=color,
         )
         one = (
             alt.Chart(pl.DataFrame([{"share": 1}]))
@@ -211,10 +211,10 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
 
 
 def _marked(meanings: list[str]) -> tuple[alt.Color, alt.Shape]:
-    """Colour and shape of three meanings: what was simulated, what the paper says, and the rest."""
+    """Color and shape of three meanings: what was simulated, what the paper says, and the rest."""
     shapes = alt.Scale(domain=meanings, range=["circle", "diamond", "square"])
-    colours = dict(zip(meanings, (VERMILION, BLUE, GREY), strict=True))
-    return coloured("meaning", colours), alt.Shape("meaning:N", title=None, scale=shapes)
+    colors = dict(zip(meanings, (VERMILION, BLUE, GRAY), strict=True))
+    return colored("meaning", colors), alt.Shape("meaning:N", title=None, scale=shapes)
 
 
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
@@ -229,7 +229,7 @@ def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
         settings: columns `setting`, `row`, `share`: the same with each setting changed.
     """
     meanings = {"found": "simulated engine, as assumed", "closed": "the paper's closed form"}
-    colour, shape = _marked([*meanings.values(), "one setting changed"])
+    color, shape = _marked([*meanings.values(), "one setting changed"])
     y = alt.Y("row:N", title=None, sort=rows["row"].to_list(), axis=alt.Axis(labelLimit=300, ticks=False))
     x = alt.X(
         "share:Q", title="requests per second over the GPU's, less 1", axis=alt.Axis(format="+%", tickCount=6)
@@ -239,14 +239,14 @@ def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
     tick = (
         alt.Chart(settings.with_columns(meaning=pl.lit("one setting changed")))
         .mark_tick(thickness=2, size=16, opacity=0.7)
-        .encode(x=x, y=y, color=colour, tooltip=["setting:N", alt.Tooltip("share:Q", format="+.1%")])
+        .encode(x=x, y=y, color=color, tooltip=["setting:N", alt.Tooltip("share:Q", format="+.1%")])
     )
     zero = alt.Chart(pl.DataFrame([{"share": 0.0}])).mark_rule(color=INK, strokeDash=[5, 4]).encode(x=x)
     spread = alt.Chart(rows).mark_rule(color=VERMILION, strokeWidth=2)
     points = (
         alt.Chart(marks)
         .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=x, y=y, color=colour, shape=shape)
+        .encode(x=x, y=y, color=color, shape=shape)
     )
     within = spread.encode(x=alt.X("low:Q"), x2="high:Q", y=y)
     return alt.layer(zero, tick, within, points).properties(width=460, height=alt.Step(36))

@@ -154,7 +154,7 @@ def _oldest(replicas: Replicas) -> Iterator[Bound]:
 
 
 def _priced(replicas: Replicas) -> Iterator[Bound]:
-    """Measured or modelled kernels: what requests cost at prices that hold for all batches.
+    """Measured or modeled kernels: what requests cost at prices that hold for all batches.
 
     The ceiling is that of tokens alone, then with seats, then with a cache that may be full: what binds is
     the last that lowers it.

@@ -1,4 +1,4 @@
-"""The parts of an iteration that is measured or modelled, as functions that are straight between points."""
+"""The parts of an iteration that is measured or modeled, as functions that are straight between points."""
 
 from __future__ import annotations
 

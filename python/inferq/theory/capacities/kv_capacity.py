@@ -150,7 +150,7 @@ class KvCapacity(Statement):
     """Most tokens that a request ever holds; None for lengths without an end."""
     delta: float | None
     """δ, that over M; None for lengths without an end."""
-    utilisation: float
+    utilization: float
     """ρ, to which share of μ a replica shall be used."""
     hypotheses: tuple[Hypothesis, ...]
 
@@ -162,7 +162,7 @@ class KvCapacity(Statement):
     @property
     def target_per_s(self) -> float:
         """ρ·μ, requests per second: what a replica serves when it is used as planned."""
-        return self.utilisation * self.mu
+        return self.utilization * self.mu
 
     @property
     def stable_below_per_s(self) -> float | None:
@@ -222,7 +222,7 @@ class KvCapacity(Statement):
                 f"unstable above μ = {number(self.mu)}, between them not known",
             ]
         lines.append(
-            f"used to ρ = {number(self.utilisation)} a replica serves ρ·μ = {number(self.target_per_s)} "
+            f"used to ρ = {number(self.utilization)} a replica serves ρ·μ = {number(self.target_per_s)} "
             "requests/s"
         )
         if self.rate is None:
@@ -258,7 +258,7 @@ def kv_capacity(
     slot_s: float | Mapping[str, float],
     chunk: int = 512,
     rate: float | None = None,
-    utilisation: float = 1.0,
+    utilization: float = 1.0,
     first_token: FirstToken = "prefill",
 ) -> KvCapacity:
     """How many requests per second a replica can serve whose limit is its KV cache.
@@ -284,7 +284,7 @@ def kv_capacity(
             class by name, for classes that come one after another and not side by side.
         chunk: most prompt tokens of one request in a slot.
         rate: requests per second in all, instead of what the workload says.
-        utilisation: ρ, the share of μ to which a replica shall be used, above 0 and at most 1.
+        utilization: ρ, the share of μ to which a replica shall be used, above 0 and at most 1.
         first_token: the engine's. With `"prefill"` o − 1 decodes follow a prompt; with `"decode"`, nie2026's
             convention, o.
 
@@ -305,7 +305,7 @@ def kv_capacity(
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
     step = whole("chunk", chunk, 1, MOST_TOKENS)
-    used = within("utilisation", utilisation, 1e-9, 1.0)
+    used = within("utilization", utilization, 1e-9, 1.0)
     first_token = first_token_of(first_token)
     slots = _slots_of(slot_s, [one.name for one in demand.classes])
     less = with_prompt(first_token)
@@ -338,7 +338,7 @@ def kv_capacity(
         mu_whole_chunks=1 / math.fsum(one.share / one.mu_whole_chunks for one in classes),
         largest_request_tokens=largest,
         delta=None if largest is None else largest / tokens,
-        utilisation=used,
+        utilization=used,
         hypotheses=_hypotheses(demand, classes, step, largest, tokens),
     )
 

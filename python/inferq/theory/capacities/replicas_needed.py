@@ -31,9 +31,9 @@ class ReplicasNeeded(Statement):
     """What one of them can serve, with M, b̄, E[g], δ and ρ; its `rate` is that of one, λ over `replicas`."""
 
     @property
-    def utilisation(self) -> float:
+    def utilization(self) -> float:
         """ρ, to which a replica shall be used at most."""
-        return self.replica.utilisation
+        return self.replica.utilization
 
     @property
     def load(self) -> float:
@@ -71,7 +71,7 @@ class ReplicasNeeded(Statement):
         )
         return "\n".join(
             [
-                f"n = ⌈λ/(μ·ρ)⌉ = ⌈{number(self.rate)} / ({number(one.mu)} · {number(self.utilisation)})⌉ = "
+                f"n = ⌈λ/(μ·ρ)⌉ = ⌈{number(self.rate)} / ({number(one.mu)} · {number(self.utilization)})⌉ = "
                 f"⌈{number(self.rate / one.target_per_s)}⌉ = {n}",
                 f"load λ/(n·μ) = {number(self.load)}; up to n·ρ·μ = {number(self.target_per_s)} requests/s "
                 "no further replica is needed",
@@ -90,7 +90,7 @@ def replicas_needed(
     slot_s: float | Mapping[str, float],
     chunk: int = 512,
     rate: float | None = None,
-    utilisation: float = 0.9,
+    utilization: float = 0.9,
     first_token: FirstToken = "prefill",
 ) -> ReplicasNeeded:
     """How many replicas are needed so that none is used beyond a share of what its KV cache can serve.
@@ -104,7 +104,7 @@ def replicas_needed(
         slot_s: length of a slot in seconds; or that of each class by name.
         chunk: most prompt tokens of one request in a slot.
         rate: requests per second to the fleet, instead of what the workload says.
-        utilisation: ρ, above 0 and at most 1.
+        utilization: ρ, above 0 and at most 1.
         first_token: the engine's; `"decode"` is nie2026's.
 
     Raises:
@@ -130,7 +130,7 @@ def replicas_needed(
             kv_tokens=kv_tokens,
             slot_s=slot_s,
             chunk=chunk,
-            utilisation=utilisation,
+            utilization=utilization,
             first_token=first_token,
         )
 

@@ -455,7 +455,7 @@ class TilePrices:
     """Seconds of a request with a prompt of s and an output of o tokens, its prompt in chunks.
 
     Every method takes arrays that broadcast, and answers likewise. Lengths that are no whole numbers, the
-    means of bins of a distribution, are between their neighbours.
+    means of bins of a distribution, are between their neighbors.
 
     Source: (4), (5) and (6) of bari2025, with the symbols of `TiledGemm`.
     """

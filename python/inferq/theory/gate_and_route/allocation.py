@@ -229,7 +229,7 @@ def allocation(
     Per replica, over x_i (in prefill), y_m,i (in decode beside a prefill), y_s,i (in decode without one),
     q_p,i and q_d,i (waiting for prefill, for decode), all ≥ 0:
 
-    - maximise `bundled` Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i), a request pays when it is finished,
+    - maximize `bundled` Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i), a request pays when it is finished,
       or `separate` c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i, each stage pays when it is done,
     - Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i): one prefill and B requests at most,
     - λ_i = μ_p,i x_i + θ_i q_p,i and μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i: in equals out,
@@ -559,7 +559,7 @@ def _program_lines(plan: AllocationPlan) -> Iterator[str]:
         "bundled": ("(40)", "Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i)"),
         "separate": ("(42)", "c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i"),
     }[plan.scheme]
-    yield f"lin2026 {equation}, {plan.scheme} prices: per replica, maximise {pays}"
+    yield f"lin2026 {equation}, {plan.scheme} prices: per replica, maximize {pays}"
     yield "  with Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i),"
     yield "  λ_i = μ_p,i x_i + θ_i q_p,i, μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i"
     yield (

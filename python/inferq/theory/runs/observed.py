@@ -124,7 +124,7 @@ def observed(
     N is averaged over 40 batches of equal length, and the Durbin-Watson ratio of these averages about their
     straight line tells whether N returns to that line (a ratio above 0.88, which one random walk in 100
     reaches). *If it does*, the drift is the slope of the line, with Student's t (38 degrees of freedom),
-    widened by √((1 + r)/(1 − r)) for the correlation r = 1 − ratio/2 of neighbours that is left. *If not*, N
+    widened by √((1 + r)/(1 − r)) for the correlation r = 1 − ratio/2 of neighbors that is left. *If not*, N
     is taken for a random walk, whose increments are independent: the drift is (N(end) − N(start)) / length,
     its interval Student's t over the increments of 20 batches, or of fewer that are each as long as the first
     requests took, 5 at least. Where a stable queue comes this far, because it is close to its limit, its
@@ -273,9 +273,9 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
     edges_s = np.linspace(start_s, end_s, BATCHES + 1)
     levels = np.diff(present.integral(edges_s)) / np.diff(edges_s)
     at_s = (edges_s[1:] + edges_s[:-1]) / 2
-    centred_s = at_s - at_s.mean()
-    slope = float(centred_s @ levels / (centred_s @ centred_s))
-    rest = levels - levels.mean() - slope * centred_s
+    centerd_s = at_s - at_s.mean()
+    slope = float(centerd_s @ levels / (centerd_s @ centerd_s))
+    rest = levels - levels.mean() - slope * centerd_s
     squares = float(rest @ rest)
     upper = (1 + confidence) / 2
     # what rounding leaves of numbers that lie on a line has no ratio
@@ -285,7 +285,7 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
     told = f"(Durbin-Watson ratio {ratio:.2f})"
     if ratio > RETURNS:
         kept = max(0.0, 1 - ratio / 2)
-        error = math.sqrt(squares / (BATCHES - 2) / float(centred_s @ centred_s))
+        error = math.sqrt(squares / (BATCHES - 2) / float(centerd_s @ centerd_s))
         widened = math.sqrt((1 + kept) / (1 - kept))
         half = float(special.stdtrit(BATCHES - 2, upper)) * error * widened
         return slope, half, f"the number in the system keeps to a straight line {told}: its slope"

@@ -106,7 +106,7 @@ def calibrate(
     run on a GPU.
 
     Args:
-        model: a name of the catalogue, the path of a `config.json`, the same as a mapping, or a `ModelShape`.
+        model: a name of the catalog, the path of a `config.json`, the same as a mapping, or a `ModelShape`.
         device: `cuda`, `cuda:1`, `cpu` …; None is `cuda` where there is one, else `cpu`.
         dtype: `bfloat16`, `float16` or `float32`; None is `bfloat16` on CUDA, else `float32`.
         tensor_parallel: devices that share the model, of which one is timed; it divides the heads.
@@ -120,7 +120,7 @@ def calibrate(
         progress: True for a bar on a terminal, or a callable that gets points done and points in all.
 
     Returns:
-        The table. Its `provenance` has source, version, date, licence, the device and its driver, the shape,
+        The table. Its `provenance` has source, version, date, license, the device and its driver, the shape,
         the layers timed, the spread of each point (the middle half of its repetitions over their median), and
         notes.
 
@@ -175,7 +175,7 @@ def calibrate(
             "source": f"inferq calibrate: PyTorch layers timed on {_device_name(kind, name)}",
             "version": f"inferq {__version__}, PyTorch {torch.__version__}",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "licence": "your own: measured on your machine, nothing in it is anybody else's",
+            "license": "your own: measured on your machine, nothing in it is anybody else's",
             "model": shape.name,
             "shape": {**asdict(sizes), "layers": shape.layers, "vocab": vocabulary},
             "gpu": _device_name(kind, name),

@@ -40,7 +40,7 @@ class LayerSizes:
         experts: experts of the MLP; 1 is a dense MLP without a router.
         active_experts: experts that each token visits.
         qkv_bias: queries, keys and values have a bias.
-        qk_norm: queries and keys are normalised head by head.
+        qk_norm: queries and keys are normalized head by head.
     """
 
     hidden: int

@@ -65,7 +65,7 @@ class Fit:
         """Predicted against measured length, and the relative error against the tokens of the iteration.
 
         Returns:
-            An altair chart of two panels, coloured by regime; of large logs evenly spaced iterations.
+            An altair chart of two panels, colored by regime; of large logs evenly spaced iterations.
         """
         from inferq.reports.fit_charts import of_fit
 
@@ -125,9 +125,9 @@ def fit(
     iteration. Of long chunks, `per_prefill_square` and `per_chunk_context` are fitted where the frame has
     their columns, and 0 where it has not.
 
-    A `TimingTable` is linear in the times at its grid points. How much a bend between three neighbours counts
+    A `TimingTable` is linear in the times at its grid points. How much a bend between three neighbors counts
     against it is chosen by cross-validation in five parts; a point beside which no iteration lies thus
-    continues its neighbours. Of whole iterations one cannot tell linear layers from attention entirely (a
+    continues its neighbors. Of whole iterations one cannot tell linear layers from attention entirely (a
     decode in any batch is also a token): what is left open counts as linear layers. Of an iteration with
     several chunks only sums are known, and it is taken as that many chunks alike, Σ c² / Σ c tokens each at
     context Σ c·x / Σ c.
@@ -147,7 +147,7 @@ def fit(
         fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`; of a `TimingTable`
             whole parts, such as `{"chunk": other_table.chunk}`.
         grids: of a `TimingTable`, the points of some of its axes: `tokens`, `chunk`, `context`, `sequences`,
-            `mean_context`. They reach over all iterations, and around each, halfway to its neighbours, lies
+            `mean_context`. They reach over all iterations, and around each, halfway to its neighbors, lies
             an iteration. Without them up to 16, 8, 6, 8 and 6 of the values that occur, a constant factor
             apart, and fewer if there are not four iterations a grid point.
         confidence: of `low` and `high` of each coefficient.

@@ -240,7 +240,7 @@ class _Tabulating:
         )
 
     def _bends(self, part: str) -> Matrix:
-        """One row for each three neighbours on an axis: how far the middle one is off the line.
+        """One row for each three neighbors on an axis: how far the middle one is off the line.
 
         And, with hardly any weight, one for each four around a cell: how far they are off a plane.
         """
@@ -274,7 +274,7 @@ class _Tabulating:
         constant = self._known()
         bends = block_diag(*(self._bends(part) for part in self.asked))
         seen = {part: np.asarray(abs(its).sum(axis=0)).ravel() for part, its in designs.items()}
-        # What no iteration touches continues its neighbours: it is not made small.
+        # What no iteration touches continues its neighbors: it is not made small.
         attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.asked])
         values, smooth = self._solved(design, self.measured - constant, bends, attention, self.relative)
         predicted = design @ values + constant
@@ -375,7 +375,7 @@ class _Tabulating:
         if continued:
             notes.append(
                 f"{continued} of {coefficients.height} grid points lie beside no iteration: they continue "
-                "their neighbours."
+                "their neighbors."
             )
         over = float((flat > self.measured).mean())
         if over >= 0.01:
@@ -461,7 +461,7 @@ def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vecto
 
 
 def unvisited(points: list[int], values: Vector) -> tuple[float, float] | None:
-    """The first stretch around a grid point, halfway to its neighbours, without a value; None if none."""
+    """The first stretch around a grid point, halfway to its neighbors, without a value; None if none."""
     grid = np.asarray(points, dtype=np.float64)
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     ordered = np.sort(values)

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferq.checks import flag, positive
 from inferq.errors import ConfigError
-from inferq.timing.hardware.catalogue import entry
+from inferq.timing.hardware.catalog import entry
 from inferq.workload.columns import nearest
 
 _LEAST = 1e6
@@ -76,7 +76,7 @@ class Gpu:
 
     @classmethod
     def of(cls, gpu: Gpu | str | Mapping[str, Any]) -> Gpu:
-        """A GPU by its name in the catalogue, or of numbers of your own.
+        """A GPU by its name in the catalog, or of numbers of your own.
 
         Args:
             gpu: a name of `timing.known_gpus()`, a `Gpu`, or a table with its fields.

@@ -30,8 +30,8 @@ _MOST_GPUS = 64
 class KvMemory:
     """What is in the memory of one GPU of a replica.
 
-    The KV cache gets `memory_bytes·utilisation − weight_bytes − activation_bytes − reserved_bytes`, divided
-    by the bytes of a token's keys and values, rounded down to whole blocks. All GPUs of a replica hold a
+    The KV cache gets `memory_bytes·gpu_memory_utilization − weight_bytes − activation_bytes −
+    reserved_bytes`, divided by the bytes of a token's keys and values, rounded down to whole blocks. All GPUs of a replica hold a
     share of every token, so this is the capacity of the replica.
 
     `weight_bytes` is the model's over the GPUs. `activation_bytes` is the peak of a forward pass: two times
@@ -43,7 +43,7 @@ class KvMemory:
 
     Args:
         memory_bytes: memory of the GPU.
-        utilisation: share of it that the engine may use.
+        gpu_memory_utilization: share of it that the engine may use.
         weight_bytes: weights on this GPU.
         activation_bytes: peak of the activations.
         reserved_bytes: everything else.
@@ -61,7 +61,7 @@ class KvMemory:
     """
 
     memory_bytes: float
-    utilisation: float
+    gpu_memory_utilization: float
     weight_bytes: float
     activation_bytes: float
     reserved_bytes: float
@@ -78,7 +78,7 @@ class KvMemory:
         tensor_parallel: int | None = None,
         weights: Weights = "bf16",
         kv_dtype: KvType = "bf16",
-        utilisation: float = 0.9,
+        gpu_memory_utilization: float = 0.9,
         batched_tokens: int = 2048,
         sampled_rows: int = 128,
         reserved_bytes: float = RESERVED_BYTES,
@@ -93,7 +93,7 @@ class KvMemory:
             tensor_parallel: GPUs of a replica; None: the smallest power of two that leaves room for a token.
             weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: numbers of the cache, `"bf16"`, `"fp8"` or `"int8"`.
-            utilisation: share of the memory that the engine may use, vLLM's `gpu_memory_utilization`.
+            gpu_memory_utilization: share of the memory that the engine may use.
             batched_tokens: most tokens of an iteration.
             sampled_rows: most requests of an iteration.
             reserved_bytes: held by the driver, the CUDA context and the communication library.
@@ -105,7 +105,7 @@ class KvMemory:
         """
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         one_of("kv_dtype", kv_dtype, get_args(KvType))
-        share = within("utilisation", utilisation, 0.01, 1)
+        share = within("gpu_memory_utilization", gpu_memory_utilization, 0.01, 1)
         tokens = whole("batched_tokens", batched_tokens, 1, 2**31 - 1)
         rows = whole("sampled_rows", sampled_rows, 1, 2**31 - 1)
         reserved = not_negative("reserved_bytes", reserved_bytes)
@@ -115,7 +115,7 @@ class KvMemory:
         def on(gpus: int) -> KvMemory:
             return cls(
                 memory_bytes=card.memory_bytes,
-                utilisation=share,
+                gpu_memory_utilization=share,
                 weight_bytes=all_weights / gpus,
                 activation_bytes=_activation_bytes(shape, gpus, tokens, rows),
                 reserved_bytes=reserved,
@@ -144,7 +144,7 @@ class KvMemory:
     def kv_bytes(self) -> float:
         """What is left for keys and values; below 0 where the model does not fit."""
         used = self.weight_bytes + self.activation_bytes + self.reserved_bytes
-        return self.memory_bytes * self.utilisation - used
+        return self.memory_bytes * self.gpu_memory_utilization - used
 
     @property
     def tokens(self) -> int:
@@ -153,10 +153,10 @@ class KvMemory:
 
     def explain(self) -> str:
         """How the number of tokens comes about, in words."""
-        usable = self.memory_bytes * self.utilisation
+        usable = self.memory_bytes * self.gpu_memory_utilization
         gpus = f" on each of {self.tensor_parallel} GPUs" if self.tensor_parallel > 1 else ""
         return (
-            f"{_gib(self.memory_bytes)} GiB × {self.utilisation:g} = {_gib(usable)} GiB{gpus}\n"
+            f"{_gib(self.memory_bytes)} GiB × {self.gpu_memory_utilization:g} = {_gib(usable)} GiB{gpus}\n"
             f"  − weights {_gib(self.weight_bytes)} − activations {_gib(self.activation_bytes)} "
             f"− everything else {_gib(self.reserved_bytes)} = {_gib(self.kv_bytes)} GiB\n"
             f"  / {self.kv_bytes_per_token:,} bytes a token = {self.tokens:,} tokens, "

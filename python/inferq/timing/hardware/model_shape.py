@@ -17,7 +17,7 @@ from inferq.checks import flag, whole
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, read_text
 from inferq.reports.text import listed
-from inferq.timing.hardware.catalogue import entries, entry
+from inferq.timing.hardware.catalog import entries, entry
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
 KvType = Literal["bf16", "fp8", "int8"]
@@ -82,7 +82,7 @@ class ModelShape:
         active_experts: how many of them a token passes.
         tied: is the output layer the embedding?
         qkv_bias: do queries, keys and values have a bias (Qwen2)?
-        qk_norm: are queries and keys normalised head by head (Qwen3)?
+        qk_norm: are queries and keys normalized head by head (Qwen3)?
         name: what it is called.
 
     Raises:
@@ -127,7 +127,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, model: ModelShape | str | Path | Mapping[str, Any]) -> ModelShape:
-        """The shape of a model by its name in the catalogue, or of what a `config.json` says.
+        """The shape of a model by its name in the catalog, or of what a `config.json` says.
 
         Args:
             model: a name of `timing.known_models()`; the path of a `config.json`, or of the folder that holds
@@ -263,7 +263,7 @@ class ModelShape:
 
     @property
     def linear_weights(self) -> int:
-        """Weights of the matrices of all layers: what is multiplied, read and quantised."""
+        """Weights of the matrices of all layers: what is multiplied, read and quantized."""
         router = self.hidden * self.experts if self.experts > 1 else 0
         return self.layers * (self.attention_weights + self.experts * self.expert_weights + router)
 

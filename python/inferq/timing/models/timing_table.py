@@ -127,7 +127,7 @@ class TimingTable(TimingModel):
         linear: what all but attention takes.
         chunk: what the attention of a chunk takes.
         decode: what the attention of the decodes takes.
-        provenance: where the times come from, JSON-ready: `source`, `version`, `date`, `licence`, `model`,
+        provenance: where the times come from, JSON-ready: `source`, `version`, `date`, `license`, `model`,
             `gpu`, `tensor_parallel`, `backend`, `backend_version`, `held_out_error` … It is kept in the file,
             and is no part of the description that repeats a run, nor of what makes two tables equal.
         check_units: refuse times that look like milliseconds: one decode at the first point of every axis
@@ -308,13 +308,13 @@ class TimingTable(TimingModel):
             >>> 0.010 < iq.timing.iteration_s(table, decodes=[1000]) < 0.013
             True
         """
-        from inferq.timing.tables.neighbours import NEIGHBOURS, as_on
+        from inferq.timing.tables.neighbors import NEIGHBORS, as_on
         from inferq.timing.tables.shipped import find
 
         card = gpu.strip().lower() if isinstance(gpu, str) else gpu
-        if card not in NEIGHBOURS:
+        if card not in NEIGHBORS:
             return _read_once(find(model, gpu, tensor_parallel, backend, weights).file)
-        found = find(model, NEIGHBOURS[card], tensor_parallel, backend, weights)
+        found = find(model, NEIGHBORS[card], tensor_parallel, backend, weights)
         return as_on(_read_once(found.file), found.model, card, found.tensor_parallel)
 
     @classmethod
@@ -326,7 +326,7 @@ class TimingTable(TimingModel):
         *,
         version: str | None = None,
         tensor_parallel: int = 1,
-        quantisation: Mapping[str, str] | None = None,
+        quantization: Mapping[str, str] | None = None,
         most_tokens: int = 16_384,
         most_sequences: int = 1024,
         most_context: int | None = None,
@@ -348,7 +348,7 @@ class TimingTable(TimingModel):
             backend: `vllm`, `sglang` or `trtllm`.
             version: of the backend; None is the current one of the database.
             tensor_parallel: GPUs that share the model; experts are cut the same way.
-            quantisation: modes by aiconfigurator's names, such as `{"gemm_quant_mode": "fp8"}`; what is left
+            quantization: modes by aiconfigurator's names, such as `{"gemm_quant_mode": "fp8"}`; what is left
                 out is as in the model's `config.json`.
             most_tokens: largest batch, and largest chunk, of the grid.
             most_sequences: most decodes of the grid.
@@ -357,7 +357,7 @@ class TimingTable(TimingModel):
 
         Raises:
             ConfigError: the package is missing, or has no such model, system, backend, version or
-                quantisation, or cannot cut the model like this; it names the argument.
+                quantization, or cannot cut the model like this; it names the argument.
 
         Example:
             ```python
@@ -373,7 +373,7 @@ class TimingTable(TimingModel):
             backend,
             version=version,
             tensor_parallel=tensor_parallel,
-            quantisation=quantisation,
+            quantization=quantization,
             most_tokens=most_tokens,
             most_sequences=most_sequences,
             most_context=most_context,

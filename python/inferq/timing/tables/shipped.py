@@ -10,7 +10,7 @@ from typing import NamedTuple
 from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.timing.hardware.catalogue import near
+from inferq.timing.hardware.catalog import near
 from inferq.timing.tables.table_file import provenance_of
 
 FOLDER = Path(__file__).parent / "data"

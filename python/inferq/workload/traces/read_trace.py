@@ -117,7 +117,7 @@ def read_trace(
         columns: for tables: which column of the file fills which column of the workload, as
             `{"prompt_tokens": "num_prefill_tokens"}`; other columns with a workload's names are taken too.
             Fields of JSON within others are named with dots: `usage.prompt_tokens`. Where a format is not
-            recognised the error proposes what would fit.
+            recognized the error proposes what would fit.
         tokenizer: for text: path of a `tokenizer.json` (needs the extra `inferq[tokenizers]`); texts are
             counted without special tokens and without a chat template.
         tokens_per_word: for text: tokens in a word, instead of a tokenizer.
@@ -235,7 +235,7 @@ def _found(source: Source, named: bool) -> Format:
     else:
         seen = f"{source.kind} with the columns {', '.join(source.columns[:20])}"
     raise source.error(
-        f"format not recognised: {seen[:300]}; say which of them fill which column{proposed(source)}, "
+        f"format not recognized: {seen[:300]}; say which of them fill which column{proposed(source)}, "
         f"or give format= ({', '.join(FORMATS)})"
     )
 

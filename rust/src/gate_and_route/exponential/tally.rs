@@ -43,9 +43,9 @@ impl Count {
 #[derive(Debug)]
 pub(super) struct Tally {
     counts: Vec<[Count; STAGES]>,
-    /// Recognised when a request is finished: lin2026 (22). In units of 10⁻¹⁸.
+    /// Recognized when a request is finished: lin2026 (22). In units of 10⁻¹⁸.
     pub(super) bundled: u128,
-    /// Recognised at the end of each prefill and each decode: (23).
+    /// Recognized at the end of each prefill and each decode: (23).
     pub(super) separate: u128,
 }
 

@@ -1,4 +1,4 @@
-//! The gate of prioritise-and-route, lin2026 section 4.2.1: the class with the most output for its prompt.
+//! The gate of prioritize-and-route, lin2026 section 4.2.1: the class with the most output for its prompt.
 
 use super::{ClassTokens, Gate, Prefills};
 

@@ -3,7 +3,7 @@
 use super::{Allocation, BufferPlace, ClassTokens, DecodeRouter, Line, MIXED, Pools, SOLO, Slots, Stream, Waiting};
 use crate::random::Source;
 
-/// Pools are drawn as by the randomised router. Each pool has a buffer for each class; a free slot takes the head of class
+/// Pools are drawn as by the randomized router. Each pool has a buffer for each class; a free slot takes the head of class
 /// i with probability π_i / Σ π_j over the classes that wait, where π_s,i ∝ μ_s,i y_s,i* and π_m,i ∝ μ_m,i y_m,i*. Classes
 /// without weight come when no other waits, the one whose head joined first: EC.6 leaves 0/0 open, and an idle slot beside
 /// a decode that waits would serve no request.

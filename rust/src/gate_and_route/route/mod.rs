@@ -7,7 +7,7 @@ mod fcfs;
 mod general;
 mod greedy;
 mod immediate;
-mod randomised;
+mod randomized;
 
 use serde::Deserialize;
 
@@ -52,7 +52,7 @@ pub enum DecodeRouterKind {
     /// Any free solo slot, else any free mixed one.
     Greedy,
     /// Solo or mixed by a draw, each with a buffer.
-    Randomised,
+    Randomized,
     /// The same, where a freed slot draws the class that it serves.
     General,
     /// The slot of the prefill.
@@ -66,7 +66,7 @@ impl DecodeRouterKind {
     pub(crate) fn check_plan(self, planned: bool) -> Result<()> {
         let wants = match self {
             DecodeRouterKind::Greedy => planned,
-            DecodeRouterKind::Randomised | DecodeRouterKind::General => true,
+            DecodeRouterKind::Randomized | DecodeRouterKind::General => true,
             DecodeRouterKind::Immediate | DecodeRouterKind::Fcfs => false,
         };
         if planned == wants {
@@ -95,9 +95,9 @@ impl DecodeRouterKind {
             DecodeRouterKind::Greedy => Box::new(greedy::GreedyRouter { draws, line: Line::default() }),
             DecodeRouterKind::Fcfs => Box::new(fcfs::FcfsRouter { draws, line: Line::default() }),
             DecodeRouterKind::Immediate => Box::new(immediate::ImmediateRouter::default()),
-            DecodeRouterKind::Randomised => {
+            DecodeRouterKind::Randomized => {
                 let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;
-                Box::new(randomised::RandomisedRouter::new(pools))
+                Box::new(randomized::RandomizedRouter::new(pools))
             }
             DecodeRouterKind::General => {
                 let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;

@@ -17,7 +17,7 @@ pub(super) struct BlockRun {
     pub(super) front: u32,
     /// In its node the run in front of it; of twins the next younger one.
     pub(super) next: u32,
-    /// While it is unreferenced: the neighbours in the list. Its last block is the oldest.
+    /// While it is unreferenced: the neighbors in the list. Its last block is the oldest.
     pub(super) older: u32,
     pub(super) newer: u32,
 }
@@ -76,7 +76,7 @@ impl Runs {
         self.join(older, newer);
     }
 
-    /// Makes two neighbours.
+    /// Makes two neighbors.
     #[inline]
     fn join(&mut self, older: u32, newer: u32) {
         match older {

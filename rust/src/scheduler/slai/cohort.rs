@@ -1,6 +1,6 @@
 //! Ready requests with one e: in no order until it matters which of them come first.
 //!
-//! Nearly always a cohort decodes as a whole or not at all, and its shortest and its longest TBT tell which. So members
+//! Nearly always a cohort decodes as a whole or not at all, and its shortest and its longest ITL tell which. So members
 //! come and go at no cost that grows with their number, and only where some are chosen and others not are they parted. A
 //! large one of which few are chosen is dissolved: its members go on alone, so that none is looked at twice in vain.
 
@@ -8,7 +8,7 @@ use super::deadline::later;
 use crate::clock::{Instant, Span};
 use crate::request::Place;
 
-/// The place of a decode in the order: its deadline e + TBT, then its id.
+/// The place of a decode in the order: its deadline e + ITL, then its id.
 pub(super) type Key = (Instant, u32);
 
 /// No place is behind this one.
@@ -17,7 +17,7 @@ pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 /// What stands for a request in its cohort.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
-    pub(super) tbt: Span,
+    pub(super) itl: Span,
     pub(super) id: u32,
     pub(super) place: Place,
 }
@@ -26,7 +26,7 @@ impl Member {
     /// Their order is that of their deadlines, since they have one e.
     #[inline]
     fn order(&self) -> (Span, u32) {
-        (self.tbt, self.id)
+        (self.itl, self.id)
     }
 }
 
@@ -58,11 +58,11 @@ impl Seats {
 pub(super) struct Cohort {
     /// The number of the group.
     pub(super) group: usize,
-    /// What their TBTs have in common.
+    /// What their ITLs have in common.
     pub(super) kind: u32,
     pub(super) end: Instant,
     members: Vec<Member>,
-    /// No TBT is outside of these; both are of members unless they are loose.
+    /// No ITL is outside of these; both are of members unless they are loose.
     shortest: Span,
     longest: Span,
     is_loose: bool,
@@ -94,16 +94,16 @@ impl Cohort {
         }
     }
 
-    /// The three leading bits of a TBT, and how many follow.
-    pub(super) fn kind(tbt: Span) -> u32 {
-        let bits = (tbt.0 | 4).ilog2();
-        4 * bits + (tbt.0 >> (bits - 2)) as u32 % 4
+    /// The three leading bits of a ITL, and how many follow.
+    pub(super) fn kind(itl: Span) -> u32 {
+        let bits = (itl.0 | 4).ilog2();
+        4 * bits + (itl.0 >> (bits - 2)) as u32 % 4
     }
 
-    /// Does a TBT lie between those of members, so that it is of their kind?
+    /// Does a ITL lie between those of members, so that it is of their kind?
     #[inline]
-    pub(super) fn spans(&self, tbt: Span) -> bool {
-        self.shortest <= tbt && tbt <= self.longest
+    pub(super) fn spans(&self, itl: Span) -> bool {
+        self.shortest <= itl && itl <= self.longest
     }
 
     pub(super) fn len(&self) -> usize {
@@ -114,20 +114,20 @@ impl Cohort {
         self.members.is_empty()
     }
 
-    pub(super) fn deadline(&self, tbt: Span) -> Instant {
-        later(self.end, tbt)
+    pub(super) fn deadline(&self, itl: Span) -> Instant {
+        later(self.end, itl)
     }
 
     pub(super) fn key(&self, member: &Member) -> Key {
-        (self.deadline(member.tbt), member.id)
+        (self.deadline(member.itl), member.id)
     }
 
     pub(super) fn insert(&mut self, member: Member, seats: &mut Seats) {
         if self.members.is_empty() {
-            (self.shortest, self.longest, self.is_loose) = (member.tbt, member.tbt, false);
+            (self.shortest, self.longest, self.is_loose) = (member.itl, member.itl, false);
         } else {
-            self.shortest = self.shortest.min(member.tbt);
-            self.longest = self.longest.max(member.tbt);
+            self.shortest = self.shortest.min(member.itl);
+            self.longest = self.longest.max(member.itl);
         }
         seats.set(member.place, self.group, self.members.len());
         self.members.push(member);
@@ -139,15 +139,15 @@ impl Cohort {
         if let Some(moved) = self.members.get(index) {
             seats.set(moved.place, self.group, index);
         }
-        let is_bound = member.tbt == self.shortest || member.tbt == self.longest;
+        let is_bound = member.itl == self.shortest || member.itl == self.longest;
         self.is_loose |= is_bound && self.shortest < self.longest;
         member
     }
 
     fn tighten(&mut self) {
         if std::mem::take(&mut self.is_loose) {
-            let tbts = || self.members.iter().map(|member| member.tbt);
-            (self.shortest, self.longest) = (tbts().min().unwrap_or(Span::NEVER), tbts().max().unwrap_or(Span::ZERO));
+            let itls = || self.members.iter().map(|member| member.itl);
+            (self.shortest, self.longest) = (itls().min().unwrap_or(Span::NEVER), itls().max().unwrap_or(Span::ZERO));
         }
     }
 
@@ -157,8 +157,8 @@ impl Cohort {
         if self.is_empty() { Instant::NEVER } else { self.deadline(self.shortest) }
     }
 
-    /// The longest TBT; none at all if there is no member.
-    pub(super) fn longest_tbt(&mut self) -> Span {
+    /// The longest ITL; none at all if there is no member.
+    pub(super) fn longest_itl(&mut self) -> Span {
         self.tighten();
         if self.is_empty() { Span::ZERO } else { self.longest }
     }
@@ -176,7 +176,7 @@ impl Cohort {
         let is_one = self.shortest == self.longest;
         self.is_walked |= !is_one;
         let parts = self.chosen().chunks(if is_one { self.members.len().max(1) } else { 1 });
-        parts.map(|part| (self.deadline(part[0].tbt), part.len()))
+        parts.map(|part| (self.deadline(part[0].itl), part.len()))
     }
 
     /// Lists the ids of the chosen with this deadline.
@@ -185,7 +185,7 @@ impl Cohort {
         if first == last && first == deadline {
             ids.extend(self.chosen().iter().map(|member| member.id));
         } else if first <= deadline && deadline <= last {
-            let alike = self.chosen().iter().filter(|member| self.deadline(member.tbt) == deadline);
+            let alike = self.chosen().iter().filter(|member| self.deadline(member.itl) == deadline);
             ids.extend(alike.map(|member| member.id));
         }
     }
@@ -204,7 +204,7 @@ impl Cohort {
     pub(super) fn choose(&mut self, last: Key, seats: &mut Seats) -> usize {
         self.chosen = match self.last_up_to(last) {
             None => 0,
-            Some((tbt, _)) if tbt < self.shortest => 0,
+            Some((itl, _)) if itl < self.shortest => 0,
             Some(most) if (self.longest, u32::MAX) <= most || self.longest < most.0 => self.members.len(),
             Some(most) => self.part(most, seats),
         };
@@ -216,7 +216,7 @@ impl Cohort {
         if deadline == Instant::NEVER {
             return Some((Span::NEVER, id));
         }
-        deadline.0.checked_sub(self.end.0).map(|tbt| (Span(tbt), id))
+        deadline.0.checked_sub(self.end.0).map(|itl| (Span(itl), id))
     }
 
     /// Brings the members up to one before the others; says how many they are.

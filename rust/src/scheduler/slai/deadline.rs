@@ -88,7 +88,7 @@ impl Margin {
     pub(super) fn ripe(&self, plan: &Plan) -> Option<Instant> {
         let mean = plan.busy().0.checked_div(u128::from(plan.iterations()))?;
         let offset = if self.blocks_to_high(plan) > 0 { self.low } else { self.high };
-        // No TBT at all is never critical.
+        // No ITL at all is never critical.
         Some(later(plan.now(), Span(product(offset, mean))).min(Instant(Instant::NEVER.0 - 1)))
     }
 
@@ -126,8 +126,8 @@ pub(super) struct DeadlineWatch {
     pub(super) offset: u128,
     /// For how many iterations the plan holds otherwise.
     pub(super) lasts: u64,
-    /// The longest TBT in the batch.
-    pub(super) longest_tbt: Span,
+    /// The longest ITL in the batch.
+    pub(super) longest_itl: Span,
     /// The earliest deadline of the decodes that are left out.
     pub(super) deadline: Instant,
 }
@@ -164,7 +164,7 @@ impl DeadlineWatch {
         };
         let least = mean(1, shortest)?.min(mean(over, shortest)?);
         let greatest = mean(1, longest)?.max(mean(over, longest)?);
-        let stay = product(self.offset, least) >= self.longest_tbt.0;
+        let stay = product(self.offset, least) >= self.longest_itl.0;
         let ripe = later(last_plan, Span(product(self.offset, greatest)));
         Ok(stay && (ripe < self.deadline || self.deadline == Instant::NEVER))
     }

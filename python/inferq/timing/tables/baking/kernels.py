@@ -20,7 +20,7 @@ from typing import Any
 from inferq.description import nearest, table_of
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, read_text
-from inferq.timing.hardware.catalogue import entries, near
+from inferq.timing.hardware.catalog import entries, near
 
 CARRIED = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
@@ -38,7 +38,7 @@ SYSTEMS = {
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
 """What aiconfigurator calls inferq's GPUs."""
-QUANTISATION = (
+QUANTIZATION = (
     "gemm_quant_mode",
     "moe_quant_mode",
     "kvcache_quant_mode",
@@ -48,7 +48,7 @@ QUANTISATION = (
 
 _MILLISECOND = 1e-3
 _LEAST_DECODE_CONTEXT = 3
-"""Below this context of a decode the database answers unmeasured, up to 40 % off its neighbours."""
+"""Below this context of a decode the database answers unmeasured, up to 40 % off its neighbors."""
 
 Operations = list[tuple[str, float, float, str]]
 
@@ -57,12 +57,12 @@ class KernelDatabase:
     """One model on one system under one backend, asked for the parts of an iteration.
 
     Args:
-        model: a name of inferq's catalogue, one that aiconfigurator carries, or a folder with `config.json`.
+        model: a name of inferq's catalog, one that aiconfigurator carries, or a folder with `config.json`.
         system: one of `SYSTEMS`, or a system of aiconfigurator.
         backend: `vllm`, `sglang` or `trtllm`.
         version: of the backend; None is the current one of the database.
         tensor_parallel: GPUs that share the model; experts are cut the same way.
-        quantisation: modes by their names in `QUANTISATION`.
+        quantization: modes by their names in `QUANTIZATION`.
 
     Raises:
         ConfigError: the package is missing, or has no data for this; it names the argument.
@@ -76,14 +76,14 @@ class KernelDatabase:
         *,
         version: str | None,
         tensor_parallel: int,
-        quantisation: Mapping[str, str],
+        quantization: Mapping[str, str],
     ) -> None:
         compiled = _engine()
         self.system = SYSTEMS.get(system, system)
         self.version = _version(self.system, backend, version)
-        for name in quantisation:
-            if name not in QUANTISATION:
-                raise ConfigError("quantisation", f"unknown mode {name!r}{nearest(str(name), QUANTISATION)}")
+        for name in quantization:
+            if name not in QUANTIZATION:
+                raise ConfigError("quantization", f"unknown mode {name!r}{nearest(str(name), QUANTIZATION)}")
         with _folder(model) as (folder, self.model), _quiet():
             config = Path(folder, "config.json")
             self.most_context, self.has_multi_head_attention = _most_context(config), _is_multi_head(config)
@@ -96,13 +96,13 @@ class KernelDatabase:
                     tp_size=tensor_parallel,
                     moe_tp_size=tensor_parallel,
                     moe_ep_size=1,
-                    **quantisation,
+                    **quantization,
                 )
             except AssertionError as error:
                 raise ConfigError("tensor_parallel", f"{tensor_parallel}: {error}") from None
             except (ValueError, RuntimeError, LookupError, TypeError, AttributeError, OSError) as error:
-                raise ConfigError(self._refusal(model, quantisation, error)) from None
-        with self._answers(model, quantisation):
+                raise ConfigError(self._refusal(model, quantization, error)) from None
+        with self._answers(model, quantization):
             self._prefill_names = _names(self._engine.evaluate_context_ops)
             self._decode_names = _names(self._engine.evaluate_generation_ops)
         self._chunk = _attention(self._prefill_names)
@@ -114,8 +114,8 @@ class KernelDatabase:
         self.mended: tuple[str, ...] = ()
         self._other: KernelDatabase | None = None
         if backend == "vllm" and version is None and (self._experts or self.has_multi_head_attention):
-            self._look_beside(model, system, tensor_parallel, quantisation)
-        with self._answers(model, quantisation):
+            self._look_beside(model, system, tensor_parallel, quantization)
+        with self._answers(model, quantization):
             for ask in (self.chunk, self.decode):
                 ask(16, 16)
             near, far = (self._rest(context) for context in (16, 4096))
@@ -127,7 +127,7 @@ class KernelDatabase:
             )
 
     def _look_beside(
-        self, model: str, system: str, tensor_parallel: int, quantisation: Mapping[str, str]
+        self, model: str, system: str, tensor_parallel: int, quantization: Mapping[str, str]
     ) -> None:
         """Take what was measured under SGLang where vLLM's measurements are of kernels that were not tuned.
 
@@ -144,7 +144,7 @@ class KernelDatabase:
                 "sglang",
                 version=None,
                 tensor_parallel=tensor_parallel,
-                quantisation=quantisation,
+                quantization=quantization,
             )
         except ConfigError:
             return
@@ -223,7 +223,7 @@ class KernelDatabase:
         return sum(milliseconds for _, milliseconds, _, _ in operations) * _MILLISECOND
 
     @contextlib.contextmanager
-    def _answers(self, model: str, quantisation: Mapping[str, str]) -> Iterator[None]:
+    def _answers(self, model: str, quantization: Mapping[str, str]) -> Iterator[None]:
         """Let a first answer that fails be an error that names the argument."""
         try:
             with _quiet():
@@ -231,15 +231,15 @@ class KernelDatabase:
         except (ValueError, RuntimeError, LookupError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(self._refusal(model, quantisation, error)) from None
+            raise ConfigError(self._refusal(model, quantization, error)) from None
 
-    def _refusal(self, model: str, quantisation: Mapping[str, str], error: Exception) -> str:
+    def _refusal(self, model: str, quantization: Mapping[str, str], error: Exception) -> str:
         """What an error of aiconfigurator says, at the argument that it is most likely about."""
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, LookupError):
             reason = f"it finds no {reason}"
-        field = "quantisation" if quantisation else "model"
-        given = dict(quantisation) if quantisation else model
+        field = "quantization" if quantization else "model"
+        given = dict(quantization) if quantization else model
         return f"{field}: aiconfigurator cannot price {given} on {self.system}: {reason}"
 
 

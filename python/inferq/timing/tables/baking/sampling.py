@@ -35,7 +35,7 @@ def sampled(
     *,
     version: str | None,
     tensor_parallel: int,
-    quantisation: Mapping[str, str] | None,
+    quantization: Mapping[str, str] | None,
     most_tokens: int,
     most_sequences: int,
     most_context: int | None,
@@ -52,22 +52,22 @@ def sampled(
     whole("held_out", held_out, 0, 1_000_000)
     if most_context is not None:
         whole("most_context", most_context, 32, 1_048_576)
-    if quantisation is not None and not isinstance(quantisation, Mapping):
-        raise ConfigError("quantisation", f"must be a table of modes, is {quantisation!r}")
+    if quantization is not None and not isinstance(quantization, Mapping):
+        raise ConfigError("quantization", f"must be a table of modes, is {quantization!r}")
     database = KernelDatabase(
         model,
         system,
         backend,
         version=version,
         tensor_parallel=tensor_parallel,
-        quantisation=quantisation or {},
+        quantization=quantization or {},
     )
     furthest = database.most_context if most_context is None else most_context
     tried = Tried.up_to(most_tokens, most_sequences, furthest)
     parts = _parts(database, tried)
     provenance = {
         **_provenance(database, model, system, backend, tensor_parallel),
-        **({"quantisation": dict(quantisation)} if quantisation else {}),
+        **({"quantization": dict(quantization)} if quantization else {}),
     }
     if held_out:
         provenance["held_out_error"] = errors(database, parts, tried, held_out)
@@ -150,7 +150,7 @@ def _provenance(
         "version": f"aiconfigurator-core {metadata.version('aiconfigurator-core')}",
         "date": date.today().isoformat(),
         "date_of_measurement": "not recorded by the source",
-        "licence": "Apache-2.0",
+        "license": "Apache-2.0",
         "attribution": "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.",
         "changes": "summed over the operations of an iteration, sampled on a grid, rounded to nanoseconds",
         "model": known.get(database.model, model if model in CARRIED else database.model),

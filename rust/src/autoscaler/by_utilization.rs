@@ -17,7 +17,7 @@ pub enum Of {
 /// As many replicas as bring the share in use to a target.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct ByUtilisation {
+pub struct ByUtilization {
     /// The share that should be in use.
     pub target: f64,
     /// Of what.
@@ -26,7 +26,7 @@ pub struct ByUtilisation {
     pub tolerance: f64,
 }
 
-impl ScalingParameters for ByUtilisation {
+impl ScalingParameters for ByUtilization {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if !(self.target > 0.0 && self.target <= 1.0) {
             return Err(Error::config("target", format!("{}: a share above 0, at most 1", self.target)));
@@ -38,16 +38,16 @@ impl ScalingParameters for ByUtilisation {
     }
 }
 
-impl Sample for ByUtilisation {
-    fn sample(dice: &mut Dice) -> ByUtilisation {
+impl Sample for ByUtilization {
+    fn sample(dice: &mut Dice) -> ByUtilization {
         let (target, tolerance) = (dice.one_of(&[0.5, 0.9, 0.1]), dice.one_of(&[0.1, 0.0, 0.5]));
-        ByUtilisation { target, of: dice.one_of(&[Of::Seats, Of::Kv]), tolerance }
+        ByUtilization { target, of: dice.one_of(&[Of::Seats, Of::Kv]), tolerance }
     }
 }
 
 /// ⌈open · share / target⌉ where the share is off by more than the tolerance, else as many as there are: the rule of
 /// Kubernetes' horizontal autoscaler, over the replicas that are open.
-impl ScalingPolicy for ByUtilisation {
+impl ScalingPolicy for ByUtilization {
     fn wanted(&mut self, figures: &Figures) -> Result<usize> {
         let (used, all) = match self.of {
             Of::Seats => (figures.running, figures.seats),

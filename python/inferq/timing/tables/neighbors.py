@@ -12,13 +12,13 @@ from inferq._lazy import np
 from inferq.timing.models.roofline import Roofline
 from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable, thawed
 
-NEIGHBOURS = {"a100-40gb": "a100-80gb"}
+NEIGHBORS = {"a100-40gb": "a100-80gb"}
 """Cards without measurements, and the card whose tables stand for theirs."""
 
 
 def as_on(table: TimingTable, model: str, gpu: str, tensor_parallel: int) -> TimingTable:
-    """The table of a model on its neighbour, as it would be on `gpu`; its provenance says so."""
-    near = NEIGHBOURS[gpu]
+    """The table of a model on its neighbor, as it would be on `gpu`; its provenance says so."""
+    near = NEIGHBORS[gpu]
     here, there = (Roofline(model, one, tensor_parallel) for one in (gpu, near))
     linear, chunk, decode = table.linear, table.chunk, table.decode
     tokens = np.array(linear.tokens, dtype=float)

@@ -5,18 +5,18 @@ use super::{BufferPlace, DecodeRouter, Line, Pools, Slots, Waiting};
 /// When its prefill ends, a decode of class i goes to the solo pool with probability p_s,i, else to the mixed one; there to
 /// any replica with a free slot, or into the pool's own buffer, first come, first served.
 #[derive(Debug)]
-pub(super) struct RandomisedRouter {
+pub(super) struct RandomizedRouter {
     pools: Pools,
     lines: [Line; 2],
 }
 
-impl RandomisedRouter {
-    pub(super) fn new(pools: Pools) -> RandomisedRouter {
-        RandomisedRouter { pools, lines: Default::default() }
+impl RandomizedRouter {
+    pub(super) fn new(pools: Pools) -> RandomizedRouter {
+        RandomizedRouter { pools, lines: Default::default() }
     }
 }
 
-impl DecodeRouter for RandomisedRouter {
+impl DecodeRouter for RandomizedRouter {
     fn join(&mut self, decode: Waiting) -> BufferPlace {
         let pool = self.pools.draw(&decode);
         BufferPlace { line: pool as u32, place: self.lines[pool].push(decode) }
