@@ -88,12 +88,12 @@ fuzz: toolchain ## Try anything at all on the core, SECONDS=60 a target (needs n
 			-max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 || exit 1; \
 	done
 
-papers: $(VENV)/released ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
+papers: $(VENV)/released ## Reproduce the five papers into docs/explanation/papers; TRACE=folder with the real traces for all rows
 	@for name in li2025 ao2025 bari2025 lin2026 nie2026; do \
 		echo "inferq paper $$name"; \
-		$(BIN)/inferq paper $$name --out docs/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
+		$(BIN)/inferq paper $$name --out docs/explanation/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
 	done
-	$(BIN)/inferq paper hardware --out docs/how-far-from-hardware.md $(if $(TRACE),--trace $(TRACE))
+	$(BIN)/inferq paper hardware --out docs/explanation/accuracy.md $(if $(TRACE),--trace $(TRACE))
 
 docs: $(VENV)/tested ## Build the guides and the reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

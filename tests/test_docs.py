@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT
 
 def entries(page: Path) -> list[str]:
     """What a page of the reference holds, its lists written out as mkdocs writes them out."""
-    spec = importlib.util.spec_from_file_location("lists", DOCS / "reference" / "lists.py")
+    spec = importlib.util.spec_from_file_location("lists", DOCS / "hooks" / "lists.py")
     assert spec is not None and spec.loader is not None
     lists = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(lists)
@@ -41,12 +41,13 @@ def test_no_line_of_prose_is_beyond_120_characters(page: Path):
 
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
-    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    pages = [*DOCS.rglob("*.md"), *(notebook.with_suffix(".md") for notebook in DOCS.rglob("*.ipynb"))]
+    assert listed == {str(page.relative_to(DOCS)) for page in pages}
 
 
 def test_the_picture_of_the_tree_is_true():
     """Every path in it exists, and every room of the package and of the core is in it."""
-    text = (DOCS / "where-is-what.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "code-map.md").read_text(encoding="utf-8")
     roots: list[str] = []
     drawn = set()
     for line in re.findall(r"^(?:[│├└─ ]*)[\w./-]+(?:, [\w./-]+)*  .*$", text, re.MULTILINE):

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.reports import document, run_data
-from inferq.reports.style import DARK, INK
-from inferq.reports.text import number, percent, seconds, sentence
+from inferq.display import document
+from inferq.display.style import DARK, INK
+from inferq.display.text import number, percent, seconds, sentence
+from inferq.reports import run_data
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -159,7 +160,7 @@ def test_a_comparison_has_a_page(tmp_path: Path):
 
 def test_a_capacity_has_a_page(tmp_path: Path):
     from inferq.experiments.capacity_search.capacity import capacity
-    from inferq.experiments.capacity_search.slo import Slo
+    from inferq.results.slo import Slo
 
     plan = capacity(synthetic(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -537,15 +538,15 @@ def rgb(color: str) -> str:
 
 
 def test_the_picture_in_the_guide_is_the_one_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    docs = Path(__file__).parent.parent / "docs"
+    guides = Path(__file__).parent.parent / "docs" / "guides"
     blocks = re.findall(
-        r"^```python\n(.*?)^```$", (docs / "look-at-a-run.md").read_text("utf-8"), re.M | re.S
+        r"^```python\n(.*?)^```$", (guides / "inspect-a-run.md").read_text("utf-8"), re.M | re.S
     )
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for block in blocks[:2]:
-        exec(compile(block, "look-at-a-run.md", "exec"), namespace)
-    shown = docs / "look-at-a-run.svg"
+        exec(compile(block, "inspect-a-run.md", "exec"), namespace)
+    shown = guides / "inspect-a-run.svg"
     if os.environ.get("REWRITE_DOCS"):
         shown.write_bytes(Path("queue.svg").read_bytes())
     letters = [

@@ -583,11 +583,11 @@ def test_clients_that_vanish_are_noticed_and_the_replay_knows_it(name: str, tmp_
 
 def test_the_load_test_of_the_guide_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     root = Path(__file__).parent.parent
-    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "mock-server.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(root)
     names: dict[str, Any] = {}
-    exec(compile(code, "test-your-gateway.md", "exec"), names)
+    exec(compile(code, "mock-server.md", "exec"), names)
     names["test_a_burst_of_64_users_keeps_the_promise"](tmp_path)
 
 
@@ -628,7 +628,7 @@ def test_no_client_gets_a_token_before_the_instant_that_the_simulation_says(tmp_
 def test_the_commands_of_the_guide_run(tmp_path: Path):
     """Those that serve and those that ask, on ports that are free; the fleet is two of the page's replica."""
     root = Path(__file__).parent.parent
-    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "mock-server.md").read_text(encoding="utf-8")
     blocks = [block.split("```")[0] for block in page.split("```bash\n")[1:]]
     lines = [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     (serves,) = [line for line in lines if line[:2] == ["inferq", "serve"]]

@@ -153,7 +153,9 @@ def local_scenario(folder: Path | None = None):
 
 def shown_in_the_guide(start: str, instead: dict[str, str] | None = None) -> bytes:
     """The frame of the block of the guide that starts so, over a scenario of ours."""
-    page = (Path(__file__).parent.parent / "docs" / "sweep.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "guides" / "parameter-sweeps.md").read_text(
+        encoding="utf-8"
+    )
     (block,) = (
         text for text in re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S) if text.startswith(start)
     )

@@ -36,7 +36,7 @@ class Scheduler(Description):
         SimulationError: in `simulate`, a batch that breaks a rule; it names the rule and the request.
 
     Example:
-        See `inferq.scheduler.user_defined` and `docs/write-a-scheduler.md`.
+        See `inferq.scheduler.user_defined` and `docs/guides/write-a-scheduler.md`.
     """
 
     __slots__ = ()

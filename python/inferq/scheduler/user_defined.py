@@ -1,7 +1,7 @@
 """Schedulers of one's own: what they see, and what they answer.
 
 A class derived from `Scheduler` with a method `plan` is asked for every batch: it gets a `View` and returns a
-`Batch`. See `docs/write-a-scheduler.md`.
+`Batch`. See `docs/guides/write-a-scheduler.md`.
 
 Example:
     A policy that serves one request after the other:

@@ -1,4 +1,4 @@
-"""Are the examples of the reference shown as consoles, and what a function returns as one value?"""
+"""Checks of the Python reference: examples are rendered as consoles, return values as one value."""
 
 import re
 from typing import Any
@@ -8,8 +8,8 @@ from mkdocs.structure.pages import Page
 
 
 def on_post_page(output: str, page: Page, **kwargs: Any) -> str:
-    """The page as it is, a hook of mkdocs; an error where it shows something else than is meant."""
-    if not page.file.src_uri.startswith("reference/"):
+    """The unchanged page (a mkdocs hook); an error if docstrings are rendered in another way than intended."""
+    if "doc-object" not in output:
         return output
     if "<blockquote" in output:
         raise PluginError(f"{page.file.src_uri}: an example is taken for a quotation")
