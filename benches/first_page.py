@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 import inferq as iq
-from inferq.reports.style import dark, svg
+from inferq.display.style import dark, svg
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
+from inferq.display.style import svg
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.capacity_search.run_length import longer
-from inferq.reports.style import svg
 
 from .arriving import arriving
 from .refusals import refused

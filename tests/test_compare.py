@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
+from inferq.display.style import svg
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count, precisions
 from inferq.experiments.replication import Run, at_once, replications
-from inferq.reports.style import svg
+from inferq.progress import watched
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
-from inferq.simulation.progress import watched
 
 from .arriving import arriving
 from .compared import CHAT, PAIR, engine, md1, one_by_one
@@ -395,7 +395,7 @@ class Terminal(io.StringIO):
 def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | None, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("inferq.simulation.progress._SHOW_AFTER_S", 0.0)
+    monkeypatch.setattr("inferq.progress._SHOW_AFTER_S", 0.0)
     iq.compare(CHAT, PAIR, seeds=range(2), progress=asked)
     assert ("runs" in terminal.getvalue() and "4/4" in terminal.getvalue()) == shown
 
@@ -403,7 +403,7 @@ def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | N
 def test_a_bar_shows_that_something_goes_on_before_anything_is_told(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("inferq.simulation.progress._PULSE_AFTER_S", 0.01)
+    monkeypatch.setattr("inferq.progress._PULSE_AFTER_S", 0.01)
     with watched(True, "parts") as tell:
         while "parts" not in terminal.getvalue():
             time.sleep(0.01)

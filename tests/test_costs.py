@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiments.comparison.blocks import pseudo_values
-from inferq.papers.bari2025 import deadlines
-from inferq.papers.lin2026 import fleet
 from inferq.reports import runs_page
 from inferq.results.metric import COSTS, Metric
 from inferq.results.result import Result
+from inferq_papers.bari2025 import deadlines
+from inferq_papers.lin2026 import fleet
 
 LENGTHS = {"prompt": iq.Uniform(10, 1500), "output": iq.Uniform(5, 120)}
 PRICES = iq.Prices(gpu_hour={"own": 3.6}, busy_watts={"own": 500}, idle_watts={"own": 80}, card="own")

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.files import held, write_table
 from inferq.inputs import guarded, parsed_json, parsed_toml
 from inferq.results import store
-from inferq.results.files import held, write_table
 from inferq.scenario import ScenarioFile
 
 from .arriving import arriving
@@ -210,7 +210,7 @@ def test_a_second_run_is_told_who_holds_it(tmp_path: Path, monkeypatch: pytest.M
 def test_a_lock_of_a_dead_process_is_in_nobodys_way(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib
-from inferq.results.files import held
+from inferq.files import held
 place = pathlib.Path({str(tmp_path)!r})
 with held("out", place, place / ".lock"):
     os._exit(9)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers.lin2026 import fleet as study
+from inferq_papers.lin2026 import fleet as study
 
 from .lin2026 import PRICES, TIMING, cluster
 from .night import NIGHT

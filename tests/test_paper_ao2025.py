@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers import ao2025
-from inferq.papers.ao2025 import cases, memory, theorems, waiting
-from inferq.papers.report import Report, Row
+from inferq_papers import ao2025
+from inferq_papers.ao2025 import cases, memory, theorems, waiting
+from inferq_papers.report import Report, Row
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 import inferq as iq
-from inferq.papers.edge import edge, unit
+from inferq_papers.edge import edge, unit
 
 ONE_SERVER = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
 """Serves two requests a second."""

@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers import hardware
-from inferq.papers.lin2026 import fits
-from inferq.papers.nie2026 import QUICK, assumed, on_gpus, runs
-from inferq.papers.nie2026.assumed import Assumed
-from inferq.papers.nie2026.runs import SETTINGS
-from inferq.papers.report import Report, interval
-from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
+from inferq.timing.fits.residual_charts import of_residuals
+from inferq_papers import hardware
+from inferq_papers.lin2026 import fits
+from inferq_papers.nie2026 import QUICK, assumed, on_gpus, runs
+from inferq_papers.nie2026.assumed import Assumed
+from inferq_papers.nie2026.runs import SETTINGS
+from inferq_papers.report import Report, interval
 
 from .arriving import arriving
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.experiments.capacity_search.slo import Objective
 from inferq.experiments.plans import search
 from inferq.experiments.plans.choices import choices_of
 from inferq.experiments.plans.limits import ceilings_of
 from inferq.experiments.plans.probing import surely_broken
 from inferq.results.metric import Metric
+from inferq.results.slo import Objective
 from inferq.theory.demands.demand import Demand
 
 from .refusals import refused

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.display.panels import powers
+from inferq.display.points import points_of
+from inferq.display.style import DARK, PAPER, dark, svg, unchecked
+from inferq.display.text import number, seconds
+from inferq.experiments.comparison.charts import shown_systems
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.reports import run_data
-from inferq.reports.comparison_charts import shown_systems
-from inferq.reports.panels import powers
-from inferq.reports.points import points_of
 from inferq.reports.run_charts import drawn_limits
-from inferq.reports.style import DARK, PAPER, dark, svg, unchecked
-from inferq.reports.text import number, seconds
 
 from .lin2026 import cluster
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic

@@ -1,6 +1,6 @@
 """Do the capacities by tokens, seats and batches hold: in closed form, in scaling, and beside the simulation?
 
-li2025 (2.7), (4.1), (4.2), (4.3). A stable edge is found by `inferq.papers.edge`, whose docstring derives its
+li2025 (2.7), (4.1), (4.2), (4.3). A stable edge is found by `inferq_papers.edge`, whose docstring derives its
 error: with 30,000 requests it is 0.5 % high by what is tolerated and a step of the bisection (0.2 %), and low
 by 2 % three times in 1,000; seeds are fixed.
 """
@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.errors import ConfigError, TraceError
-from inferq.papers.edge import edge, unit
 from inferq.theory import RequestClass, token_capacity
 from inferq.theory.capacities.iteration_cost import Iteration, fills_budget, memory_slack
 from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.demands.lengths import Lengths
+from inferq_papers.edge import edge, unit
 
 TIMING = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
 UNLIMITED = iq.KvCache.unlimited()

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.reports.style import svg
+from inferq.display.style import svg
 
 TRUE = {"base": 0.0455, "per_token": 0.0003, "knee": 64, "per_context_token": 2e-7}
 

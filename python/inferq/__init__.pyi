@@ -8,7 +8,6 @@ from .errors import SweepInterrupted as SweepInterrupted
 from .errors import SweepStopped as SweepStopped
 from .errors import TraceError as TraceError
 from .experiments import *
-from .reports import *
 from .results import *
 from .scenario import Scenario as Scenario
 from .scheduler import *
@@ -16,4 +15,5 @@ from .serving.serve import serve as serve
 from .simulation.simulate import simulate as simulate
 from .systems import *
 from .timing.models import *
+from .timing.tables.timing_table import TimingTable as TimingTable
 from .workload import *

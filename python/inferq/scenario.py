@@ -100,8 +100,8 @@ from inferq._lazy import pl
 from inferq.description import nearest, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.experiments.gates.terms import Terms
+from inferq.files import write_text
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
-from inferq.results.files import write_text
 from inferq.results.result import Result, scenario_of
 from inferq.results.store import manifest
 from inferq.simulation.simulate import core_options, simulate

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from inferq.reports.document import Grid
+from inferq.display.document import Grid
 
 _told: dict[str, Any] = {}
 _is_on: list[bool] = [False]

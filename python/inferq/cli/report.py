@@ -12,13 +12,13 @@ from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import slo_of
 from inferq.errors import ConfigError
+from inferq.experiments.report import checked, heading
+from inferq.experiments.report import report as write_report
+from inferq.files import writable
+from inferq.progress import watched
 from inferq.reports import identity
-from inferq.reports.report import checked, heading
-from inferq.reports.report import report as write_report
-from inferq.results.files import writable
 from inferq.results.result import Result
 from inferq.scenario import Scenario
-from inferq.simulation.progress import watched
 from inferq.systems.prices import Prices
 
 

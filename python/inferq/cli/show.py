@@ -12,10 +12,11 @@ import typer
 
 from inferq._lazy import pl
 from inferq.cli import gathered
+from inferq.display import terminal
+from inferq.display.document import Grid
+from inferq.display.text import NONE, counted, number, percent, seconds, visible
 from inferq.errors import ConfigError
-from inferq.reports import identity, run_tables, terminal
-from inferq.reports.document import Grid
-from inferq.reports.text import NONE, counted, number, percent, seconds, visible
+from inferq.reports import identity, run_tables
 from inferq.results.result import Result
 from inferq.results.tables import STATUSES
 from inferq.systems.cluster import Cluster

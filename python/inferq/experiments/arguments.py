@@ -9,7 +9,7 @@ from itertools import islice
 
 from inferq.checks import finite, whole
 from inferq.errors import ConfigError
-from inferq.simulation.progress import Progress, watched
+from inferq.progress import Progress, watched
 from inferq.simulation.simulate import simulate
 from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload

@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import alt, pl
+from inferq.display import panels
+from inferq.display.points import COUNT, PERCENT
+from inferq.display.style import BLUE, GRAY, GREEN, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
+from inferq.display.text import number, seconds
 from inferq.errors import ConfigError
-from inferq.reports import panels, run_data
-from inferq.reports.points import COUNT, PERCENT
-from inferq.reports.style import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    ORANGE,
-    PANEL,
-    PURPLE,
-    SKY,
-    VERMILION,
-    styled,
-)
-from inferq.reports.text import number, seconds
+from inferq.reports import run_data
 from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.display.document import Chapter, Document, Grid, Note, cut, fitted
+from inferq.display.style import styled
+from inferq.display.text import number, percent, seconds, sentence
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
-from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
 from inferq.reports.stability import in_the_long_run, in_this_run, planned
-from inferq.reports.style import styled
-from inferq.reports.text import number, percent, seconds, sentence
 from inferq.results.metric import STATISTICS
 from inferq.results.result import Result
+from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from inferq.display.document import Chapter, Document, Grid, Note, cut, fitted
+from inferq.display.style import styled
+from inferq.display.text import amount, counted, listed, percent, sentence
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, verdicts
-from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
-from inferq.reports.style import styled
-from inferq.reports.text import amount, counted, listed, percent, sentence
 from inferq.results.metric import COSTS, LATENCIES, Metric
 from inferq.results.result import Result
+from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 
 MOST = 6

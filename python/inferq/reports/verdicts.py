@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferq._lazy import NDArray, np
-from inferq.experiments.capacity_search.slo import Slo, measured
-from inferq.reports.document import Grid, Note
-from inferq.reports.text import amount, percent, seconds, sentence
+from inferq.display.document import Grid, Note
+from inferq.display.text import amount, percent, seconds, sentence
 from inferq.results.result import Result
+from inferq.results.slo import Slo, measured
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
 

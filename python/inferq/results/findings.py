@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
-from inferq.reports.text import counted, listed, number, percent
+from inferq.display.text import counted, listed, number, percent
 from inferq.results import tail
 from inferq.results.percentiles import percentiles
 from inferq.results.tables import STATUSES, Columns, RunTables, in_parts

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from inferq.display.text import listed
 from inferq.errors import ConfigError
-from inferq.reports.text import listed
 from inferq.workload.columns import nearest
 
 QUANTITIES = ("ttft", "itl", "tpot", "e2e", "queue")

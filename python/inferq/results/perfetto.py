@@ -14,7 +14,7 @@ from inferq._lazy import pl
 from inferq._version import __version__
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.results.files import replacing, writable
+from inferq.files import replacing, writable
 from inferq.results.tables import RunTables
 
 REPLICAS, REQUESTS = 1, 2

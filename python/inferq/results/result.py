@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq._version import __version__
+from inferq.display.notebook import Viewed
+from inferq.display.text import number, seconds
 from inferq.errors import ConfigError, NotThereError
+from inferq.files import frame_into, replacing_all, text_into
 from inferq.inputs import path_of
-from inferq.reports.text import number, seconds
 from inferq.results import findings, perfetto, store
 from inferq.results.costs import as_columns, costs
-from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result:
+class Result(Viewed):
     """What became of every request of a run; made by `inferq.simulate`.
 
     All times are in seconds from the workload's time 0. Frames are polars, made when first asked for.
@@ -621,12 +622,6 @@ class Result:
             if name not in names:
                 (place / f"{name}.parquet").unlink(missing_ok=True)
         return place
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_result
-
-        return of_result(self)
 
     def __repr__(self) -> str:
         counts = self._tables.statuses

@@ -33,8 +33,8 @@ from inferq import inputs
 from inferq._lazy import np, pl
 from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
+from inferq.files import held, write_frame, write_text
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
-from inferq.results.files import held, write_frame, write_text
 from inferq.results.tables import (
     FRAMES,
     PART_ROWS,

@@ -11,9 +11,9 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
+from inferq.display.text import grouped
 from inferq.errors import NotThereError, ResultError
 from inferq.inputs import read_parquet
-from inferq.reports.text import grouped
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
 

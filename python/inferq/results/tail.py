@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from inferq._lazy import NDArray, np
-from inferq.reports.text import counted, number, percent, seconds
+from inferq.display.text import counted, number, percent, seconds
 from inferq.results.percentiles import percentiles
 from inferq.systems.pools import pools_of
 

@@ -14,13 +14,13 @@ from inferq._lazy import NDArray, np, pl
 from inferq.checks import flag, not_negative, positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
+from inferq.progress import Progress, watched
 from inferq.results import findings
 from inferq.results.result import Result, scenario_of
 from inferq.results.store import Store
 from inferq.results.stored_result import StoredResult
 from inferq.results.tables import STATUSES, Columns, RequestColumns, RunTables
 from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
-from inferq.simulation.progress import Progress, watched
 from inferq.simulation.slots import NOTHING_MEASURED, of_slots
 from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network

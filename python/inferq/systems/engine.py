@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from inferq.checks import not_negative, whole
 from inferq.description import Description, Table, fields_in, fields_of, read, read_fields, table_of
+from inferq.display.notebook import Viewed
 from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler
 from inferq.systems.kv_cache import KvCache
@@ -25,7 +26,7 @@ from inferq.timing.tables.shipped import files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Engine(Description):
+class Engine(Viewed, Description):
     """One replica: a scheduler forms batches, a KV cache bounds them, a timing model prices them.
 
     `Engine.on` makes one of a model and a GPU.
@@ -358,12 +359,6 @@ class Engine(Description):
 
     def _made_on(self, card: Mapping[str, Any]) -> None:
         object.__setattr__(self, "on_card", Table(card, as_given=True))
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_engine
-
-        return of_engine(self)
 
     def explain(self) -> str:
         r"""Where timing, memory and settings come from, in words, and how the number of tokens comes about.

@@ -17,6 +17,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
+from inferq.display.notebook import Viewed
 from inferq.errors import ConfigError, NotThereError, Renamed, TraceError
 from inferq.workload import rows, transforms
 from inferq.workload.clock import of_frame
@@ -47,7 +48,7 @@ def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
-class Workload:
+class Workload(Viewed):
     """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
 
     Args:
@@ -850,12 +851,6 @@ class Workload:
             scanned = isinstance(self._source, Scanned)
             self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: where the requests come from, and how long they are and how they come."""
-        from inferq.reports.notebook import of_workload
-
-        return of_workload(self)
 
     def __len__(self) -> int:
         """How many requests it has.

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.display.notebook import Viewed
+from inferq.display.style import PANEL, styled
+from inferq.display.text import counted, number, percent
+from inferq.experiments.capacity_search.charts import of_search
 from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
-from inferq.experiments.capacity_search.slo import Slo
-from inferq.reports.capacity_charts import of_search
-from inferq.reports.style import PANEL, styled
-from inferq.reports.text import counted, number, percent
+from inferq.results.slo import Slo
 from inferq.theory.bounds.stability import Stability
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CapacityPlan:
+class CapacityPlan(Viewed):
     """The largest rate at which a system keeps an SLO, and how that was found; made by `inferq.capacity`.
 
     Rates are requests per second, of a network: jobs.
@@ -179,12 +180,6 @@ class CapacityPlan:
     def __str__(self) -> str:
         """What `explain()` says."""
         return self.explain()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_plan
-
-        return of_plan(self)
 
     def __repr__(self) -> str:
         """The bracket and the number of probes."""

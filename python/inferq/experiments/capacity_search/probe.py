@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from inferq.experiments.capacity_search.slo import Objective, measured
-from inferq.experiments.interval import student
+from inferq.display.text import amount, counted, number
 from inferq.experiments.replication import Run, replications
-from inferq.reports.text import amount, counted, number
+from inferq.interval import student
 from inferq.results.result import Result
+from inferq.results.slo import Objective, measured
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from inferq._lazy import pl
-from inferq.reports import terminal
-from inferq.reports.comparison_charts import of_comparison
-from inferq.reports.comparison_tables import of_system
-from inferq.reports.style import PANEL, styled
-from inferq.reports.text import counted, number, percent
+from inferq.display import terminal
+from inferq.display.notebook import Viewed
+from inferq.display.style import PANEL, styled
+from inferq.display.text import counted, number, percent
+from inferq.experiments.comparison.charts import of_comparison
+from inferq.experiments.comparison.tables import of_system
 
 NUMBERS = (
     *(
@@ -30,7 +31,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Viewed):
     """What distinguishes systems that served the same requests; made by `inferq.compare`."""
 
     systems: tuple[str, ...]
@@ -138,12 +139,6 @@ class Comparison:
     def __str__(self) -> str:
         """As `explain`."""
         return self.explain()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_comparison
-
-        return of_comparison(self)
 
     def __repr__(self) -> str:
         return (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from inferq._lazy import np
+from inferq.display.text import counted, number
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.blocks import needed
 from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
@@ -15,9 +16,8 @@ from inferq.experiments.comparison.measurement import Gaps, Measurement, MetricK
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count
 from inferq.experiments.margin import Margin
 from inferq.experiments.replication import Run, replications
-from inferq.reports.text import counted, number
+from inferq.progress import Progress, watched
 from inferq.results.result import Result
-from inferq.simulation.progress import Progress, watched
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 

@@ -25,12 +25,12 @@ from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
+from inferq.files import check_writable
 from inferq.inputs import path_of
+from inferq.progress import Progress
 from inferq.results.costs import hourly
-from inferq.results.files import check_writable
 from inferq.results.findings import of_objectives
 from inferq.scenario import Scenario, ScenarioFile
-from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
