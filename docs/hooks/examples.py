@@ -8,7 +8,7 @@ from mkdocs.structure.pages import Page
 
 
 def on_post_page(output: str, page: Page, **kwargs: Any) -> str:
-    """The unchanged page (a mkdocs hook); an error if docstrings are rendered in another way than intended."""
+    """The unchanged page (a mkdocs hook); an error if a docstring is rendered in an unintended way."""
     if "doc-object" not in output:
         return output
     if "<blockquote" in output:
