@@ -104,7 +104,7 @@ wheels: $(VENV)/wheels ## Build and check the wheels of this platform into dist/
 lock: $(VENV)/tools ## Update Cargo.lock and requirements-*.txt to the newest allowed versions
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --extra serve --extra tokenizers --universal --python-version 3.10 \
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra fit --extra plots --extra serve --extra tokenizers --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
 	$(BIN)/uv pip compile --group wheels --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-wheels.txt

@@ -227,7 +227,7 @@ def told(result: iq.Result) -> dict[str, Any]:
     summary = result.summary()
     if summary["failed"].item():
         raise SystemExit(f"requests failed: {result.findings}")
-    overloaded = any(finding.startswith("overload") for finding in result.findings)
+    overloaded = any(finding.kind == "overload" for finding in result.findings)
     operations = result.block_operations.select(pl.exclude("replica").sum())
     ttft = {name: float(summary[name].item()) for name in ("ttft_p50", "ttft_p90", "ttft_p99")}
     counted = sum(operations.row(0)) if result.block_operations.height else 0

@@ -253,10 +253,10 @@ import inferq as iq
 from inferq.workload import parts
 from inferq.results import store
 parts.ROWS, store.PART_ROWS = 512, 1000
-length, kind, out, seed = iq.Fixed(3), sys.argv[1], sys.argv[2], int(sys.argv[3])
+length, kind, out, seed = iq.dist.Fixed(3), sys.argv[1], sys.argv[2], int(sys.argv[3])
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 def work(n, rate):
-    return iq.Workload.synthetic(requests=n, arrivals=iq.Poisson(rate), prompt=length, output=length)
+    return iq.Workload.synthetic(requests=n, arrivals=iq.dist.Poisson(rate), prompt=length, output=length)
 if kind == "out":
     iq.simulate(work(12_000, 50), engine, out=out, seed=seed)
 else:
@@ -297,7 +297,7 @@ def kills(folder: Path, number: int, draw: random.Random) -> str:
         ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=110)
         if kind == "out" and ended.returncode:
             assert "holds this very run, finished" in ended.stderr or "another scenario" in ended.stderr
-    length = iq.Fixed(3)
+    length = iq.dist.Fixed(3)
     if kind == "sweep":
         frame = pl.read_parquet(place)
         assert frame.height == 12 and set(frame["status"]) == {"done"}
@@ -306,7 +306,7 @@ def kills(folder: Path, number: int, draw: random.Random) -> str:
         return "sweep"
     read = iq.Result.read(place)
     seed = json.loads(read.scenario)["run"]["seed"]
-    arrivals = {"arrivals": iq.Poisson(50), "prompt": length, "output": length}
+    arrivals = {"arrivals": iq.dist.Poisson(50), "prompt": length, "output": length}
     alone = iq.simulate(iq.Workload.synthetic(requests=12_000, **arrivals), ENGINE, seed=seed)  # type: ignore[arg-type]
     assert read.requests.collect().equals(alone.requests) and seed in ((7, 8) if both else (7,))
     return "two" if both else "out"

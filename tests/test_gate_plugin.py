@@ -24,7 +24,7 @@ def system():
 
 def chat():
     return iq.Workload.synthetic(
-        requests=100, arrivals=iq.Poisson(5), prompt=iq.Fixed(50), output=iq.Geometric(mean=20)
+        requests=100, arrivals=iq.dist.Poisson(5), prompt=iq.dist.Fixed(50), output=iq.dist.Geometric(mean=20)
     )
 
 def test_chat(inferq_gate):

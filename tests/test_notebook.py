@@ -87,7 +87,7 @@ def test_completion_offers_no_internals(fleet: iq.Result):
     objects = [
         ENGINE,
         iq.Cluster(ENGINE),
-        iq.Poisson(1.0),
+        iq.dist.Poisson(1.0),
         iq.RoundRobin(),
         iq.Sarathi(),
         iq.KvCache(tokens=64),
@@ -105,7 +105,7 @@ def test_completion_offers_no_internals(fleet: iq.Result):
     with pytest.raises(iq.ConfigError, match="revenue"):
         fleet.revenue  # noqa: B018
     with pytest.raises(iq.ConfigError, match="synthetic"):
-        iq.Empirical(synthetic(3, 1, 2, 2))
+        iq.dist.Empirical(synthetic(3, 1, 2, 2))
 
 
 def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch):

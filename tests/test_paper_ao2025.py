@@ -138,7 +138,9 @@ def test_queues_of_wait_grow_like_the_root_of_time_at_equality():
     # A queue that gains Poisson(1) − 1 in each step and is kept at 0 has a mean of √(2t/π) in the long run.
     steps, runs = 10_000, 60
     ends = [
-        float(theorems.waiting(theorems.run(iq.Wait(thresholds=1), "d1 = 0", steps, seed), [steps])[0])
+        float(
+            theorems.waiting(theorems.run(iq.research.Wait(thresholds=1), "d1 = 0", steps, seed), [steps])[0]
+        )
         for seed in range(runs)
     ]
     # The reflected walk is distributed as |normal|, of standard deviation √((1 − 2/π)·t): 99.9 % within 3.3.

@@ -116,7 +116,7 @@ def test_segments_with_a_prefix_cache_are_a_reading_that_is_nearer_than_without(
 
 def test_the_window_counts_what_a_server_of_two_a_second_serves() -> None:
     # One request at a time, half a second each, four arrivals a second: from then on two a second leave.
-    asked = arriving(4_000, iq.Deterministic(4.0), 8, 1)
+    asked = arriving(4_000, iq.dist.Deterministic(4.0), 8, 1)
     one = iq.Engine(
         timing=iq.Constant(0.5),
         scheduler=iq.VllmV1(max_seqs=1, async_scheduling=False),

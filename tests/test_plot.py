@@ -206,7 +206,7 @@ def test_what_cannot_be_drawn_is_said():
 
 
 def test_gate_and_route_shows_queues_and_slots():
-    plan = iq.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
+    plan = iq.research.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
     asked = iq.Workload.mix({"a": synthetic(200, 3, 300, 300), "b": synthetic(200, 3, 900, 100)})
     result = iq.simulate(asked, cluster(plan, replicas=5, abandonment=0.1), seed=1)
     for name in ("latency", "timeline", "queue", "throughput"):

@@ -257,14 +257,14 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     chain = iq.Workflow(
         "chain",
         stages={
-            "draft": iq.Stage("large", prompt=50, output=iq.Geometric(20)),
+            "draft": iq.Stage("large", prompt=50, output=iq.dist.Geometric(20)),
             "check": iq.Stage("small", prompt=30, output=10, after="draft", includes="draft"),
         },
     )
     network = iq.Network(
         {"large": iq.Cluster(ENGINE, replicas=2, router=iq.Random()), "small": ENGINE}, [chain]
     )
-    jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
+    jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.dist.Poisson(3)), network, seed=1)
     held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
     assert "Stages" in held.of("h2")
     ran = dict(zip(held.of("dt"), held.of("dd"), strict=True))
@@ -286,7 +286,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     held = Page(iq.report(handed, tmp_path / "handed.html").read_text(encoding="utf-8"))
     assert "1 replicas for prefill, 2 for decode" in held.of("dd")
 
-    plan = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
+    plan = iq.research.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
     held = Page(
         iq.report(
             iq.simulate(synthetic(60, 3, 300, 30), cluster(plan, replicas=5)), tmp_path / "slots.html"

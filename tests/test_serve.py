@@ -259,14 +259,14 @@ def test_an_answer_is_as_long_as_asked_or_as_a_law_has_it():
         assert await lengths(run, max_tokens=None) == [(3, "stop"), (9, "stop"), (20, "stop")]
 
     async def by_law(run: Run) -> None:
-        drawn = iq.Geometric(9).draw_column(3, 7).tolist()
+        drawn = iq.dist.Geometric(9).draw_column(3, 7).tolist()
         assert [tokens for tokens, _ in await lengths(run, max_tokens=200)] == drawn
 
     async def unasked(run: Run) -> None:
         assert await lengths(run, max_tokens=None) == [(128, "stop")] * 3
 
     served(engine(), by_list, output=[3, 9, 20])
-    served(engine(), by_law, output=iq.Geometric(9), seed=7)
+    served(engine(), by_law, output=iq.dist.Geometric(9), seed=7)
     served(engine(), unasked, speed=2000)
 
 
@@ -480,7 +480,7 @@ def test_a_request_that_is_lost_with_its_replica_is_told_so():
         assert status == 400 and "Cluster" in answer["error"]["message"]
 
     # What a replica that drains would release there could only be told late.
-    company = iq.Cluster(engine(scheduler=iq.Wait(thresholds=2)), replicas=2)
+    company = iq.Cluster(engine(scheduler=iq.research.Wait(thresholds=2)), replicas=2)
     for system in (engine(), company):
         served(system, others, admin_port=0)
 

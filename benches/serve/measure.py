@@ -75,7 +75,7 @@ def workload(name: str, requests: int, rate: float) -> iq.Workload:
     if name == "four":
         return iq.Workload.sessions(
             sessions=requests // TURNS,
-            arrivals=iq.Poisson(rate=rate / TURNS),
+            arrivals=iq.dist.Poisson(rate=rate / TURNS),
             turns=TURNS,
             prompt=PROMPT_TOKENS,
             output=OUTPUT_TOKENS,
@@ -90,7 +90,7 @@ def workload(name: str, requests: int, rate: float) -> iq.Workload:
         "prompt_tokens": lengths(PROMPT_TOKENS, PROMPT_SPREAD),
         "output_tokens": lengths(OUTPUT_TOKENS, OUTPUT_SPREAD),
     }
-    return iq.Workload(rows).with_arrivals(iq.Poisson(rate=rate))
+    return iq.Workload(rows).with_arrivals(iq.dist.Poisson(rate=rate))
 
 
 @cache

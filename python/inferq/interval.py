@@ -1,4 +1,4 @@
-"""How far may a mean be from the truth? Student's interval."""
+"""Confidence intervals (Student's t)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferq._lazy import special
-from inferq.checks import finite
+from inferq import _core
+from inferq.checks import between, finite
 from inferq.errors import ConfigError
-from inferq.experiments.arguments import between
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and what it may be off by.
+    """A mean with a confidence interval.
 
     Example:
         >>> from inferq.interval import student
@@ -25,52 +24,52 @@ class Interval:
     mean: float
 
     half_width: float
-    """Infinite for one sample, which says nothing about chance."""
+    """Infinite for a single sample."""
 
     confidence: float
     samples: int
 
     @property
     def low(self) -> float:
-        """The lower end."""
+        """Lower bound of the interval."""
         return self.mean - self.half_width
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """Upper bound of the interval."""
         return self.mean + self.half_width
 
     def over(self, divisor: float) -> Interval:
-        """The same as a share of a number above 0."""
+        """The interval divided by a positive number."""
         return Interval(self.mean / divisor, self.half_width / divisor, self.confidence, self.samples)
 
     def excludes(self, value: float) -> bool:
-        """Whether a value lies outside."""
+        """Whether a value is outside the interval."""
         return abs(self.mean - value) > self.half_width
 
     def __str__(self) -> str:
-        """The mean and the half width, three digits of the latter."""
+        """The mean and the half width, with three digits of the half width."""
         return f"{self.mean:.4g} ± {self.half_width:.3g}"
 
 
 def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The interval of the mean of independent samples: Student's t.
+    """Confidence interval of the mean of independent samples.
 
-    Exact for normal samples of any number, close for means over many requests.
+    Exact for normal samples of any number; approximate for means over many requests.
 
     Args:
         samples: at least one, finite.
-        confidence: with which the interval holds the mean, between 0 and 1.
+        confidence: probability that the interval contains the mean, between 0 and 1.
 
     Raises:
-        ConfigError: no sample, one that is not finite, or a confidence outside (0, 1).
+        ConfigError: there is no sample, a sample is not finite, or the confidence is outside (0, 1).
 
     Source: Student (1908); Law, Simulation Modeling and Analysis, on replications.
     """
     confidence = between("confidence", confidence, 0, 1)
     count = len(samples)
     if count == 0:
-        raise ConfigError("samples", "there are none")
+        raise ConfigError("samples", "must not be empty")
     values = [finite("samples", float(value)) for value in samples]
     mean = math.fsum(values) / count
     if count == 1:
@@ -80,5 +79,5 @@ def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
 
 
 def quantile(confidence: float, freedom: float) -> float:
-    """What |t| with so many degrees of freedom stays below with this confidence."""
-    return float(special.stdtrit(freedom, (1 + confidence) / 2))
+    """The value that |t| with `freedom` degrees of freedom does not exceed with this confidence."""
+    return _core.student_quantile((1 + confidence) / 2, freedom)

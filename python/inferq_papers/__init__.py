@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from inferq.checks import nearest
 from inferq.errors import ConfigError
-from inferq.workload.columns import nearest
 from inferq_papers.pages import check_ending
 from inferq_papers.report import Report
 

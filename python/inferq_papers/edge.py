@@ -45,7 +45,7 @@ def unit(workload: Workload, seed: int = 0) -> Workload:
         >>> import inferq as iq
         >>> from inferq_papers.edge import unit
         >>> workload = iq.Workload.synthetic(
-        ...     requests=1000, arrivals=iq.Poisson(7.0), prompt=iq.Fixed(8), output=iq.Fixed(4)
+        ...     requests=1000, arrivals=iq.dist.Poisson(7.0), prompt=iq.dist.Fixed(8), output=iq.dist.Fixed(4)
         ... )
         >>> arrival_s = unit(workload).frame["arrival_s"]
         >>> start_s = arrival_s[0] + (arrival_s[-1] - arrival_s[0]) / 4
@@ -109,7 +109,7 @@ def edge(
         >>> kv = iq.KvCache.unlimited()
         >>> one = iq.Engine(timing=iq.Constant(0.25), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
         >>> asked = unit(iq.Workload.synthetic(
-        ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
+        ...     requests=4000, arrivals=iq.dist.Poisson(1.0), prompt=iq.dist.Fixed(8), output=iq.dist.Fixed(1)
         ... ))
         >>> found = edge(lambda rate: iq.simulate(asked.speed(rate), one), 2.0, 8.0, steps=8)
         >>> abs(found.rate / 4 - 1) < 0.03

@@ -47,9 +47,9 @@ CHAT: Kinds = tuple(
 """The instances of section 6 with the rates in print; of the third only their ratio is, the last has 55/s."""
 
 
-def timing() -> iq.MemoryLinear:
+def timing() -> iq.research.MemoryLinear:
     """Model (1)."""
-    return iq.MemoryLinear(base=BASE_S, per_kv_token=PER_TOKEN_S)
+    return iq.research.MemoryLinear(base=BASE_S, per_kv_token=PER_TOKEN_S)
 
 
 def asked(kinds: Kinds) -> list[iq.theory.RequestClass]:
@@ -114,23 +114,23 @@ def workload(kinds: Kinds, requests: int, seed: int = 1) -> iq.Workload:
     parts = [
         iq.Workload.synthetic(
             requests=max(1, round(requests * one.rate / total)),
-            arrivals=iq.Poisson(one.rate),
-            prompt=iq.Fixed(one.prompt_tokens),
-            output=iq.Fixed(one.output_tokens),
+            arrivals=iq.dist.Poisson(one.rate),
+            prompt=iq.dist.Fixed(one.prompt_tokens),
+            output=iq.dist.Fixed(one.output_tokens),
         ).with_classes(one.name)
         for one in kinds
     ]
     return parts[0].concat(*parts[1:]).draw(seed)
 
 
-def wait(kinds: Kinds, n: Sequence[int]) -> iq.Wait:
+def wait(kinds: Kinds, n: Sequence[int]) -> iq.research.Wait:
     """WAIT with a threshold for each type."""
-    return iq.Wait(thresholds={one.name: count for one, count in zip(kinds, n, strict=True)})
+    return iq.research.Wait(thresholds={one.name: count for one, count in zip(kinds, n, strict=True)})
 
 
-def nested(kinds: Kinds, n: Sequence[int]) -> iq.NestedWait:
+def nested(kinds: Kinds, n: Sequence[int]) -> iq.research.NestedWait:
     """Nested WAIT with a segment for each type."""
-    return iq.NestedWait(segments=[one.output_tokens for one in kinds], thresholds=list(n))
+    return iq.research.NestedWait(segments=[one.output_tokens for one in kinds], thresholds=list(n))
 
 
 def deployed(limit: int) -> dict[str, iq.Scheduler]:

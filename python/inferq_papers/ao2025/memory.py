@@ -39,12 +39,12 @@ def chats(rate: float) -> iq.theory.RequestClass:
     weights = [cases.CHAT_SHARES[(tokens - 1) // 50] for tokens in outputs]
     pairs = [tokens for tokens, weight in zip(outputs, weights, strict=True) for _ in range(weight)]
     frame = pl.DataFrame({"prompt_tokens": [PROMPT_TOKENS] * len(pairs), "output_tokens": pairs})
-    return iq.theory.RequestClass(rate=rate, lengths=iq.Empirical(frame))
+    return iq.theory.RequestClass(rate=rate, lengths=iq.dist.Empirical(frame))
 
 
-def timing(rate: float) -> iq.MemoryLinear:
+def timing(rate: float) -> iq.research.MemoryLinear:
     """d0 and d1 of a figure with this rate."""
-    return iq.MemoryLinear(
+    return iq.research.MemoryLinear(
         base=cases.BASE_S, per_kv_token=cases.PER_TOKEN_S if rate <= BEYOND else cases.PER_TOKEN_S / 10
     )
 
@@ -235,7 +235,7 @@ def example() -> dict[int, tuple[str, str]]:
     """The same from the simulation."""
     engine = iq.Engine(
         timing=iq.Constant(1.0),
-        scheduler=iq.NestedWait(segments=[0, 2], thresholds=[3, 3]),
+        scheduler=iq.research.NestedWait(segments=[0, 2], thresholds=[3, 3]),
         kv=iq.KvCache.unlimited(),
     )
     table = {

@@ -31,8 +31,8 @@ def policies() -> dict[str, iq.Scheduler]:
     """First come, first served as far as memory goes, and WAIT with the thresholds of the fluid."""
     return {
         "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16, async_scheduling=False),
-        "SlotGreedy": iq.SlotGreedy(chunk=512),
-        "Wait": iq.Wait(thresholds=1),
+        "SlotGreedy": iq.research.SlotGreedy(chunk=512),
+        "Wait": iq.research.Wait(thresholds=1),
     }
 
 
@@ -41,13 +41,16 @@ def run(scheduler: iq.Scheduler, costs: str, horizon_s: float, seed: int, rate: 
     number = round(rate * horizon_s + 6 * math.sqrt(rate * horizon_s) + 50)
     parts = [
         iq.Workload.synthetic(
-            requests=number, arrivals=iq.Poisson(rate), prompt=iq.Fixed(1), output=iq.Fixed(output)
+            requests=number,
+            arrivals=iq.dist.Poisson(rate),
+            prompt=iq.dist.Fixed(1),
+            output=iq.dist.Fixed(output),
         ).with_classes(name)
         for name, output in KINDS.items()
     ]
     base_s, per_token_s = BOTH[costs]
     engine = iq.Engine(
-        timing=iq.MemoryLinear(base=base_s, per_kv_token=per_token_s),
+        timing=iq.research.MemoryLinear(base=base_s, per_kv_token=per_token_s),
         scheduler=scheduler,
         kv=iq.KvCache(tokens=KV_TOKENS, block=1),
         first_token="prefill",
@@ -232,7 +235,9 @@ def convergence(quick: bool) -> Section:
     gaps = {}
     for label, (costs, rate) in cases.items():
         runs = [
-            unfinished(run(iq.Wait(thresholds=1), costs, horizons_s[-1], seed, rate), horizons_s.tolist())
+            unfinished(
+                run(iq.research.Wait(thresholds=1), costs, horizons_s[-1], seed, rate), horizons_s.tolist()
+            )
             for seed in seeds
         ]
         gaps[label] = np.array(runs) / horizons_s
@@ -309,7 +314,7 @@ def bound_tokens() -> float:
     base_s, per_token_s = BOTH["d1 = 0.05"]
     found = iq.theory.wait_thresholds(
         asked,
-        iq.MemoryLinear(base=base_s, per_kv_token=per_token_s),
+        iq.research.MemoryLinear(base=base_s, per_kv_token=per_token_s),
         kv_tokens=KV_TOKENS,
         first_token="prefill",
         thresholds=1,

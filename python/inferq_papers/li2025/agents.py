@@ -99,13 +99,13 @@ def stage(
     at: str, sizes: tuple[int, int], after: Sequence[str] = (), class_name: str | None = None
 ) -> iq.Stage:
     """A task with Poisson prompt and output."""
-    prompt, output = (iq.PoissonLength(mean) for mean in sizes)
+    prompt, output = (iq.dist.PoissonLength(mean) for mean in sizes)
     return iq.Stage(at, prompt=prompt, output=output, after=after, class_name=class_name)
 
 
 def agent(order: Sequence[str] | None = None) -> iq.Engine:
     """Decodes first, then prompts in the order of arrival; with `order` one class before the other."""
-    inner = iq.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET)
+    inner = iq.research.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET)
     scheduler: iq.Scheduler = inner if order is None else iq.ClassPriority(order=order, inner=inner)
     kv = iq.KvCache.unlimited()
     return iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=kv, first_token="decode")
@@ -141,7 +141,7 @@ def run(network: iq.Network, rate: float, horizon: int, seed: int) -> iq.Result:
     """Jobs at so many per slot, the types of equal rates, until the horizon."""
     expected = rate * horizon
     requests = math.ceil(expected + 8 * math.sqrt(expected) + 100)
-    jobs = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate))
+    jobs = iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(rate))
     if len(network.workflows) > 1:
         share = 1 / len(network.workflows)
         jobs = jobs.with_classes({workflow.name: share for workflow in network.workflows})

@@ -66,12 +66,12 @@ def policies() -> list[Policy]:
         Policy("Sarathi, 512 seats", iq.Sarathi(token_budget=b, max_seqs=512), MIXES, LIMIT),
         Policy(
             "Orca, 512 seats",
-            iq.Orca(token_budget=b, chunked=True, max_seqs=512),
+            iq.research.Orca(token_budget=b, chunked=True, max_seqs=512),
             MIXES,
             LIMIT,
             "with `chunked=True`; whole prompts would leave the end of a budget empty",
         ),
-        Policy("KFcfs, no cap", iq.KFcfs(token_budget=b, k_prefill=b, k_decode=b), MIXES, LIMIT),
+        Policy("KFcfs, no cap", iq.research.KFcfs(token_budget=b, k_prefill=b, k_decode=b), MIXES, LIMIT),
         Policy(
             "VllmV0, 512 seats",
             iq.VllmV0(token_budget=b, max_seqs=512),
@@ -81,13 +81,13 @@ def policies() -> list[Policy]:
         ),
     ]
     for size in (64, 128, 256):
-        scheduler = iq.FasterTransformer(max_seqs=size)
+        scheduler = iq.research.FasterTransformer(max_seqs=size)
         by_hand = request_level_capacity(CHAT, engine(scheduler)).capacity_per_s
         note = "the paper states no limit on the batch; theory is that of full batches"
         found.append(Policy(f"FasterTransformer, {size} seats", scheduler, APART, by_hand, note))
     for name, capped in (
         ("Sarathi, 128 seats (default)", iq.Sarathi(token_budget=b)),
-        ("Orca, 128 seats (default)", iq.Orca(token_budget=b, chunked=True)),
+        ("Orca, 128 seats (default)", iq.research.Orca(token_budget=b, chunked=True)),
     ):
         bound = seats_capacity(CHAT, engine(capped))
         assert bound.sure_per_s is not None
@@ -106,8 +106,8 @@ def engine(scheduler: iq.Scheduler, timing: TimingModel = TIMING, first_token: A
 def poisson(requests: int, **lengths: Any) -> iq.Workload:
     """One arrival a second."""
     if not lengths:
-        lengths = {"prompt": iq.Fixed(PROMPT_TOKENS), "output": iq.Fixed(OUTPUT_TOKENS)}
-    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), **lengths)
+        lengths = {"prompt": iq.dist.Fixed(PROMPT_TOKENS), "output": iq.dist.Fixed(OUTPUT_TOKENS)}
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(1.0), **lengths)
 
 
 def found_edge(

@@ -30,9 +30,12 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
     """Theorem 1 with other distributions of lengths, the other convention, and other iterations."""
     sarathi = iq.Sarathi(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET)
     vllm = iq.VllmV1(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET, async_scheduling=False)
-    random: dict[str, Any] = {"prompt": iq.Geometric(PROMPT_TOKENS), "output": iq.Geometric(OUTPUT_TOKENS)}
-    spread: dict[str, Any] = {"prompt": iq.Uniform(1, 1600), "output": iq.Uniform(1, 223)}
-    fixed: dict[str, Any] = {"prompt": iq.Fixed(PROMPT_TOKENS), "output": iq.Fixed(OUTPUT_TOKENS)}
+    random: dict[str, Any] = {
+        "prompt": iq.dist.Geometric(PROMPT_TOKENS),
+        "output": iq.dist.Geometric(OUTPUT_TOKENS),
+    }
+    spread: dict[str, Any] = {"prompt": iq.dist.Uniform(1, 1600), "output": iq.dist.Uniform(1, 223)}
+    fixed: dict[str, Any] = {"prompt": iq.dist.Fixed(PROMPT_TOKENS), "output": iq.dist.Fixed(OUTPUT_TOKENS)}
     line: dict[str, Any] = {
         "base": TIMING.base,
         "per_token": TIMING.per_token,
@@ -90,7 +93,7 @@ def several(sizes: Sizes, tell: Tell) -> Section:
     """Sections 4.1 and 4.2: engines in parallel, two types of requests."""
     engines = 4
     sarathi = engine(iq.Sarathi(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET))
-    fcfs = engine(iq.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET))
+    fcfs = engine(iq.research.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET))
     limit = token_capacity(CHAT, sarathi, engines=engines).capacity_per_s
     asked = unit(poisson(sizes.requests))
     routers: tuple[iq.Router, ...] = (
@@ -109,8 +112,8 @@ def several(sizes: Sizes, tell: Tell) -> Section:
         rows.append(edge_row("Section 4.1", what, limit, fleet, asked, sizes, tell, note))
 
     types: dict[str, dict[str, Any]] = {
-        "chat": {"prompt": iq.Uniform(1, 257), "output": iq.Uniform(1, 223)},
-        "document": {"prompt": iq.Uniform(512, 1536), "output": iq.Geometric(32)},
+        "chat": {"prompt": iq.dist.Uniform(1, 257), "output": iq.dist.Uniform(1, 223)},
+        "document": {"prompt": iq.dist.Uniform(512, 1536), "output": iq.dist.Geometric(32)},
     }
     means = []
     for chat_share in (0.75, 0.5, 0.25):
@@ -119,7 +122,7 @@ def several(sizes: Sizes, tell: Tell) -> Section:
         said = token_capacity(classes, sarathi)
         parts = {
             name: iq.Workload.synthetic(
-                requests=sizes.requests, arrivals=iq.Poisson(shares[name]), **types[name]
+                requests=sizes.requests, arrivals=iq.dist.Poisson(shares[name]), **types[name]
             )
             for name in types
         }

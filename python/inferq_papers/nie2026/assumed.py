@@ -73,7 +73,7 @@ class Assumed:
         if not self.tied:
             return setting.workload(rate, requests)
         return iq.Workload.synthetic(
-            requests=requests, arrivals=iq.Poisson(rate), lengths=iq.Empirical(_tied(setting))
+            requests=requests, arrivals=iq.dist.Poisson(rate), lengths=iq.dist.Empirical(_tied(setting))
         )
 
 

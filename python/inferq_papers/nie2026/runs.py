@@ -63,15 +63,15 @@ class Setting:
     """At which rate a replica is overloaded."""
 
     @property
-    def lengths(self) -> tuple[iq.Uniform, iq.Uniform]:
+    def lengths(self) -> tuple[iq.dist.Uniform, iq.dist.Uniform]:
         """The distributions of prompt and output, discrete and uniform."""
-        return iq.Uniform(SHORTEST, self.prompt), iq.Uniform(SHORTEST, self.output)
+        return iq.dist.Uniform(SHORTEST, self.prompt), iq.dist.Uniform(SHORTEST, self.output)
 
     def workload(self, rate: float, requests: int) -> iq.Workload:
         """Poisson arrivals at `rate` per second."""
         prompt, output = self.lengths
         return iq.Workload.synthetic(
-            requests=requests, arrivals=iq.Poisson(rate), prompt=prompt, output=output
+            requests=requests, arrivals=iq.dist.Poisson(rate), prompt=prompt, output=output
         )
 
     @cache  # noqa: B019  # a few settings, each for the whole process
@@ -134,7 +134,7 @@ def engine(timing: TimingModel, kv_tokens: int = MEMORY_TOKENS) -> iq.Engine:
     """A replica with the paper's own policy; every decode follows the prompt."""
     return iq.Engine(
         timing=timing,
-        scheduler=iq.SlotGreedy(chunk=CHUNK),
+        scheduler=iq.research.SlotGreedy(chunk=CHUNK),
         kv=iq.KvCache(tokens=kv_tokens, block=1),
         first_token="decode",
     )
@@ -267,7 +267,9 @@ def longbench(
 
 def longbench_workload(frame: pl.DataFrame, requests: int, rate: float = 20.0) -> iq.Workload:
     """Requests drawn from the benchmark's pairs at the paper's 20 a second."""
-    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), lengths=iq.Empirical(frame))
+    return iq.Workload.synthetic(
+        requests=requests, arrivals=iq.dist.Poisson(rate), lengths=iq.dist.Empirical(frame)
+    )
 
 
 def longbench_memory(frame: pl.DataFrame) -> float:
@@ -292,7 +294,7 @@ ESTIMATORS: dict[str, tuple[Estimator, float]] = {
     "median": ("median", 0.0),
 }
 POLICIES: dict[str, iq.Scheduler] = {
-    "SlotGreedy": iq.SlotGreedy(chunk=CHUNK),
+    "SlotGreedy": iq.research.SlotGreedy(chunk=CHUNK),
     "VllmV1, 512 a batch": iq.VllmV1(token_budget=512, max_seqs=1024, async_scheduling=False),
     "VllmV1, 2,048 a batch": iq.VllmV1(token_budget=2048, max_seqs=1024, async_scheduling=False),
 }
