@@ -313,6 +313,19 @@ def _cell(text: str | None) -> str:
     return re.sub(r"(?<!`)<(\w+)>", r"&lt;\1&gt;", re.sub(r"(?<=\s)\*(?=\s)", r"\\*", words))
 
 
+def names() -> str:
+    """Names of other tools, by our name."""
+    from inferq import elsewhere
+
+    theirs: dict[str, list[str]] = {}
+    for other, ours in elsewhere.NAMES.items():
+        theirs.setdefault(ours, []).append(f"`{other}`")
+    return _table(
+        ("inferq", "vLLM, SGLang, load generators"),
+        [(f"`{ours}`", ", ".join(others)) for ours, others in theirs.items()],
+    )
+
+
 # Metrics and findings
 
 
@@ -345,6 +358,7 @@ def findings() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
+    "names": names,
     "toml": toml,
     "metrics": metrics,
     "findings": findings,
