@@ -71,8 +71,7 @@ def capacity(
         gathered.value(name, getattr(answer, name))
     gathered.value("slo", {str(one): one.limit for one in answer.slo.objectives})
     gathered.value("probes", answer.probes.to_dicts())
-    gathered.value("findings", answer.findings)
-    show.lines(answer.explain().splitlines())
+    show.answer(answer.findings)
     if picture is not None:
         write_text(picture, svg(answer.plot()))
         show.lines([f"written to {picture}"])

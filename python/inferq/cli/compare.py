@@ -126,7 +126,8 @@ def compare(
             **run,
         )
     gathered.value("comparison", comparison.frame.to_dicts())
-    show.lines(["", *comparison.explain(show.width()).splitlines()])
+    show.lines(["", *comparison._lines(show.width())])
+    show.findings(comparison.findings)
     if out is not None:
         if out.suffix == ".html":
             write_report(comparison, out)

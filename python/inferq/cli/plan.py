@@ -148,8 +148,7 @@ def plan(
     if gathered.is_on():
         gathered.value("candidates", answer.candidates.to_dicts())
     gathered.value("frontier", answer.frontier.to_dicts())
-    gathered.value("findings", answer.findings)
-    show.lines(answer.findings)
+    show.answer(answer.findings)
     for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
         show.lines(["", grid.title])
         show.grid(grid)

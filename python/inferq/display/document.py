@@ -82,16 +82,26 @@ class Grid:
     note: str = ""
 
 
+NoteKind = Literal["critical", "warning", "good", "info"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What a reader should know before the numbers: a sentence or two, and what kind of news it is."""
+    """A sentence or two above the numbers, with their kind."""
 
-    kind: Literal["bad", "beware", "good", "plain"]
+    kind: NoteKind
     text: str
 
 
-HEADS = {"bad": "✗ Problems", "beware": "! Before you trust it", "good": "✓ Good", "plain": "To know"}
-"""What stands above the notes of a kind, the gravest first."""
+HEADS: Mapping[NoteKind, str] = {
+    "critical": "✗ Problems",
+    "warning": "! Caveats",
+    "good": "✓ Good",
+    "info": "Notes",
+}
+"""Headings of notes by kind, the most severe first."""
+ANSWER_FIRST: Mapping[NoteKind, str] = {kind: HEADS[kind] for kind in ("critical", "good", "warning", "info")}
+"""The same with good news before caveats, for pages about an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +130,8 @@ class Document:
     facts: tuple[tuple[str, str], ...] = ()
     """The numbers that matter most, with their names."""
     chapters: tuple[Chapter, ...] = ()
-    heads: Mapping[str, str] = field(default_factory=lambda: HEADS)
-    """What stands above the notes of each kind, in their order."""
+    heads: Mapping[NoteKind, str] = field(default_factory=lambda: HEADS)
+    """Headings of notes by kind, in the order of the page."""
 
     def html(self, tell: Callable[[int, int], object] | None = None) -> str:
         """The page; `tell` gets how many of its chapters are drawn, and how many there are."""

@@ -21,7 +21,7 @@ from inferq.workload.workload import Workload
 
 _WIDTH = 520
 _MOST_ROWS = 12
-_MARKS = {"bad": "✗", "beware": "!", "good": "✓", "plain": "·"}
+_MARKS = {"critical": "✗", "warning": "!", "good": "✓", "info": "·"}
 
 
 @view.register
@@ -55,7 +55,7 @@ def _of_workload(workload: Workload) -> str:
 def _of_result(result: Result) -> str:
     """What ran, what to know before trusting it, the latencies, and an overview."""
     rows = run_tables.rows(result)
-    notes = [(verdicts.gravity(text), sentence(text)) for text in result.findings]
+    notes = [(finding.severity, sentence(finding)) for finding in result.findings]
     notes = [*((one.kind, one.text) for one in verdicts.of_run(result, None).notes), *notes]
     grid = run_tables.latencies(rows, names=run_tables.NAMES)
     try:
@@ -81,23 +81,21 @@ def _of_comparison(comparison: Comparison) -> str:
     except ConfigError:
         picture = ""
     grids = [of_system(rows, comparison.baseline, name) for name in others]
-    notes = [("beware", sentence(text, comparison.systems)) for text in comparison.findings]
+    notes = [(finding.severity, sentence(finding)) for finding in comparison.findings]
     return _shown("Comparison", facts, *grids, notes=notes, picture=picture)
 
 
 @view.register
 def _of_plan(plan: CapacityPlan) -> str:
     """The answer of a search for the capacity, and the search."""
-    answer, *further = map(sentence, plan.findings)
-    notes = [("good" if plan.rate > 0 else "bad", answer), *(("plain", text) for text in further)]
+    notes = [(note.kind, note.text) for note in verdicts.answer_notes(plan.findings)]
     return _shown("CapacityPlan", [("SLO", str(plan.slo))], notes=notes, picture=svg(plan.plot(_WIDTH)))
 
 
 @view.register
 def _of_fleet(plan: FleetPlan) -> str:
     """The cheapest fleet, what became of each choice, and what a lower latency costs."""
-    answer, *further = map(sentence, plan.findings)
-    notes = [("good" if plan.fleet is not None else "bad", answer), *(("plain", text) for text in further)]
+    notes = [(note.kind, note.text) for note in verdicts.answer_notes(plan.findings)]
     facts = [("SLO", str(plan.slo)), ("requests", f"{plan.requests:,} a run")]
     return _shown("FleetPlan", facts, candidates(plan, _MOST_ROWS), frontier(plan), notes=notes)
 

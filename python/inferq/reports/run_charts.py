@@ -35,7 +35,7 @@ class Pictures:
         >>> import inferq as iq
         >>> kv = iq.KvCache(tokens=1000)
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
-        >>> arrivals, prompt, output = iq.Poisson(0.2), iq.Fixed(10), iq.Fixed(5)
+        >>> arrivals, prompt, output = iq.dist.Poisson(0.2), iq.dist.Fixed(10), iq.dist.Fixed(5)
         >>> workload = iq.Workload.synthetic(requests=50, arrivals=arrivals, prompt=prompt, output=output)
         >>> result = iq.simulate(workload, engine, seed=1)
         >>> type(result.plot()).__name__, type(result.plot.latency()).__name__

@@ -40,9 +40,9 @@ def document(
         for note in one.notes
     ]
     notes += [
-        Note(kind=verdicts.gravity(text), text=f"{name}: {sentence(text)}")
+        Note(kind=finding.severity, text=f"{name}: {sentence(finding)}")
         for name, one in results.items()
-        for text in one.findings
+        for finding in one.findings
     ]
     limits = verdicts.limits_of(slo)
     chapters = [
@@ -81,7 +81,7 @@ def document(
     return Document(
         title=title if title is not None else f"{listed(names)}: {counted(len(names), 'run')} side by side",
         setting="",
-        notes=(*notes, Note(kind="beware", text=_ONE_RUN_EACH)),
+        notes=(*notes, Note(kind="warning", text=_ONE_RUN_EACH)),
         chapters=tuple(one for one in chapters if one.grids or one.pictures or one.folded),
     )
 

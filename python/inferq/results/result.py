@@ -17,8 +17,11 @@ from inferq.display.text import number, seconds
 from inferq.errors import ConfigError, NotThereError
 from inferq.files import frame_into, replacing_all, text_into
 from inferq.inputs import path_of
-from inferq.results import findings, perfetto, store
+from inferq.results import perfetto, store
 from inferq.results.costs import as_columns, costs
+from inferq.results.finding import Finding
+from inferq.results.findings import all_findings
+from inferq.results.run_facts import RunFacts, common_facts
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
@@ -364,22 +367,22 @@ class Result(Viewed):
         return perfetto.write(self._tables, path, requests)
 
     @property
-    def findings(self) -> list[str]:
-        """What a reader should know before trusting the numbers, in plain words."""
+    def findings(self) -> list[Finding]:
+        """Observations that qualify the numbers, the most severe first."""
         return list(self._findings)
 
     @cached_property
-    def _findings(self) -> list[str]:
+    def _findings(self) -> list[Finding]:
         assert self._workload is not None and self._system is not None
         tables, drawn = self._tables, self._tables.workload
-        told = findings.Run(
-            **findings.of_tables(tables, self._workload, self._system, self._options),
+        facts = RunFacts(
+            **common_facts(tables, self._workload, self._system, self._options),
             requests=tables.requests,
             rows=drawn.height,
             columns=drawn.columns,
             column=lambda name: iter([drawn[name]]),
         )
-        return [*tables.findings, *findings.found(told)]
+        return all_findings(facts)
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -396,7 +399,7 @@ class Result(Viewed):
 
         Example:
             >>> import inferq as iq
-            >>> scheduler = iq.Wait(thresholds=2)
+            >>> scheduler = iq.research.Wait(thresholds=2)
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
             >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [1]}
             >>> iq.simulate(workload, engine).drained.to_list()
@@ -603,7 +606,7 @@ class Result(Viewed):
         totals = store.totals_of(self._tables, self._tables.statuses)
         texts = {
             "scenario.json": self.scenario + "\n",
-            "findings.json": json.dumps(self.findings, indent=2) + "\n",
+            "findings.json": json.dumps([finding.to_json() for finding in self.findings], indent=2) + "\n",
             "totals.json": json.dumps(totals, indent=2) + "\n",
         }
         with replacing_all(place) as parts:

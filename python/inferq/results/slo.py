@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.checks import finite, not_negative
+from inferq.checks import finite, nearest, not_negative
 from inferq.description import Table
 from inferq.display.text import amount, number
 from inferq.errors import ConfigError
+from inferq.results.finding import Finding
 from inferq.results.findings import of_objective
 from inferq.results.metric import Metric
 from inferq.results.result import Result
 from inferq.results.tables import STATUSES
-from inferq.workload.columns import nearest
 
 FAILED = Metric.of("failed_share")
 
@@ -119,10 +119,11 @@ class Slo:
         return tuple(objectives)
 
     @property
-    def questions(self) -> list[str]:
+    def questions(self) -> list[Finding]:
         """What to ask about limits that look like milliseconds."""
         limits = [(one.metric.name, one.limit) for one in self.objectives if one.metric.unit == "s"]
-        return [asked for name, limit in limits if (asked := of_objective(name, limit)) is not None]
+        findings = (of_objective(name, limit) for name, limit in limits)
+        return [finding for finding in findings if finding is not None]
 
     def _latencies(self, class_name: str | None) -> list[Objective]:
         return [Objective(Metric.of(name), limit, class_name) for name, limit in self.limits.items()]

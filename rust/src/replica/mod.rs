@@ -28,6 +28,7 @@ use std::cell::Cell;
 use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
+use crate::finding::Finding;
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
@@ -54,8 +55,8 @@ pub(crate) use state::State;
 pub(crate) struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
-    /// What a reader of the results should know of it.
-    findings: Vec<&'static str>,
+    /// Findings of the scheduler.
+    findings: Vec<Finding>,
     timing: Box<dyn Timing>,
     /// The timing model, if it is a line and the host takes no time.
     line: Option<PiecewiseLinear<u64>>,

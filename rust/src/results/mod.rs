@@ -4,6 +4,7 @@
 //! are asked for: spans are taken in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
+use crate::finding::Finding;
 use crate::timing::Pace;
 use crate::workload::Workload;
 
@@ -203,8 +204,8 @@ pub struct Results<Requests = RequestRows> {
     /// Requests that were still here when nothing was left to come, and were served because no other would join
     /// them (rule 5), by id.
     pub drained: Vec<u32>,
-    /// What a reader of the numbers should know first, in plain words.
-    pub findings: Vec<String>,
+    /// Observations that qualify the numbers.
+    pub findings: Vec<Finding>,
     /// Totals.
     pub totals: Totals,
 }

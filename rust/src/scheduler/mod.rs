@@ -11,6 +11,7 @@ mod parameters;
 use crate::clock::attoseconds;
 use crate::engine::Class;
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Ahead, Limits, Plan};
@@ -113,8 +114,8 @@ pub trait Scheduler: Send {
         false
     }
 
-    /// What a reader of the results should know of it with this cache.
-    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+    /// Findings about its settings with this cache.
+    fn findings(&self, _cache: &KvCache) -> Vec<Finding> {
         Vec::new()
     }
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
 
-from inferq.display.document import HEADS, Chapter, Document, FittedPicture, Grid, Note, cut
-from inferq.display.text import NONE, amount, counted, number, percent, sentence
+from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedPicture, Grid, cut
+from inferq.display.text import NONE, amount, counted, number, percent
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
-from inferq.reports import identity
+from inferq.reports import identity, verdicts
 from inferq.reports.stability import planned
 from inferq.systems.system import System
 
@@ -26,28 +25,16 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
         grids = (planned(verdict, "requests", plan.rate or None),) if verdict.bounds else ()
         chapters.append(Chapter(title="Distance to the limit", grids=grids, folded=folded))
     chapters.append(_repeats(plan))
-    answer, *further = map(sentence, plan.findings)
-    limited = plan.limited_by_length
-    notes = [
-        Note(kind="good" if plan.rate > 0 else "bad", text=answer),
-        *(Note(kind=_kind(text, limited), text=text) for text in further),
-    ]
     rate = f"{number(plan.rate, 4)} requests per second" if plan.rate > 0 else "No rate that keeps the SLO"
     return Document(
         title=title if title is not None else f"{rate}: {_named(plan)}" if _named(plan) else rate,
         setting=f"The largest rate that keeps {plan.slo}, {plan.requests:,} requests a run.",
         ran=_ran(plan),
-        notes=tuple(notes),
-        heads={kind: HEADS[kind] for kind in ("bad", "good", "beware", "plain")},  # the answer first
+        notes=tuple(verdicts.answer_notes(plan.findings)),
+        heads=ANSWER_FIRST,
         facts=tuple(_facts(plan)),
         chapters=tuple(chapters),
     )
-
-
-def _kind(text: str, limited: bool | None) -> Literal["beware", "plain"]:
-    """Whether a finding is a warning, or tells more of the answer."""
-    warns = text.startswith(("Finding", "A fixed workload", "Lower rates", "From")) or "undecided" in text
-    return "beware" if warns or (text.startswith("Run length") and limited is not False) else "plain"
 
 
 def _system(plan: CapacityPlan) -> System | None:
