@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.files import held, write_table
+from inferq.files import locked, write_table
 from inferq.inputs import guarded, parsed_json, parsed_toml
 from inferq.results import store
 from inferq.scenario import ScenarioFile
@@ -210,15 +210,15 @@ def test_a_second_run_is_told_who_holds_it(tmp_path: Path, monkeypatch: pytest.M
 def test_a_lock_of_a_dead_process_is_in_nobodys_way(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib
-from inferq.files import held
+from inferq.files import locked
 place = pathlib.Path({str(tmp_path)!r})
-with held("out", place, place / ".lock"):
+with locked("out", place, place / ".lock"):
     os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 9
     assert (tmp_path / ".lock").exists() and (tmp_path / ".lock.json").exists()
     assert written(tmp_path).requests.collect().height == 40  # as D8 leaves it: no manifest yet
-    with held("out", tmp_path, tmp_path / ".lock"), pytest.raises(iq.ConfigError, match="being written"):
+    with locked("out", tmp_path, tmp_path / ".lock"), pytest.raises(iq.ConfigError, match="being written"):
         written(tmp_path)
 
 

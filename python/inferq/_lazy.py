@@ -106,6 +106,8 @@ def attach(
             home, inside = names[name]
             value = import_module(home)
             value = getattr(value, inside) if inside else value
+        elif name.startswith("_"):  # a submodule that is not loaded yet, such as _core
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         else:
             value = _in_namespace(package, name, namespaces)
             if value is None:

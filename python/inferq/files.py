@@ -1,4 +1,4 @@
-"""Files written so that an earlier one is lost only once the new one is whole; and locks."""
+"""Atomic writing of files, and locks."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from inferq.errors import ConfigError
 from inferq.inputs import path_of, read_text
 
 _NUMBER = itertools.count()
-"""So that two threads that write one file do not write the same part of it."""
+"""Distinguishes the temporary files of threads that write the same file."""
 
 _FORMULA = r"^[=+\-@\t\r]"
-"""With what a text begins that a spreadsheet takes for a formula."""
+"""First characters that make a spreadsheet read text as a formula."""
 
 
 def writable(field: str, path: object) -> Path:
-    """The path of a file that can be written, made sure of before it costs anything.
+    """Check early that a file can be written, and return its path.
 
     Raises:
-        ConfigError: no path, a folder, or one in a folder that is not there; it names `field`.
+        ConfigError: the argument is no path or is a directory, or its directory does not exist.
 
     Example:
         >>> from inferq.files import writable
         >>> writable("path", "nowhere/page.html")
         Traceback (most recent call last):
-        inferq.errors.ConfigError: path: there is no folder 'nowhere'
+        inferq.errors.ConfigError: path: directory 'nowhere' does not exist
     """
     place = path_of(field, path)
     if not place.parent.is_dir():
-        raise ConfigError(field, f"there is no folder {str(place.parent)!r}")
+        raise ConfigError(field, f"directory {str(place.parent)!r} does not exist")
     if place.is_dir():
-        raise ConfigError(field, f"{str(place)!r} is a folder")
+        raise ConfigError(field, f"{str(place)!r} is a directory")
     return place
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """The name under which to write a file, which takes its place at the end; after an error it is removed.
+    """Yield a temporary name to write to; at the end the new file replaces `path`, after an error it is removed.
 
-    What takes its place is on the disk by then, whole. A link stays, and the file that it leads to is
-    replaced. What is there and is no file, such as a device, a pipe or `/dev/stdout`, is written to as it is.
+    The new file is synced to disk before it replaces the old one. The target of a symbolic link is replaced. A
+    device, a pipe or `/dev/stdout` is written to directly.
 
     Raises:
-        OSError: it cannot be written, or cannot take its place; it names `path`.
+        OSError: the file cannot be written or replaced; the error names `path`.
 
     Example:
         >>> import pathlib, tempfile
@@ -75,8 +75,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         try:
             yield part
             if not direct:
-                with part.open("rb+") as whole:
-                    os.fsync(whole.fileno())
+                with part.open("rb+") as written:
+                    os.fsync(written.fileno())
                 if target.exists():
                     shutil.copymode(target, part)
                 part.replace(target)
@@ -88,71 +88,71 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def clear(path: Path) -> None:
-    """Remove what processes that were killed left of a file; only while the lock that covers it is held."""
-    for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
-        left.unlink(missing_ok=True)
+    """Remove temporary files of killed processes; call it only while holding the lock on the file."""
+    for leftover in path.parent.glob(f".{_literal(path.name)}.*.part"):
+        leftover.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing_all(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """The same for several files of a folder: they take their places when all of them are whole.
+    """`replacing` for several files of a directory, which are replaced when all are complete.
 
     Yields:
-        What gives the name under which to write a file of the folder.
+        A function from a file name to the temporary path to write to.
     """
-    with ExitStack() as whole:
-        yield lambda name: whole.enter_context(replacing(folder / name))
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(replacing(folder / name))
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file, whole or not at all; see `replacing`."""
+    """Write a file atomically; see `replacing`."""
     with replacing(path) as part:
         part.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all; see `text_into`."""
+    """Write a text file atomically; see `text_into`."""
     with replacing(path) as part:
         text_into(part, text)
 
 
 def write_frame(path: Path, frame: pl.DataFrame, **options: Any) -> dict[str, Any]:
-    """Write a frame as Parquet, whole or not at all; see `frame_into`."""
+    """Write a frame as Parquet atomically; see `frame_into`."""
     with replacing(path) as part:
         return frame_into(part, frame, **options)
 
 
 def text_into(part: Path, text: str) -> None:
-    """Write a text in UTF-8; half a pair of surrogates, which has no bytes there, as its escape."""
+    """Write UTF-8 text; an unpaired surrogate, which UTF-8 lacks, is written as its escape sequence."""
     part.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> dict[str, Any]:
-    """Write a frame as Parquet under the name that `replacing` gives.
+    """Write a frame as Parquet to the temporary path that `replacing` yields.
 
     Returns:
-        The `bytes` of what was written, and its `sha256`.
+        The number of `bytes` written and their `sha256`.
 
     Raises:
-        OSError: it cannot be written, also where polars calls that otherwise.
+        OSError: the file cannot be written, including errors that polars reports in its own class.
     """
-    noted: Any = _Noted()
+    hashed: Any = _HashedFile()
     try:
-        with part.open("wb") as noted.file:
-            frame.write_parquet(noted, **options)
+        with part.open("wb") as hashed.file:
+            frame.write_parquet(hashed, **options)
     except (OSError, pl.exceptions.PolarsError) as error:
-        cause = noted.error or error
+        cause = hashed.error or error
         number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
         what = str(cause) if number == errno.EIO else os.strerror(number)
-        raise OSError(number, f"{what}; what was written before stays", str(part)) from error
-    return {"bytes": noted.bytes, "sha256": noted.digest.hexdigest()}
+        raise OSError(number, f"{what}; the previous file is unchanged", str(part)) from error
+    return {"bytes": hashed.bytes, "sha256": hashed.digest.hexdigest()}
 
 
 def write_table(path: Path, frame: pl.DataFrame) -> None:
-    """Write a frame as `.csv` or `.parquet`, whole or not at all.
+    """Write a frame as `.csv` or `.parquet` atomically.
 
-    In a CSV file a text that a spreadsheet would take for a formula, since it begins with `=`, `+`, `-`, `@`,
-    a tab or a return, has a `'` before it.
+    In CSV, text that a spreadsheet would read as a formula (first character `=`, `+`, `-`, `@`, tab or return) is
+    prefixed with `'`.
     """
     if path.suffix != ".csv":
         write_frame(path, frame)
@@ -162,8 +162,8 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
     write_text(path, frame.with_columns(safe).write_csv())
 
 
-class _Noted(io.RawIOBase):
-    """A file that knows what was written to it, and what went wrong: polars says it in words of its own."""
+class _HashedFile(io.RawIOBase):
+    """A file that hashes what is written and keeps the first error, which polars would reword."""
 
     file: IO[bytes]
     error: OSError | None = None
@@ -189,50 +189,51 @@ class _Noted(io.RawIOBase):
 
 
 @contextmanager
-def held(field: str, what: Path, lock: Path) -> Iterator[None]:
-    """Hold a file or a directory alone, so that no other process, on this machine or another, writes into it.
+def locked(field: str, what: Path, lock: Path) -> Iterator[None]:
+    """Lock a file or directory, so that no other process writes to it.
 
-    The system drops the lock with the process, so that one that was killed blocks no other. Where files
-    lie on another machine this holds as far as that machine knows locks.
+    The operating system releases the lock when the process ends. On network file systems the lock works if the
+    server supports locks.
 
     Args:
-        field: named in the error.
-        what: is held.
-        lock: the file that is locked; beside it `….json` says by which process. Both go at the end.
+        field: name in the error.
+        what: the file or directory to lock.
+        lock: the lock file; a `.json` file next to it records the process. Both are removed at the end.
 
     Raises:
-        ConfigError: another process, or another thread of this one, holds it; it says which and since when.
-        OSError: the lock cannot be made.
+        ConfigError: another process or thread holds the lock; the message names it and the time.
+        OSError: the lock cannot be created.
     """
     from filelock import FileLock, Timeout
 
     holder = lock.with_name(f"{lock.name}.json")
-    taken = FileLock(lock, timeout=0)
+    file_lock = FileLock(lock, timeout=0)
     with named(what):
-        if not lock.parent.is_dir():  # it would be made
+        if not lock.parent.is_dir():  # FileLock would create it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
         try:
-            taken.acquire()
+            file_lock.acquire()
         except Timeout:
             raise ConfigError(
-                field, f"{what} is being written by {_told(holder)}: wait for that, or take another name"
+                field,
+                f"{what} is being written by {_process_in(holder)}; wait for it, or choose another name",
             ) from None
     try:
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        with suppress(OSError):  # on a full disk the lock holds without it
+        with suppress(OSError):  # the lock works without this record, e.g. on a full disk
             holder.write_text(json.dumps(about), encoding="utf-8")
         yield
     finally:
         with suppress(OSError):
             holder.unlink(missing_ok=True)
-        with suppress(OSError):  # Windows removes it when it is closed
+        with suppress(OSError):  # on Windows, closing removes the file
             lock.unlink(missing_ok=True)
-        taken.release()
+        file_lock.release()
 
 
-def _told(holder: Path) -> str:
-    """The process that holds a lock, as far as that is written."""
+def _process_in(holder: Path) -> str:
+    """The process that holds a lock, from its record."""
     try:
         about = json.loads(read_text(holder, most=4096))
         return f"process {about['pid']:d} on {about['host']} since {about['since']}"
@@ -241,16 +242,16 @@ def _told(holder: Path) -> str:
 
 
 def _literal(name: str) -> str:
-    """A pattern that matches a name and no other."""
+    """A glob pattern that matches exactly one name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let an error of what is written beside a file name the file itself.
+    """Make errors about a temporary file name the file itself.
 
     Raises:
-        OSError: what the block raised, about `path`.
+        OSError: the error of the block, about `path`.
 
     Example:
         >>> from pathlib import Path
@@ -258,7 +259,7 @@ def named(path: Path) -> Iterator[None]:
         >>> with named(Path("nowhere/points.csv")):
         ...     Path("nowhere/.points.csv.part").touch()
         Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] there is no folder nowhere: 'nowhere/points.csv'
+        FileNotFoundError: [Errno 2] directory nowhere does not exist: 'nowhere/points.csv'
     """
     try:
         yield
@@ -269,14 +270,14 @@ def named(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Make sure before long runs that a file can be written; nothing is left behind.
+    """Check before a long run that a file can be written; leave nothing behind.
 
     Raises:
-        OSError: it cannot; it names `path`.
+        OSError: the file cannot be written; the error names `path`.
     """
     with named(path):
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "is a folder")
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
         if path.exists():
             path.open("ab").close()
         else:
@@ -287,11 +288,11 @@ def check_writable(path: Path) -> None:
 
 def _reason(error: OSError, path: Path) -> str:
     if not path.parent.is_dir() and error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return f"there is no folder {path.parent}"
+        return f"directory {path.parent} does not exist"
     return error.strerror or str(error)
 
 
 def _holds_files(folder: Path) -> bool:
-    """Whether names in a folder are of files; in some they are of what a process has opened."""
+    """Whether a directory contains files, not the open descriptors of a process."""
     real = os.path.realpath(folder)
     return real != "/dev" and not real.startswith("/proc/")

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal or in a notebook, lines in a pipe, or a callable of the user's."""
+"""Progress reports: a bar in a terminal or notebook, lines in a pipe, or a user's callable."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from typing import Any, Protocol, TypeAlias
 from inferq.errors import ConfigError
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Gets how much is done and how much there is in all."""
+"""Receives the completed and the total amount of work."""
 
 _SHOW_AFTER_S = 0.5
 _PULSE_AFTER_S = 1.2
-"""Before anything is told."""
+"""Time without a report after which the bar appears anyway."""
 _EVERY_S = 1.8
-"""In a pipe a line is written when nothing was for so long."""
+"""Interval between lines in a pipe."""
 
 
 @contextmanager
 def watched(
     progress: object, what: str = "requests", *, in_a_pipe: bool = False
 ) -> Iterator[Progress | None]:
-    """The callable that gets how far the work is, or None.
+    """Yield the callable that receives progress, or None.
 
     Args:
-        progress: True for a bar on a terminal or in a notebook, which counts `what`; a callable; None or
-            False for none.
-        what: of which the bar shows how many are done.
-        in_a_pipe: whether True writes lines where standard error is neither, as commands do.
+        progress: True for a bar in a terminal or notebook; a callable; None or False for no progress.
+        what: unit of work that the bar counts.
+        in_a_pipe: whether True writes lines if standard error is neither a terminal nor a notebook.
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: `progress` has another type.
     """
     if progress is None or progress is False:
         yield None
     elif callable(progress):
         yield progress
     elif progress is not True:
-        raise ConfigError("progress", f"must be True, False, None or a callable, is {progress!r}")
+        raise ConfigError("progress", f"must be True, False, None or a callable, got {progress!r}")
     else:
         bar = _bar(what, in_a_pipe)
         if bar is None:
@@ -54,14 +53,14 @@ def watched(
 
 
 class _Shown(Protocol):
-    """What shows how far the work is, until it is closed."""
+    """A progress display."""
 
     def __call__(self, done: int, total: int) -> None: ...
     def close(self) -> None: ...
 
 
 def _bar(what: str, in_a_pipe: bool) -> _Shown | None:
-    """What there is to show progress on; None where there is nothing."""
+    """The display that fits the environment; None if there is none."""
     if _in_a_notebook():
         return _NotebookBar(what)
     if sys.stderr.isatty():
@@ -70,15 +69,15 @@ def _bar(what: str, in_a_pipe: bool) -> _Shown | None:
 
 
 def _in_a_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this, which shows HTML."""
+    """Whether the code runs in a Jupyter kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
 
 
 class _TerminalBar:
-    """A progress bar on standard error that appears only when the work takes its time.
+    """A progress bar on standard error that appears only for long work.
 
-    Where nothing has been told by then, it shows that something goes on.
+    Before the first report it shows an indeterminate bar.
     """
 
     def __init__(self, what: str) -> None:
@@ -123,19 +122,19 @@ class _TerminalBar:
 
 
 class _NotebookBar:
-    """A progress bar below the cell that runs, which is gone when the work is done."""
+    """A progress bar below the running cell, removed at the end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._started = self._told = time.monotonic()
+        self._started = self._updated = time.monotonic()
         self._shown: Any = None
 
     def __call__(self, done: int, total: int) -> None:
         shell = import_module("IPython.display")
         now = time.monotonic()
-        if now - (self._started if self._shown is None else self._told) < _SHOW_AFTER_S / 2:
+        if now - (self._started if self._shown is None else self._updated) < _SHOW_AFTER_S / 2:
             return
-        self._told = now
+        self._updated = now
         bar = shell.HTML(
             f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,} {self._what}'
         )
@@ -150,7 +149,7 @@ class _NotebookBar:
 
 
 class _Lines:
-    """A line on standard error whenever the work has been silent for some two seconds."""
+    """A line on standard error every two seconds."""
 
     def __init__(self, what: str) -> None:
         from threading import Event, Thread
@@ -158,13 +157,13 @@ class _Lines:
         self._what, self._done = what, (0, 0)
         self._started = time.monotonic()
         self._ended = Event()
-        self._thread = Thread(target=self._tell, daemon=True)
+        self._thread = Thread(target=self._write, daemon=True)
         self._thread.start()
 
     def __call__(self, done: int, total: int) -> None:
         self._done = (done, total)
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         while not self._ended.wait(_EVERY_S):
             done, total = self._done
             far = f"{done:,} of {total:,} {self._what}" if total else f"no {self._what} yet"

@@ -33,7 +33,7 @@ from inferq import inputs
 from inferq._lazy import np, pl
 from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
-from inferq.files import held, write_frame, write_text
+from inferq.files import locked, write_frame, write_text
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
 from inferq.results.finding import KINDS, Finding
 from inferq.results.tables import (
@@ -125,7 +125,7 @@ class Store:
         """
         place = path_of("out", out, "directory")
         place.mkdir(parents=True, exist_ok=True)
-        with held("out", place, place / _LOCK), ThreadPoolExecutor(1, "inferq-parts") as writer:
+        with locked("out", place, place / _LOCK), ThreadPoolExecutor(1, "inferq-parts") as writer:
             yield cls(place, scenario, writer, rows=rows, workload=workload)
 
     def take(self, columns: Columns) -> None:

@@ -18,7 +18,7 @@ from inferq.experiments.sweeps.checkpoint import Checkpoint
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
 from inferq.experiments.sweeps.fingerprint import fingerprint
 from inferq.experiments.sweeps.point import Outcome, PointRun, Source, failure, first_seed, source_of
-from inferq.files import held
+from inferq.files import locked
 from inferq.inputs import path_of
 from inferq.progress import Progress, watched
 from inferq.results.summary import objectives
@@ -79,8 +79,8 @@ def sweep(
     Example:
         >>> import inferq as iq
         >>> def chat(rate, budget):
-        ...     lengths = {"prompt": iq.Fixed(100), "output": iq.Geometric(20)}
-        ...     workload = iq.Workload.synthetic(requests=200, arrivals=iq.Poisson(rate), **lengths)
+        ...     lengths = {"prompt": iq.dist.Fixed(100), "output": iq.dist.Geometric(20)}
+        ...     workload = iq.Workload.synthetic(requests=200, arrivals=iq.dist.Poisson(rate), **lengths)
         ...     scheduler = iq.Sarathi(token_budget=budget)
         ...     return workload, iq.Engine(
         ...         timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited()
@@ -109,7 +109,7 @@ def sweep(
         for place, (point, seed) in enumerate(points(axes, drawn))
         if order[place] not in checkpoint.outcomes
     )
-    alone = nullcontext() if path is None else held("resume", path, path.with_name(f".{path.name}.lock"))
+    alone = nullcontext() if path is None else locked("resume", path, path.with_name(f".{path.name}.lock"))
     with alone, watched(progress, "points") as watch:
         checkpoint.read(order)
         checkpoint.write(order)
