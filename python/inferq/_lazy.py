@@ -82,7 +82,8 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package with a stub of its public names.
 
-    `from .file import Name as Name` in the stub makes a name public, `from .wing import *` those of a package.
+    `from .file import Name as Name` in the stub makes a name public, `from .wing import *` those of a
+    package.
 
     Args:
         package: name of the package.

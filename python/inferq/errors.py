@@ -5,7 +5,7 @@
 | `ConfigError` | an argument or a field of a scenario is invalid; the message names it | `ValueError` |
 | `ResultError` | a stored run or sweep is damaged; the message names file and field | `ConfigError` |
 | `TraceError` | a workload or trace is invalid; the message names file, row and column | `ValueError` |
-| `SimulationError` | a run cannot continue, e.g. a policy broke a rule; the message names it | `RuntimeError` |
+| `SimulationError` | a run cannot continue, e.g. because a policy broke a rule | `RuntimeError` |
 | `SweepStopped` | a sweep cannot continue; `frame` holds the finished points | `SimulationError` |
 | `SweepInterrupted` | Ctrl-C in a sweep; `frame` holds the finished points | `KeyboardInterrupt` |
 

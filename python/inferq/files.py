@@ -49,10 +49,10 @@ def writable(field: str, path: object) -> Path:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary name to write to; at the end the new file replaces `path`, after an error it is removed.
+    """Yield a temporary path; the new file replaces `path` at the end and is removed after an error.
 
-    The new file is synced to disk before it replaces the old one. The target of a symbolic link is replaced. A
-    device, a pipe or `/dev/stdout` is written to directly.
+    The new file is synced to disk before it replaces the old one. The target of a symbolic link is replaced.
+    A device, a pipe or `/dev/stdout` is written to directly.
 
     Raises:
         OSError: the file cannot be written or replaced; the error names `path`.
@@ -151,8 +151,8 @@ def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> dict[str, Any
 def write_table(path: Path, frame: pl.DataFrame) -> None:
     """Write a frame as `.csv` or `.parquet` atomically.
 
-    In CSV, text that a spreadsheet would read as a formula (first character `=`, `+`, `-`, `@`, tab or return) is
-    prefixed with `'`.
+    In CSV, text that a spreadsheet would read as a formula (first character `=`, `+`, `-`, `@`, tab or
+    return) is prefixed with `'`.
     """
     if path.suffix != ".csv":
         write_frame(path, frame)
@@ -192,8 +192,8 @@ class _HashedFile(io.RawIOBase):
 def locked(field: str, what: Path, lock: Path) -> Iterator[None]:
     """Lock a file or directory, so that no other process writes to it.
 
-    The operating system releases the lock when the process ends. On network file systems the lock works if the
-    server supports locks.
+    The operating system releases the lock when the process ends. On network file systems the lock works if
+    the server supports locks.
 
     Args:
         field: name in the error.

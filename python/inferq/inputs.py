@@ -1,7 +1,7 @@
 """Reading of files (Parquet, JSON, TOML), with limits on kind, size, rows and depth.
 
-Refused content raises the caller's kind of error, which adds the place. Errors of the operating system (missing
-file, no permission) remain `OSError`.
+Refused content raises the caller's kind of error, which adds the place. Errors of the operating system
+(missing file, no permission) remain `OSError`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,8 @@ def sha256_of_file(path: Path) -> str:
 def hushed() -> Iterator[None]:
     """Suppress what a library writes to standard error when it panics; the error that follows reports it.
 
-    Other output is written at the end. With other threads running nothing is captured: they share standard error.
+    Other output is written at the end. With other threads running nothing is captured: they share standard
+    error.
     """
     try:
         if threading.active_count() > 1:

@@ -2,7 +2,8 @@
 
 | what | classes |
 |---|---|
-| schedulers | `FasterTransformer`, `KFcfs`, `NestedWait`, `Orca`, `Rad`, `RadPhased`, `Slai`, `SlotGreedy`, `Wait` |
+| schedulers | `FasterTransformer`, `KFcfs`, `NestedWait`, `Orca`, `Rad`, `RadPhased` |
+| | `Slai`, `SlotGreedy`, `Wait` |
 | their settings | `DynamicOffset` (of `Slai`), `Restart` (preemption of `Wait` and `NestedWait`) |
 | timing models | `MemoryLinear`, `MixedSolo`, `TiledGemm` |
 | control of a fleet | `GateAndRoute` with an `Allocation` |
