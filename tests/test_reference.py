@@ -226,7 +226,7 @@ SEEDS = range(400)
 def test_the_future_does_not_change_the_past() -> None:
     """L11, and the horizon: neither dropping later arrivals nor stopping changes what was before.
 
-    Not so where requests wait for company: that nothing else is to come is known at once (rule 5).
+    Policies that wait for larger batches are excluded: a drain is known at once (R5).
     """
     kinds = [kind for kind in KINDS if "Wait" not in kind]
     for seed in SEEDS[::4]:
