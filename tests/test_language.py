@@ -21,9 +21,9 @@ GROUPS = {
 }
 SPEECH = re.compile(r"\b(?:says?|said|tells?|told|asks?|asked)\b", re.I)
 SPEECH_PER_1000_WORDS = 0.3
-BANNED = r"""in vain|so many of|so much for|as it comes|as they come|unasked|company|beside|none where|where nothing
-judges?|judged|mends?|mended|gravest|strangers?|juniors?|seats?|fates?|of all that|of those that|those of which
-comes? and goes?|who is done|what it costs|lets? happen|\w+[ou]tilis\w+|behaviours?|colours?
+BANNED = r"""in vain|so many of|so much for|as it comes|as they come|unasked|company|beside|none where
+where nothing|judges?|judged|mends?|mended|gravest|strangers?|juniors?|seats?|fates?|of all that|of those that
+those of which|comes? and goes?|who is done|what it costs|lets? happen|\w+[ou]tilis\w+|behaviours?|colours?
 (?:serial|random|normal|optim|recogn)is(?:e|ed|ing)"""
 PHRASES = re.compile(rf"\b(?:{BANNED})\b".replace("\n", "|").replace(" ", r"\s+"), re.I)
 NO_PROSE = re.compile(

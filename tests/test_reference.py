@@ -185,7 +185,7 @@ def test_what_can_never_fit(scheduler: Any, output: int, first_token: str, statu
 
 
 def test_instants_coincide_as_typed() -> None:
-    """Rule 1: three slots of 0.1 s end when a request arrives at 0.3; half a nanosecond goes to even."""
+    """R1: three slots of 0.1 s end when a request arrives at 0.3; half a nanosecond goes to even."""
     slot = {"kind": "Constant", "seconds": 0.1}
     outcome = simulate([request(0, 1, 9), request(0.3, 1, 1)], engine(sarathi(), slot))
     assert outcome.requests[1].admitted == outcome.iterations[3].start == 3 * SECOND // 10
