@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.checks import nearest
 from inferq.errors import ConfigError
-from inferq.workload.columns import nearest
 
 _NOT_DESCRIBED = {
     r"gpt-?oss|gemma-?[23]": "its layers attend to all tokens and to a window in turn, where tables, "

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from inferq.checks import flag, positive
+from inferq.checks import flag, nearest, positive
 from inferq.errors import ConfigError
 from inferq.timing.hardware.catalog import entry
-from inferq.workload.columns import nearest
 
 _LEAST = 1e6
 """No number of a card is below it, unless it is in GB, GB/s or TFLOPS."""

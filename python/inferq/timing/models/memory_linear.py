@@ -26,7 +26,7 @@ class MemoryLinear(TimingModel):
         Llama-2-7B on an A100:
 
         >>> import inferq as iq
-        >>> iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7).base
+        >>> iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7).base
         0.015
     """
 

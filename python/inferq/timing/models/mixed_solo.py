@@ -26,7 +26,7 @@ class MixedSolo(TimingModel):
 
     Example:
         >>> import inferq as iq
-        >>> iq.MixedSolo(alpha=0.02, beta=0.0001, solo=0.015).solo
+        >>> iq.research.MixedSolo(alpha=0.02, beta=0.0001, solo=0.015).solo
         0.015
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from inferq.checks import whole, within
+from inferq.checks import nearest, whole, within
 from inferq.description import Description, fields_in, fields_of
 from inferq.errors import ConfigError
 from inferq.timing.hardware.gpu import Gpu
@@ -25,7 +25,6 @@ from inferq.timing.hardware.model_shape import (
     one_of,
 )
 from inferq.timing.models.timing_model import TimingModel
-from inferq.workload.columns import nearest
 
 EFFICIENCIES: Mapping[str, float] = {
     "flops_efficiency": 0.66,

@@ -46,7 +46,7 @@ class TiledGemm(TimingModel):
 
         >>> import inferq as iq
         >>> tiles = {"rows": 128, "columns": 256, "reduction": 32, "width": 4096, "layers": 32}
-        >>> linear = iq.TiledGemm(**tiles, linear_s_per_tile=1, other_s_per_token=0, gemm_s=0, gemv_s=0)
+        >>> linear = iq.research.TiledGemm(**tiles, linear_s_per_tile=1, other_s_per_token=0, gemm_s=0, gemv_s=0)
         >>> scheduler = iq.Sarathi(token_budget=1024)
         >>> engine = iq.Engine(timing=linear, scheduler=scheduler, kv=iq.KvCache.unlimited())
         >>> workload = {"arrival_s": [0.0, 10.0], "prompt_tokens": [512, 513], "output_tokens": [1, 1]}
