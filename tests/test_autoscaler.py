@@ -313,10 +313,10 @@ def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_l
     assert tables["fleet_events"]["at_s"].tolist() == whole.fleet_events["at_s"].to_list()
 
 
-def test_a_policy_that_waits_for_company_is_not_fed_where_replicas_come_and_go() -> None:
-    """A drain would let what waits go on, and nothing tells of it before the next request."""
+def test_live_runs_with_autoscaling_refuse_policies_that_wait_for_full_batches() -> None:
+    """A drain lets waiting requests continue, and no event reports that before the next request."""
     waits = replace(ENGINE, scheduler=iq.research.Wait(thresholds=2))
-    with pytest.raises(iq.ConfigError, match="scheduler: Wait waits for company, and replicas come and go"):
+    with pytest.raises(iq.ConfigError, match="scheduler: Wait waits for full batches"):
         Live(iq.Cluster(waits, autoscaler=SCALER))
     Live(iq.Cluster(waits, replicas=2))
 
