@@ -304,8 +304,7 @@ class ModelShape:
         """Bytes of the whole model; embedding, output layer and norms stay at 16 bits.
 
         Args:
-            weights: number format of the matrices of the layers: `"bf16"` (also float16), `"fp8"`, `"int8"` or
-                `"int4"`.
+            weights: number format of the matrices: `"bf16"` (also float16), `"fp8"`, `"int8"` or `"int4"`.
 
         Raises:
             ConfigError: an unknown format.
