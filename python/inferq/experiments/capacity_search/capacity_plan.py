@@ -15,7 +15,6 @@ from inferq.experiments.capacity_search.charts import of_search
 from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
 from inferq.results.finding import ANSWER, Finding
-from inferq.results.finding import ANSWER, ONE_SAMPLE, Finding
 from inferq.results.slo import Slo
 from inferq.theory.bounds.stability import Stability
 
@@ -161,8 +160,8 @@ class CapacityPlan(Viewed):
             rates = f"at {first}" if first == last else f"from {first} to {last}"
             yield Finding(
                 "undecided",
-                f"{rates} per second with {counted(self.most_seeds, 'seed')}; use a larger most_seeds or longer "
-                "runs",
+                f"{rates} per second with {counted(self.most_seeds, 'seed')}; use a larger most_seeds or "
+                "longer runs",
             )
         yield Finding(ANSWER, self._bound())
         if self.rate > 0:
@@ -212,7 +211,9 @@ class CapacityPlan(Viewed):
     @property
     def _scope(self) -> str:
         """The confidence of the answer, or that it holds for exactly these requests."""
-        return "for exactly these requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+        return (
+            "for exactly these requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+        )
 
     @property
     def _top(self) -> float:
@@ -221,5 +222,5 @@ class CapacityPlan(Viewed):
 
 def upper_bound_of(theory: Stability) -> float | None:
     """The lowest theoretical upper bound whose hypotheses are met."""
-    bounds = (bound.capacity_per_s for bound in theory.bounds if bound.kind == "ceiling" and bound.applies)
+    bounds = (bound.capacity_per_s for bound in theory.bounds if bound.kind == "upper_bound" and bound.applies)
     return min(bounds, default=None)
