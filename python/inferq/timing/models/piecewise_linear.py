@@ -13,7 +13,7 @@ class PiecewiseLinear(TimingModel):
 
     An iteration takes `base + per_token·max(0, tokens − knee) + per_decode·decodes
     + per_context_token·Σ decode contexts + per_prefill_square·Σ c² + per_chunk_context·Σ c·x`. With
-    `per_chunk_context = 2·per_prefill_square` the attention time of a prompt is independent of its chunks.
+    `per_chunk_context = 2·per_prefill_square` attention time of a prompt is independent of its chunks.
 
     Source: li2025 (2.3) with c = `base`, a = `per_token`, b0 = `knee` (the paper swaps the units of the last
         two in its text), and (A.1) with α = `per_prefill_square`, β = `per_context_token`. `per_decode`, the
@@ -23,8 +23,8 @@ class PiecewiseLinear(TimingModel):
         base: seconds of an iteration of at most `knee` tokens.
         per_token: seconds per token above `knee`.
         knee: tokens up to which an iteration takes `base`.
-        per_decode: seconds per decode row, in addition to its token. A row is a decode if the request computes
-            its last pending token and has emitted a token before, or emits its first with
+        per_decode: seconds per decode row, in addition to its token. A row is a decode if the request
+            computes its last pending token and has emitted a token before, or emits its first with
             `first_token="decode"`. All other rows are chunks, also those of a recomputation before its last.
         per_context_token: seconds per token of context of each decode row.
         per_prefill_square: seconds per squared token of a chunk.
