@@ -147,14 +147,14 @@ class Replicas:
         name, kind = "a router that spreads the load", type(self.router).__name__
         if self.count == 1 or self.router is None:
             return Hypothesis(name=name, met=True, why="there is one replica")
-        if self.router.spreads == "in turns":
+        if self.router.balancing == "round robin":
             met, why = self._in_turns(capacity_per_s, work)
             return Hypothesis(name=name, met=met, why=f"{kind} {why}")
-        if self.router.spreads == "by chance":
+        if self.router.balancing == "random":
             return Hypothesis(
                 name=name, met=True, why=f"{kind} gives each of {self.count} replicas its share"
             )
-        if self.router.spreads == "to the fewest":
+        if self.router.balancing == "shortest queue":
             return Hypothesis(name=name, met=True, why=f"{kind} is one of li2025 Proposition 1")
         return Hypothesis(name=name, met=None, why=f"no theorem covers {kind}")
 
@@ -228,6 +228,6 @@ def in_random_order(demand: Demand, router: Router | None, replicas: int) -> Hyp
         return Hypothesis(name=name, met=True, why="all requests are identical")
     if not demand.alike:
         return Hypothesis(name=name, met=None, why=f"{demand.arrivals}: long requests may be clustered")
-    if replicas > 1 and (router is None or router.looks_at_request is not False):
+    if replicas > 1 and (router is None or router.depends_on_request is not False):
         return Hypothesis(name=name, met=None, why=f"{type(router).__name__} may sort requests by length")
     return Hypothesis(name=name, met=True, why="the length of a request is independent of the next one")

@@ -48,10 +48,10 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
         capacities.append((capacity, number_of))
         most = number(capacity) if math.isfinite(capacity) else "any number of"
         words.append(f"{number_of} × {path} can serve {most} per second each")
-    even = pool.is_static and router is not None and router.spreads in ("in turns", "by chance")
+    even = pool.is_static and router is not None and router.balancing in ("round robin", "random")
     why = f"{type(router).__name__} sends each the same share" if even else "the router considers more"
     blind = Hypothesis(name="every replica gets the same share", met=even or None, why=why)
-    drawn = router is not None and router.spreads == "by chance"
+    drawn = router is not None and router.balancing == "random"
     mixes = Hypothesis(name=_SAME_MIX, met=True, why=f"{type(router).__name__} routes at random")
     if not drawn:
         mixes = replace(in_random_order(demand, router, 2), name=_SAME_MIX)
