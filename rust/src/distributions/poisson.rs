@@ -79,9 +79,9 @@ fn inverse(mean: f64, none: f64, uniform: f64) -> f64 {
 impl Rejection {
     #[inline]
     fn attempt(&self, one: f64, two: f64) -> Option<f64> {
-        let centerd = one - 0.5;
-        let edge = 0.5 - centerd.abs();
-        let value = ((2.0 * self.a / edge + self.b) * centerd + self.mean + 0.43).floor();
+        let centered = one - 0.5;
+        let edge = 0.5 - centered.abs();
+        let value = ((2.0 * self.a / edge + self.b) * centered + self.mean + 0.43).floor();
         // The first test implies the last and spares three logarithms.
         if edge >= 0.07 && two <= self.accepted {
             return Some(value);

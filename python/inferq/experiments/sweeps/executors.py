@@ -245,8 +245,8 @@ def run_all(
             if not finished:
                 raise Broken(
                     "its processes die before any point is done. Other processes cannot import a function of "
-                    'a notebook, or of a script without `if __name__ == "__main__":`. Move it to a module, or '
-                    "run the sweep without executor"
+                    'a notebook, or of a script without `if __name__ == "__main__":`. Move it to a module, '
+                    "or run the sweep without executor"
                 )
             for item in guilty:
                 count(item.place, Outcome(error="BrokenProcessPool: the worker process died twice"))
