@@ -152,7 +152,7 @@ impl KvBlocks {
     pub(crate) fn take_for<F: Features>(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.free(), "L4: no more blocks than the cache has");
         self.used += blocks;
-        if F::ANY && self.cache.is_some() {
+        if F::FULL && self.cache.is_some() {
             self.reserve(0);
         }
     }

@@ -15,7 +15,7 @@
 use super::in_flight::{DroppedRow, InFlight};
 use super::state::State;
 use super::stretch::Stretch;
-use super::{Held, Replica, Role, end_after};
+use super::{HeldBlocks, Replica, Role, end_after};
 use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
 use crate::features::{Features, Full};
@@ -35,7 +35,7 @@ impl State {
     }
 
     /// The last token of a request is certain to come with the batch that runs while the next one is planned.
-    pub(super) fn hold_seat(&mut self, place: Place) {
+    pub(super) fn note_ending(&mut self, place: Place) {
         self.in_flight().ending.push(place);
     }
 
@@ -64,13 +64,13 @@ impl State {
     /// Does a request that had a row in the last batch go on? Where the prefix cache hears of rows in their order, it hears
     /// what the row has computed, if the request still has it.
     #[inline(always)]
-    fn goes_on_behind_its_row<F: Features>(&mut self, place: Place) -> bool {
+    fn continues_after_row<F: Features>(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let owes = match request.phase() {
             Phase::Decoding => !request.ends_at(self.requests.tick(request)),
             _ => !request.owes_no_output(),
         };
-        if F::ANY && owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
+        if F::FULL && owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
             let computed = u64::from(request.computed);
             self.blocks.computed(place, computed);
         }
@@ -78,7 +78,7 @@ impl State {
     }
 
     /// What a row in vain computes is cached with the rest, where the cache hears of rows in their order.
-    fn compute_in_vain(&mut self, place: Place) {
+    fn compute_dropped(&mut self, place: Place) {
         if !self.caches_in_row_order || !self.blocks.has_cache() {
             return;
         }
@@ -101,7 +101,7 @@ impl State {
 impl Replica {
     /// A request joined the queue while iterations run.
     #[inline(never)]
-    pub(super) fn queue_ahead(&mut self, now: Instant) -> Result<()> {
+    pub(super) fn queue_while_planned(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
         if stretch.count == 1 {
             stretch.before_a_request_waits = stretch.before_a_request_waits.min(1 + u64::from(stretch.end == now));
@@ -125,25 +125,25 @@ impl Replica {
 
     /// A stretch has been settled but for the requests that leave: what was planned when its last iteration began follows.
     #[inline(always)]
-    pub(super) fn go_on_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
+    pub(super) fn plan_next_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let Stretch { start, count, end, .. } = self.stretch;
         let planned_at = if count == 1 { start } else { end_after(start, &self.stretch.pace, count - 1)? };
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             self.free_arrived(planned_at);
         }
-        if F::ANY && self.state.drafts.is_some() {
+        if F::FULL && self.state.drafts.is_some() {
             self.hold_back_drafted();
         } else {
             self.hold_back::<F>(count);
         }
         self.state.in_flight().is_planning = true;
-        self.ask::<F>(planned_at, end, false)?;
+        self.make_plan::<F>(planned_at, end, false)?;
         let in_flight = self.state.in_flight();
         in_flight.is_planning = false;
         if !in_flight.late_tokens.is_empty() || !in_flight.dropped_tokens.is_empty() {
             self.settle_late(results)?;
         }
-        if F::ANY || self.state.variant.is_plain_ahead() {
+        if F::FULL || self.state.variant.is_plain_ahead() {
             self.begin_planned::<F>(end, results)
         } else {
             // The plan brought a group more, or a swap.
@@ -164,19 +164,19 @@ impl Replica {
     /// Requests with their last token leave, and the batch that is planned begins.
     #[inline(always)]
     fn begin_planned<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
-        if F::ANY && self.state.drafts.is_some() {
+        if F::FULL && self.state.drafts.is_some() {
             self.settle_drafts(now, results);
         } else {
-            self.let_finished_leave::<F>(now, results)?;
+            self.remove_finished::<F>(now, results)?;
         }
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
             self.depart(now);
             // What arrives at this very instant comes after the end of the iteration, and the next batch is formed already.
             self.free_arrived(Instant(now.0 - 1));
         }
-        let loaded = self.state.batch.chunk_tokens + self.state.standing;
+        let loaded = self.state.batch.chunk_tokens + self.state.steady;
         let in_flight = self.state.in_flight();
         in_flight.late = 0;
         let dropped = in_flight.dropped.iter().map(|row| row.tokens).sum::<u64>();
@@ -200,9 +200,9 @@ impl Replica {
         in_flight.frees = !self.ending.is_empty() || !self.departing.is_empty() || !self.arrived.is_empty();
         in_flight.dropped.clear();
         in_flight.left_decodes.clear();
-        if F::ANY && state.blocks.has_cache() {
+        if F::FULL && state.blocks.has_cache() {
             // The next chunk of a prompt follows at once: what the last one computed is known already.
-            self.ending.retain(|&(row, place)| row < u64::MAX || !state.goes_on(place));
+            self.ending.retain(|&(row, place)| row < u64::MAX || !state.continues(place));
         }
         for &(_, place) in &self.ending {
             let decodes = state.requests.at(place).phase() == Phase::Decoding;
@@ -211,7 +211,7 @@ impl Replica {
             }
             if state.requests.arrival(place).end_is_foreseen() {
                 if decodes {
-                    state.left_decodes::<F>(place);
+                    state.finish_decoding::<F>(place);
                 }
                 let in_flight = state.in_flight();
                 in_flight.ending.push(place);
@@ -232,19 +232,19 @@ impl Replica {
 
     /// Requests whose last token came at `now` leave, in the order of the batch that brought it.
     #[inline(always)]
-    fn let_finished_leave<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+    fn remove_finished<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
         let state = &mut self.state;
-        if F::ANY && state.blocks.has_cache() {
+        if F::FULL && state.blocks.has_cache() {
             // Blocks that rows are about to take are forgotten, also where the outcome is dropped.
-            let growth = state.standing_growth();
+            let growth = state.steady_growth();
             state.blocks.reserve(growth);
         }
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
-            if state.goes_on_behind_its_row::<F>(place) {
+            if state.continues_after_row::<F>(place) {
                 continue;
             }
             match state.requests.at(place).phase() {
@@ -259,8 +259,8 @@ impl Replica {
                         state.in_flight().dropped.push(row);
                         state.batch.single_decodes += 1;
                         state.batch.most_iterations = 1;
-                        if F::ANY {
-                            state.compute_in_vain(place);
+                        if F::FULL {
+                            state.compute_dropped(place);
                         }
                     }
                 }
@@ -269,7 +269,7 @@ impl Replica {
                     let prompt = state.requests.at(place).prompt_tokens;
                     state.waiting -= 1;
                     state.running += 1;
-                    state.waits_no_more(prompt);
+                    state.remove_waiting_blocks(prompt);
                     state.brought_tokens -= u64::from(prompt);
                 }
                 Phase::Started => {}
@@ -294,7 +294,7 @@ impl Replica {
             if *at > now {
                 return true;
             }
-            let Held { blocks, kept } = std::mem::take(held);
+            let HeldBlocks { blocks, kept } = std::mem::take(held);
             state.sent_blocks -= blocks;
             state.blocks.let_go(kept);
             false
@@ -327,7 +327,7 @@ impl Foresighted {
     }
 
     #[inline(never)]
-    fn waits_no_more(&mut self, place: Place, requests: &Requests) {
+    fn leave_queue(&mut self, place: Place, requests: &Requests) {
         match self.unseen.iter().position(|&(_, unseen)| unseen == place) {
             Some(index) => drop(self.unseen.remove(index)),
             None => self.policy.notice(Notice::Left(place), requests),
@@ -366,7 +366,7 @@ impl Scheduler for Foresighted {
         match notice {
             Notice::Arrived(place) => self.unseen.push((requests.order(place).0, place)),
             // Of those that leave, one that was never admitted may be unseen.
-            Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.waits_no_more(place, requests),
+            Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.leave_queue(place, requests),
             Notice::Left(_) | Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),
         }
     }
@@ -444,6 +444,6 @@ impl Plan<'_> {
     /// Has nothing been placed?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.batch.chunk_tokens == 0 && self.state.standing == 0
+        self.state.batch.chunk_tokens == 0 && self.state.steady == 0
     }
 }

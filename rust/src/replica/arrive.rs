@@ -38,7 +38,7 @@ impl Replica {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
-        self.take_in(arrival, content).map(Some)
+        self.accept(arrival, content).map(Some)
     }
 
     /// The same for one that may be too long. Then its output ends with the longest length.
@@ -54,22 +54,22 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
-        self.take_in(&arrival, content).map(Some)
+        self.accept(&arrival, content).map(Some)
     }
 
     #[inline(always)]
-    fn take_in(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
+    fn accept(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
-        if self.notes_more {
-            self.note_more(place, content, arrival);
+        if self.has_extra_state {
+            self.open_extra_state(place, content, arrival);
         }
         self.queue(place, arrival.prompt_tokens, arrival.at)?;
         Ok(place)
     }
 
     #[inline(never)]
-    fn note_more(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
+    fn open_extra_state(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         self.state.blocks.open(place, content, arrival);
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, Drafting::default());
@@ -128,7 +128,7 @@ impl Replica {
     /// It may die: what its requests begin with is kept, so that they can be sent elsewhere.
     pub(crate) fn may_die(&mut self) {
         self.keeps_prefixes = !self.state.blocks.has_cache();
-        self.notes_more = true;
+        self.has_extra_state = true;
     }
 
     /// It stands in the place of another one and goes on with its counts.
@@ -156,21 +156,21 @@ impl Replica {
     }
 
     /// The workload says of a request that has just come how many drafts of its rows that emit are accepted, in order.
-    pub(crate) fn tell_accepted(&mut self, place: Place, accepted: &[u16]) {
+    pub(crate) fn set_accepted(&mut self, place: Place, accepted: &[u16]) {
         self.accepted.put(place, accepted.to_vec());
     }
 
     /// A request joins the queue.
     #[inline(always)]
     fn queue(&mut self, place: Place, prompt: u32, now: Instant) -> Result<()> {
-        self.state.comes_to_wait(prompt);
+        self.state.add_waiting_blocks(prompt);
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
         if self.is_idle {
             return Ok(());
         }
         if self.state.ahead.is_some() {
-            return self.queue_ahead(now);
+            return self.queue_while_planned(now);
         }
         let stretch = &mut self.stretch;
         if !stretch.through_arrivals {
@@ -197,7 +197,7 @@ impl Replica {
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
         let arrival = *self.state.requests.arrival(place);
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        self.state.waits_no_more(arrival.prompt_tokens);
+        self.state.remove_waiting_blocks(arrival.prompt_tokens);
         self.state.remove::<Full>(place);
         // One that was taken back would have lost its patience later.
         self.state.requests.at_mut(place).phase = Phase::Started;

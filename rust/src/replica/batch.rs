@@ -40,9 +40,9 @@ pub(crate) struct Batch {
     pub(crate) refused: Option<Limit>,
     /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first: only
     /// a policy that lets others plan names some, and names them anew for each of these.
-    pub(crate) juniors: Vec<Place>,
+    pub(crate) lower_ranked: Vec<Place>,
     /// Juniors that did.
-    pub(crate) dismissed: Vec<Place>,
+    pub(crate) preempted_lower_ranked: Vec<Place>,
     pub(crate) preempted: Vec<Place>,
     /// Requests that were looked up in the prefix cache.
     pub(crate) looked_up: Vec<LookedUp>,
@@ -69,8 +69,8 @@ impl Batch {
             admitted: Vec::new(),
             is_each_placed: true,
             refused: None,
-            juniors: Vec::new(),
-            dismissed: Vec::new(),
+            lower_ranked: Vec::new(),
+            preempted_lower_ranked: Vec::new(),
             preempted: Vec::new(),
             looked_up: Vec::new(),
             exchanges: 0,
@@ -92,7 +92,7 @@ impl Batch {
         self.is_each_placed = true;
         self.refused = None;
         self.preempted.clear();
-        if F::ANY {
+        if F::FULL {
             self.looked_up.clear();
             self.reserved_each = 0;
             self.cached_iterations = 0;

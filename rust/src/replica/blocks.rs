@@ -39,7 +39,7 @@ impl State {
             return;
         }
         // Decodes come before admissions: the blocks that they take are gone.
-        self.blocks.reserve(self.standing_growth());
+        self.blocks.reserve(self.steady_growth());
         self.publish_followed(1);
         let hit = self.blocks.find(place, self.requests.known(place) - 1);
         self.requests.at_mut(place).computed = hit.tokens as u32;
@@ -59,11 +59,11 @@ impl State {
     #[inline]
     pub(crate) fn blocks_to_admit(&self, place: Place, tokens: u64) -> u64 {
         let blocks = self.blocks.need(tokens);
-        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_beside_hit(place, blocks) }
+        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_without_hit(place, blocks) }
     }
 
     #[inline(never)]
-    fn blocks_beside_hit(&self, place: Place, blocks: u64) -> u64 {
+    fn blocks_without_hit(&self, place: Place, blocks: u64) -> u64 {
         let hit = self.hit(place);
         blocks.saturating_sub(self.blocks.need(hit.tokens)) + hit.unreferenced
     }
@@ -94,7 +94,7 @@ impl State {
     #[inline]
     pub(crate) fn release<F: Features>(&mut self, place: Place, is_over: bool) {
         let blocks = std::mem::take(&mut self.requests.at_mut(place).blocks);
-        if F::ANY && self.blocks.has_cache() {
+        if F::FULL && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
         } else {
             self.blocks.give(blocks);
@@ -122,7 +122,7 @@ impl State {
     /// A request that holds nothing is here no more.
     #[inline]
     pub(crate) fn remove<F: Features>(&mut self, place: Place) {
-        if F::ANY {
+        if F::FULL {
             self.blocks.close(place);
         }
         self.requests.remove(place);
@@ -170,7 +170,7 @@ impl State {
     pub(crate) fn begin_again(&mut self) {
         self.publish_followed(0);
         self.blocks.reserve(self.batch.reserved_each);
-        self.blocks.take(self.standing_growth());
+        self.blocks.take(self.steady_growth());
         for index in 0..self.batch.chunks.len() {
             let Chunk { place, tokens, .. } = self.batch.chunks[index];
             let context = self.requests.context(place) + tokens;

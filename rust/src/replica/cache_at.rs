@@ -71,11 +71,11 @@ impl Replica {
             None => 0,
         };
         self.catch_up(begun, over);
-        let (mut tokens, mut speaker) = self.state.blocks.cached_prefix(content, most);
-        while let Some(place) = speaker {
+        let (mut tokens, mut owner) = self.state.blocks.cached_prefix(content, most);
+        while let Some(place) = owner {
             self.state.publish_decodes(place, begun);
             let before = tokens;
-            (tokens, speaker) = self.state.blocks.cached_prefix(content, most);
+            (tokens, owner) = self.state.blocks.cached_prefix(content, most);
             if tokens == before {
                 break;
             }

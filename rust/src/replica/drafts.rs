@@ -22,7 +22,7 @@ use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 
 /// A list of the workload was too short.
-const UNTOLD: &str = "drafts untold: drafts were cut, so that rows came behind the ends of lists in the column accepted; \
+const MISSING_ACCEPTED: &str = "drafts untold: drafts were cut, so that rows came behind the ends of lists in the column accepted; \
                       none of their drafts was accepted";
 
 /// A row as it is planned.
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// The row of a finished request in the batch that was just planned runs, and is dropped.
-    fn compute_row_in_vain(&mut self, place: Place) {
+    fn compute_dropped_row(&mut self, place: Place) {
         let Some(&chunk) = self.batch.chunks.iter().find(|chunk| chunk.place == place) else { return };
         self.batch.withdraw(place);
         self.batch.single_decodes += 1;
@@ -117,8 +117,8 @@ impl Replica {
                 _ if row.fills || row.drafts == 0 => 0,
                 Some(law) => law.accepted(request.id, *emissions),
                 None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
-                    if !self.findings.contains(&UNTOLD) {
-                        self.findings.push(UNTOLD);
+                    if !self.findings.contains(&MISSING_ACCEPTED) {
+                        self.findings.push(MISSING_ACCEPTED);
                     }
                     0
                 }),
@@ -178,7 +178,7 @@ impl Replica {
                 }
                 history.last_token = end;
                 state.emitted_tokens += u64::from(out);
-                state.fruitless_preemptions = 0;
+                state.preemptions_since_token = 0;
                 if request.emitted + 1 == request.output_tokens && history.arrival.end_is_foreseen() {
                     self.ending.push((request.row, chunk.place));
                 }
@@ -201,7 +201,7 @@ impl Replica {
         let of_rows = self.ending.drain(..).map(|(_, place)| place);
         let places: Vec<Place> = of_rows.chain(self.departing.iter().copied()).collect();
         for place in places {
-            self.state.hold_seat(place);
+            self.state.note_ending(place);
             self.scheduler.ending(place);
         }
     }
@@ -225,7 +225,7 @@ impl Replica {
                     let prompt = request.prompt_tokens;
                     state.waiting -= 1;
                     state.running += 1;
-                    state.waits_no_more(prompt);
+                    state.remove_waiting_blocks(prompt);
                     state.brought_tokens -= u64::from(prompt);
                 }
             } else {
@@ -233,7 +233,7 @@ impl Replica {
                 let computed = u64::from(request.computed);
                 state.publish_known(place, computed);
                 if is_over && state.requests.at(place).is_placed() {
-                    state.compute_row_in_vain(place);
+                    state.compute_dropped_row(place);
                 }
             }
             if is_over {

@@ -16,7 +16,7 @@ impl State {
     /// The last batch before a plan that may drop tokens is about to be settled.
     #[cold]
     pub(super) fn begin_late(&mut self, count: u64) {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let is_tight = rows > self.blocks.free();
         let Some(ahead) = &mut self.ahead else { return };
         debug_assert!(ahead.late_tokens.is_empty(), "the last plan took note of them");
@@ -27,7 +27,7 @@ impl State {
     /// How many of `count` iterations can run so that the plan behind them finds a block for every standing decode.
     #[cold]
     pub(super) fn iterations_without_a_victim(&self, count: u64, growth: u64) -> u64 {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let Some(room) = self.blocks.free().checked_sub(rows) else { return 1 };
         let fits = |count: u64| self.more_blocks(count) - growth <= room;
         if fits(count) {

@@ -9,7 +9,7 @@ mod state;
 mod batch;
 mod blocks;
 mod groups;
-mod standing;
+mod steady;
 mod wheel;
 
 // What it does, and what can be seen of it.
@@ -40,8 +40,8 @@ use ahead::Foresighted;
 use batch::Batch;
 use drafts::AcceptedDrafts;
 use in_flight::{Drafting, Drafts, InFlight};
-use standing::Decodes;
 use state::{FIRST_ROW, Measured};
+use steady::Decodes;
 use stretch::Stretch;
 
 pub(crate) use batch::Chunk;
@@ -78,12 +78,12 @@ pub(crate) struct Replica {
     prefixes: Vec<Vec<Segment>>,
     keeps_prefixes: bool,
     /// Is more noted of a request that comes: its content, for a cache or another replica, or how it stands with its drafts?
-    notes_more: bool,
+    has_extra_state: bool,
     /// What the workload says of drafts.
     accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
-    arrived: Vec<(Instant, Held)>,
+    arrived: Vec<(Instant, HeldBlocks)>,
     /// Standing decodes of which the blocks that they took ahead are full.
     due: Vec<Place>,
     /// Rows at whose end something happens, by their places in the batch.
@@ -109,7 +109,7 @@ pub(crate) struct Departure {
     pub(crate) from: u32,
     pub(crate) at: Instant,
     /// What it still holds there.
-    pub(crate) held: Held,
+    pub(crate) held: HeldBlocks,
     /// With what its prompt begins.
     pub(crate) content: Vec<Segment>,
     /// How it stands with its drafts, and what the workload says of them.
@@ -132,14 +132,14 @@ pub(crate) struct Stranded {
 
 /// Blocks of a request that went elsewhere.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldBlocks {
     blocks: u64,
     kept: Kept,
 }
 
 /// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
 /// needs that preempts its requests one plan at a time.
-const MOST_FRUITLESS_PREEMPTIONS: u64 = 1 << 16;
+const MAX_PREEMPTIONS_PER_TOKEN: u64 = 1 << 16;
 
 /// When `count` iterations are over.
 #[inline(always)]
@@ -162,7 +162,7 @@ impl Replica {
         let speculation = engine.scheduler.speculates();
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
-        let notes_more = keeps_prefixes || blocks.has_cache() || speculation.is_some();
+        let has_extra_state = keeps_prefixes || blocks.has_cache() || speculation.is_some();
         let longest = blocks.tokens().min(engine.max_model_len.into());
         // With drafts the last token takes a place too.
         let surely_fits = if speculation.is_some() { 0 } else { longest };
@@ -197,10 +197,10 @@ impl Replica {
                     (true, None) => Variant::Plain,
                     (true, Some(_)) => Variant::Ahead,
                 },
-                standing: 0,
+                steady: 0,
                 further_growth: Cell::default(),
                 is_resting: false,
-                drains_alone: false,
+                drains_last: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,
                 moduli,
@@ -218,7 +218,7 @@ impl Replica {
                 kept: Kept::default(),
                 sent_blocks: 0,
                 cached_tokens: 0,
-                fruitless_preemptions: 0,
+                preemptions_since_token: 0,
                 iterations: 0,
                 idle: Span::ZERO,
                 last_end: Instant::ZERO,
@@ -244,7 +244,7 @@ impl Replica {
             departures: Vec::new(),
             prefixes: Vec::new(),
             keeps_prefixes,
-            notes_more,
+            has_extra_state,
             accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),
@@ -269,8 +269,8 @@ impl Replica {
     }
 
     /// When it is asked once more because nothing else is left to happen: is no request at any other replica?
-    pub(crate) fn drains_alone(&mut self, is_alone: bool) {
-        self.state.drains_alone = is_alone;
+    pub(crate) fn drains_last(&mut self, is_alone: bool) {
+        self.state.drains_last = is_alone;
     }
 
     /// The iterations under way.
@@ -285,7 +285,7 @@ impl Replica {
     }
 
     /// The keys and values that were held for a departure are elsewhere: the next batch that is formed finds the blocks free.
-    pub(crate) fn release(&mut self, held: Held, now: Instant) -> Result<()> {
+    pub(crate) fn release(&mut self, held: HeldBlocks, now: Instant) -> Result<()> {
         self.arrived.push((now, held));
         if self.is_idle {
             self.free_arrived(now);
@@ -348,13 +348,13 @@ impl Replica {
 
     #[inline(always)]
     fn form_with<F: Features>(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        if F::ANY {
+        if F::FULL {
             self.report(now)?;
         }
         loop {
-            self.ask::<F>(now, now, drain)?;
+            self.make_plan::<F>(now, now, drain)?;
             let batch = &self.state.batch;
-            if batch.chunk_tokens > 0 || self.state.standing > 0 {
+            if batch.chunk_tokens > 0 || self.state.steady > 0 {
                 break;
             }
             if batch.preempted.is_empty() {
@@ -362,7 +362,7 @@ impl Replica {
                 return Ok(false);
             }
         }
-        if self.state.has_no_more_than::<F>() {
+        if self.state.is_covered_by::<F>() {
             self.run::<F>(now)?;
         } else {
             // The plan brought a group more, or a swap.
@@ -373,13 +373,13 @@ impl Replica {
 
     /// Lets the scheduler plan a batch that begins now, or later.
     #[inline(always)]
-    fn ask<F: Features>(&mut self, now: Instant, begins: Instant, drain: bool) -> Result<()> {
+    fn make_plan<F: Features>(&mut self, now: Instant, begins: Instant, drain: bool) -> Result<()> {
         self.state.clear_batch::<F>();
-        if F::ANY && self.state.blocks.has_cache() {
+        if F::FULL && self.state.blocks.has_cache() {
             self.state.publish_followed(0);
         }
         self.scheduler.plan(&mut Plan::new(&mut self.state, now, begins, drain))?;
-        if F::ANY && !self.state.batch.looked_up.is_empty() {
+        if F::FULL && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
         }
         self.check_plan(now)
@@ -393,7 +393,7 @@ impl Replica {
             let request = state.requests.at(place);
             request.placed || request.phase() == Phase::Decoding
         };
-        if state.standing + state.batch.chunk_tokens > state.limits.token_budget
+        if state.steady + state.batch.chunk_tokens > state.limits.token_budget
             || !state.has_free(0)
             || !(state.batch.is_each_placed || state.batch.admitted.iter().all(is_placed))
         {
@@ -409,12 +409,12 @@ impl Replica {
     #[cold]
     fn broken_rule(&self, now: Instant) -> Error {
         let state = &self.state;
-        let tokens = state.standing + state.batch.chunk_tokens;
+        let tokens = state.steady + state.batch.chunk_tokens;
         if tokens > state.limits.token_budget {
             return state.broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
         }
         if !state.has_free(0) {
-            let what = format!("{} decodes, {} free blocks", state.standing, state.blocks.free());
+            let what = format!("{} decodes, {} free blocks", state.steady, state.blocks.free());
             return state.broken(now, "no more blocks are taken than are free", what);
         }
         let is_left_out = |request: &&Request| !request.placed && request.phase() != Phase::Decoding;
@@ -426,9 +426,9 @@ impl Replica {
     #[inline(never)]
     fn count_preemptions(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
-        state.fruitless_preemptions += state.batch.preempted.len() as u64;
-        if state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
-            let what = format!("{} preemptions without a token", state.fruitless_preemptions);
+        state.preemptions_since_token += state.batch.preempted.len() as u64;
+        if state.preemptions_since_token >= MAX_PREEMPTIONS_PER_TOKEN {
+            let what = format!("{} preemptions without a token", state.preemptions_since_token);
             return Err(state.broken(now, "a policy that preempts comes to an end", what));
         }
         Ok(())
@@ -486,19 +486,19 @@ impl Replica {
         if count > 1 {
             count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         }
-        if F::ANY && state.swap_charge > Span::ZERO {
+        if F::FULL && state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
             state.swap_charge = Span::ZERO;
             count = 1;
         }
         let mut count = count.max(1);
-        let has_cache = F::ANY && state.blocks.has_cache();
+        let has_cache = F::FULL && state.blocks.has_cache();
         if has_cache {
             count = state.iterations_that_cache_alike(count);
         }
         state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
-        let load = state.standing + state.batch.chunk_tokens;
+        let load = state.steady + state.batch.chunk_tokens;
         // The first iteration has its blocks. A token takes one block at most, and one of a decode most often none.
         let mut is_roomy = if count == 1 {
             free > 0
@@ -531,7 +531,7 @@ impl Replica {
             count,
             end,
             through_arrivals: state.batch.hold.through_arrivals,
-            decodes: state.standing,
+            decodes: state.steady,
             growth,
             load,
             is_roomy,

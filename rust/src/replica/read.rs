@@ -166,7 +166,7 @@ impl Replica {
     }
 
     /// Requests that its scheduler may admit at once.
-    pub(crate) fn seats(&self) -> u64 {
+    pub(crate) fn max_seqs(&self) -> u64 {
         self.state.limits.max_seqs
     }
 
@@ -297,7 +297,7 @@ impl Replica {
     /// The tokens of the stretch, before anything of it is settled; `None`: it brings none.
     pub(super) fn emissions(&self) -> Option<Emissions> {
         let state = &self.state;
-        let gets_one = |place: &Place| {
+        let emits_token = |place: &Place| {
             let request = state.requests.at(*place);
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
@@ -305,7 +305,7 @@ impl Replica {
         let chunks = state.batch.chunks.iter().filter(emits).map(|chunk| chunk.place);
         let of = |place| (state.requests.at(place).id, state.requests.emitted(place) as u32);
         let requests: Vec<(u32, u32)> = match &state.drafts {
-            None => state.live().filter(gets_one).chain(chunks).map(of).collect(),
+            None => state.live().filter(emits_token).chain(chunks).map(of).collect(),
             Some(_) => state.batch.chunks.iter().flat_map(|chunk| state.tokens_of_row(chunk.place)).collect(),
         };
         let Stretch { start, pace, count, .. } = self.stretch;

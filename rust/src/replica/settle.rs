@@ -4,7 +4,7 @@ use super::batch::Chunk;
 use super::in_flight::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
-use super::{Departure, Held, Replica, Role, Stranded, end_after};
+use super::{Departure, HeldBlocks, Replica, Role, Stranded, end_after};
 use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
 use crate::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
@@ -56,7 +56,7 @@ impl Replica {
 
     #[inline(always)]
     fn settle_with<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
-        if F::ANY {
+        if F::FULL {
             self.report(self.stretch.end)?;
         }
         self.is_idle = true;
@@ -72,7 +72,7 @@ impl Replica {
         self.state.iterations += count;
         self.state.last_end = end;
         stretch.audit::<F>(&self.state, &*self.scheduler, results);
-        if F::ANY && results.wants_iterations() {
+        if F::FULL && results.wants_iterations() {
             self.list_iteration(results);
         }
         if F::AHEAD && self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
@@ -86,10 +86,10 @@ impl Replica {
             }
             let tokens = count * self.stretch.decodes;
             self.state.emitted_tokens += tokens;
-            self.state.fruitless_preemptions = 0;
+            self.state.preemptions_since_token = 0;
         }
         if self.state.batch.chunk_tokens > 0 {
-            if F::ANY && self.state.drafts.is_some() {
+            if F::FULL && self.state.drafts.is_some() {
                 self.settle_drafted(results)?;
             } else {
                 self.settle_chunks::<F>(results)?;
@@ -99,12 +99,12 @@ impl Replica {
             self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
         }
         if F::AHEAD && self.state.ahead.is_some() {
-            return self.go_on_ahead::<F>(results);
+            return self.plan_next_ahead::<F>(results);
         }
         if !self.ending.is_empty() {
             self.end_rows::<F>(end, results)?;
         }
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             self.depart(end);
             self.free_arrived(end);
         }
@@ -194,13 +194,13 @@ impl Replica {
                 state.blocks.take_for::<F>(more);
             }
             if tokens < chunk.owed {
-                if F::ANY && state.blocks.has_cache() {
+                if F::FULL && state.blocks.has_cache() {
                     self.settle_part(chunk);
                     state = &mut self.state;
                 }
                 continue;
             }
-            if !F::ANY || first_token == FirstToken::Prefill || chunk.context == known {
+            if !F::FULL || first_token == FirstToken::Prefill || chunk.context == known {
                 if F::AHEAD
                     && let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops)
                 {
@@ -218,18 +218,18 @@ impl Replica {
                 history.last_token = end;
                 request.emitted += 1;
                 state.emitted_tokens += 1;
-                state.fruitless_preemptions = 0;
+                state.preemptions_since_token = 0;
                 if request.emitted == request.output_tokens {
                     self.ending.push((request.row, chunk.place));
                     continue;
                 }
             }
-            if F::ANY && self.role != Role::Whole && history.hand_off().is_none() {
+            if F::FULL && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
             let was_ready = std::mem::replace(&mut request.ready, true);
-            if F::ANY && state.blocks.has_cache() && !was_ready {
+            if F::FULL && state.blocks.has_cache() && !was_ready {
                 if state.caches_in_row_order {
                     self.ending.push((request.row, chunk.place));
                 } else {
@@ -264,14 +264,14 @@ impl Replica {
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
             if state.requests.at(place).phase() == Phase::Decoding {
-                state.left_decodes::<F>(place);
+                state.finish_decoding::<F>(place);
             }
-            if F::ANY && state.caches_in_row_order && state.goes_on(place) {
+            if F::FULL && state.caches_in_row_order && state.continues(place) {
                 continue;
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
             results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
-            if F::ANY && state.limits.frees_with_batch {
+            if F::FULL && state.limits.frees_with_batch {
                 let kept = state.keep(place);
                 state.kept.add(kept);
             } else {
@@ -293,7 +293,7 @@ impl Replica {
         for place in self.departing.drain(..) {
             self.scheduler.notice(Notice::Left(place), &state.requests);
             let blocks = state.requests.at(place).blocks;
-            let held = Held { blocks, kept: state.keep(place) };
+            let held = HeldBlocks { blocks, kept: state.keep(place) };
             let content = match self.prefixes.get_mut(place.index()) {
                 Some(content) => std::mem::take(content),
                 None => state.blocks.content(place),
@@ -421,7 +421,7 @@ impl State {
 
     /// Does a request go on of which the prefix cache is to hear at the end of its row? Then it hears.
     #[inline(never)]
-    pub(super) fn goes_on(&mut self, place: Place) -> bool {
+    pub(super) fn continues(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let goes_on = !request.owes_no_output();
         if goes_on {
@@ -435,7 +435,7 @@ impl State {
     fn take_further_growth<F: Features>(&mut self, group: usize, count: u64) {
         let growth = &self.groups[group].growth;
         let (first, all) = (growth.next_growth(), growth.growth(count));
-        if F::ANY && self.batch.reserved_each > 0 && self.blocks.has_cache() {
+        if F::FULL && self.batch.reserved_each > 0 && self.blocks.has_cache() {
             // Demands only rise from one iteration to the next, so the last one's is all that matters.
             let before_last = growth.growth(count - 1);
             self.blocks.take(before_last - first);

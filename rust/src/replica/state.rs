@@ -7,7 +7,7 @@ use std::cell::Cell;
 use super::batch::{Batch, Chunk};
 use super::groups::Groups;
 use super::in_flight::{Drafts, InFlight};
-use super::standing::Decodes;
+use super::steady::Decodes;
 use crate::clock::{Instant, Long, Short, Span, Unit};
 use crate::error::{Error, Kind};
 use crate::features::{Features, Full, Plain, Variant};
@@ -51,14 +51,14 @@ pub(crate) struct State {
     /// The standing decodes; there is always a first group.
     pub(crate) groups: Groups<Decodes>,
     /// Those of them that take part in the batch.
-    pub(crate) standing: u64,
+    pub(crate) steady: u64,
     /// Blocks that all groups but the first take when the batch is formed, if that was asked since one of them changed. A plan
     /// may ask for each class that waits, and there may be a group for each class.
     pub(crate) further_growth: Cell<Option<u64>>,
     /// May a group sit the batch out?
     pub(crate) is_resting: bool,
     /// If nothing is left to happen, is no request at any other replica?
-    pub(crate) drains_alone: bool,
+    pub(crate) drains_last: bool,
     pub(crate) limits: Limits,
     pub(crate) caches_in_row_order: bool,
     pub(crate) batch: Batch,
@@ -83,7 +83,7 @@ pub(crate) struct State {
     /// Tokens that admissions found in the prefix cache.
     pub(crate) cached_tokens: u64,
     /// Preemptions since the last token.
-    pub(crate) fruitless_preemptions: u64,
+    pub(crate) preemptions_since_token: u64,
     /// Iterations run.
     pub(crate) iterations: u64,
     /// When the last one ended, and for how long none ran before it.
@@ -108,8 +108,8 @@ impl State {
 
     /// Has the run no feature beyond these?
     #[inline(always)]
-    pub(crate) fn has_no_more_than<F: Features>(&self) -> bool {
-        F::ANY || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
+    pub(crate) fn is_covered_by<F: Features>(&self) -> bool {
+        F::FULL || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
     }
 
     /// A plan broke a rule.
@@ -120,7 +120,7 @@ impl State {
 
     /// A request with this prompt joins the queue.
     #[inline(always)]
-    pub(crate) fn comes_to_wait(&mut self, prompt_tokens: u32) {
+    pub(crate) fn add_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks += self.blocks.need(u64::from(prompt_tokens));
         }
@@ -136,7 +136,7 @@ impl State {
 
     /// A request with this prompt leaves the queue.
     #[inline(always)]
-    pub(crate) fn waits_no_more(&mut self, prompt_tokens: u32) {
+    pub(crate) fn remove_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks -= self.blocks.need(u64::from(prompt_tokens));
         }
@@ -150,7 +150,7 @@ impl State {
 
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
-    pub(crate) fn standing_growth(&self) -> u64 {
+    pub(crate) fn steady_growth(&self) -> u64 {
         let first = self.groups[0].next_growth();
         if self.groups.only().is_some() { first } else { first + self.growth_of_further_groups() }
     }
@@ -211,7 +211,7 @@ impl State {
         self.batch.clear::<F>();
         if std::mem::take(&mut self.is_resting) {
             self.groups.iter_mut().for_each(|group| group.rests = false);
-            self.standing = self.groups.iter().map(|group| group.count).sum();
+            self.steady = self.groups.iter().map(|group| group.count).sum();
             self.further_growth.take();
         }
     }
@@ -221,8 +221,8 @@ impl State {
     #[inline(always)]
     pub(crate) fn has_free(&self, blocks: u64) -> bool {
         let free = self.blocks.free();
-        let fits = || self.standing_growth().saturating_add(blocks) <= free;
-        let is_certain = self.standing.saturating_add(blocks) <= free;
+        let fits = || self.steady_growth().saturating_add(blocks) <= free;
+        let is_certain = self.steady.saturating_add(blocks) <= free;
         debug_assert!(!is_certain || fits(), "a standing decode takes one block at most");
         is_certain || fits()
     }
@@ -230,7 +230,7 @@ impl State {
     /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
     #[inline]
     pub(crate) fn end_batch<F: Features>(&mut self) {
-        if F::ANY && self.running == 0 && self.limits.frees_with_batch {
+        if F::FULL && self.running == 0 && self.limits.frees_with_batch {
             self.blocks.let_go(std::mem::take(&mut self.kept));
         }
         debug_assert!(
@@ -257,7 +257,7 @@ impl State {
         } else {
             self.groups[0].context(self.requests.ticks[0])
         };
-        line.pace(&self.batch.sums, self.standing + dropped, context + contexts)
+        line.pace(&self.batch.sums, self.steady + dropped, context + contexts)
     }
 
     /// The rows whose outcome is dropped, and Σ contexts of them, if no other row is priced as a decode by itself.
@@ -357,14 +357,14 @@ impl State {
             decodes.last_end = history.last_token;
         }
         if request.emitted > 0 && history.last_token.is::<F::Width>(decodes.last_end) {
-            let class = if F::ANY { request.class } else { 0 };
+            let class = if F::FULL { request.class } else { 0 };
             decodes.measured.add(class, u64::from(self.measured.contains(request.id)));
         } else {
             history.odd = decodes.odd.len() as u32;
             decodes.odd.push(place);
         }
         decodes.join::<F>(context, tick);
-        self.standing += u64::from(!decodes.rests);
+        self.steady += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
     }
 
@@ -382,12 +382,12 @@ impl State {
         if due.holds(place) {
             due.remove(place);
         }
-        self.left_decodes::<F>(place);
+        self.finish_decoding::<F>(place);
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.
     #[inline(always)]
-    pub(crate) fn left_decodes<F: Features>(&mut self, place: Place) {
+    pub(crate) fn finish_decoding<F: Features>(&mut self, place: Place) {
         let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
         let tick = self.requests.ticks[group];
         let (request, history) = self.requests.both_mut(place);
@@ -403,7 +403,7 @@ impl State {
             history.last_token = decodes.last_end;
             let since = decodes.longest_gap_since::<F::Width>(history.gaps_known);
             history.longest_gap = history.longest_gap.within::<F::Width>().max(since);
-            let class = if F::ANY { request.class } else { 0 };
+            let class = if F::FULL { request.class } else { 0 };
             decodes.measured.take(class, u64::from(self.measured.contains(request.id)));
         }
         if request.grows {
@@ -414,7 +414,7 @@ impl State {
         if F::GROUPS {
             self.further_growth.take();
         }
-        self.standing -= u64::from(!decodes.rests);
+        self.steady -= u64::from(!decodes.rests);
         if is_odd {
             self.leave_odd(place, odd);
         }

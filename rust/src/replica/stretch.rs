@@ -60,7 +60,7 @@ impl Stretch {
         if !has_started && self.before_a_request_waits >= self.count {
             results.work(self.load, Bound::Work, self.count);
         } else if has_started && self.is_roomy {
-            results.work(self.load, Bound::SchedulerConfig, self.count);
+            results.work(self.load, Bound::Policy, self.count);
         } else if F::AHEAD && !has_started && self.is_roomy {
             // A request that came while the batch before ran: no plan could know of it.
             let without = self.before_a_request_waits;
@@ -82,7 +82,7 @@ impl Stretch {
         };
         let of_iteration = |index: u64| {
             if has_started && (index < with_free_block || has_slack(state, scheduler, index)) {
-                return Bound::SchedulerConfig;
+                return Bound::Policy;
             }
             match of_queue(index) {
                 Bound::Work if has_started => Bound::Blocks,
@@ -110,10 +110,10 @@ impl Stretch {
     fn bound_of_queue(&self, state: &State, has_free_block: bool) -> Bound {
         match state.batch.refused {
             _ if !state.batch.preempted.is_empty() => Bound::Blocks,
-            Some(Limit::Seats) => Bound::Seats,
+            Some(Limit::MaxSeqs) => Bound::MaxSeqs,
             Some(Limit::Blocks) => Bound::Blocks,
-            None if state.running >= state.limits.max_seqs => Bound::Seats,
-            None if has_free_block => Bound::SchedulerConfig,
+            None if state.running >= state.limits.max_seqs => Bound::MaxSeqs,
+            None if has_free_block => Bound::Policy,
             None => Bound::Blocks,
         }
     }
@@ -145,7 +145,7 @@ fn has_slack(state: &State, scheduler: &dyn Scheduler, index: u64) -> bool {
     // Of a group that rests, a request that does not need a block for its next token has slack.
     let resting = || state.groups.iter().filter(|group| group.rests);
     let in_groups = resting().map(|group| group.count).sum::<u64>();
-    let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
+    let paused = state.running - state.steady - state.batch.chunks.len() as u64 - in_groups;
     state.batch.chunks.iter().any(is_cut_short)
         || resting().any(|group| group.count > group.growth.next_growth())
         || paused > 0 && {

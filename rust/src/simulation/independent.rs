@@ -50,13 +50,13 @@ pub(super) fn simulate(
         part.len() as u64
     };
     run_all(engines, total, options.threads, watch, job, done)?;
-    let mut whole = together(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
+    let mut whole = combine(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
     whole.results.requests = requests;
     whole.results(options, Some(total))
 }
 
 /// The outcomes of all replicas as one, but for the rows of their requests.
-pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
+pub(super) fn combine(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
     let mut whole = Outcome::default();
     whole.results.itl = vec![Histogram::default(); class_count];
     let end = parts.iter().map(|part| part.results.totals.end).max().unwrap_or(Instant::ZERO);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::options::{Options, Watch};
 use super::sampler::Sampler;
-use super::streamed::{End, Road};
+use super::streamed::{End, Runs};
 use super::{Outline, Sink};
 use crate::clock::{Instant, Span, Unit};
 use crate::cluster::Cluster;
@@ -21,7 +21,7 @@ use crate::workload::{Columns, Workload};
 
 /// A run that goes on.
 pub struct Live {
-    road: Road,
+    runs: Runs,
     options: Options,
     class_count: usize,
     /// All has happened that happens before this instant.
@@ -40,14 +40,14 @@ pub struct Live {
 /// What a request is told to have emitted, and what it will have.
 #[derive(Debug)]
 struct Stream {
-    told: u32,
+    reported: u32,
     output: u32,
 }
 
 /// A stretch of which some iterations have been told.
 #[derive(Debug, Default)]
 struct UnderWay {
-    told: u64,
+    reported: u64,
     emissions: Option<Emissions>,
 }
 
@@ -90,11 +90,11 @@ impl Live {
         }
         let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
-        let mut road =
-            Road::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
-        road.begin_to_tell();
+        let mut runs =
+            Runs::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
+        runs.record_events();
         Ok(Live {
-            road,
+            runs,
             options: options.clone(),
             class_count,
             now: Instant::ZERO,
@@ -122,14 +122,14 @@ impl Live {
             let (at_s, now_s) = (part.arrival_s[0], self.now.seconds());
             return Err(Error::trace(first as usize, format!("arrives at {at_s}, and it is {now_s} already")));
         }
-        self.road.take(&workload)?;
+        self.runs.take(&workload)?;
         self.arrives = self.arrives.min(arrives);
         self.last_s = last;
         self.rows += workload.len() as u32;
         for (row, &output) in part.output_tokens.iter().enumerate() {
-            self.streams.insert(first + row as u32, Stream { told: 0, output: output as u32 });
+            self.streams.insert(first + row as u32, Stream { reported: 0, output: output as u32 });
         }
-        self.road.make_room(self.rows as usize);
+        self.runs.make_room(self.rows as usize);
         Ok(first)
     }
 
@@ -138,19 +138,19 @@ impl Live {
     pub fn cancel(&mut self, id: u32, at: Instant) -> Result<bool> {
         let is_here = at >= self.now && self.streams.contains_key(&id);
         if is_here {
-            self.road.cancel(id, at)?;
+            self.runs.cancel(id, at)?;
         }
         Ok(is_here)
     }
 
     /// A replica is told to die, to drain or to start at an instant that has not come; in the cluster that its run is
     /// over, that stands in the [`FailuresDescription`](crate::failures::FailuresDescription).
-    pub fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+    pub fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         if at < self.now {
             let (at_s, now_s) = (at.seconds(), self.now.seconds());
             return Err(Error::config("at_s", format!("{at_s}: it is {now_s} already")));
         }
-        self.road.tell(replica, at, what)
+        self.runs.add_command(replica, at, what)
     }
 
     /// Lets happen all that happens before an instant: no row that arrives before it will come any more.
@@ -159,18 +159,18 @@ impl Live {
         if until > self.arrives {
             self.arrives = Instant::NEVER;
         }
-        self.road.advance(until, watch)?;
+        self.runs.advance(until, watch)?;
         let news = self.news(until)?;
-        self.road.emit(sink)?;
+        self.runs.emit(sink)?;
         Ok(news)
     }
 
     /// When something happens next that may bring a token, as far as is known; `NEVER`: nothing, if nothing comes.
     pub fn next_instant(&mut self) -> Result<Instant> {
-        let mut next = self.road.next_instant().min(self.arrives);
-        for UnderWay { told, emissions } in &self.under_way {
+        let mut next = self.runs.next_instant().min(self.arrives);
+        for UnderWay { reported, emissions } in &self.under_way {
             if let Some(emissions) = emissions {
-                next = next.min(emissions.end_of((told + 1).min(emissions.count))?);
+                next = next.min(emissions.end_of((reported + 1).min(emissions.count))?);
             }
         }
         Ok(next)
@@ -178,15 +178,15 @@ impl Live {
 
     /// Each replica as it is now.
     pub fn samples(&self) -> Result<Vec<Sample>> {
-        self.road.samples(self.now)
+        self.runs.samples(self.now)
     }
 
     /// No further row will come: lets happen all that is left to, and ends the run.
     pub fn finish(mut self, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<(News, Results)> {
-        self.road.advance(Instant::NEVER, watch)?;
+        self.runs.advance(Instant::NEVER, watch)?;
         let news = self.news(Instant::NEVER)?;
-        let Live { road, options, rows, .. } = self;
-        let End { mut leaving, outcome } = road.finish()?;
+        let Live { runs, options, rows, .. } = self;
+        let End { mut leaving, outcome } = runs.finish()?;
         leaving.emit(sink, true)?;
         Ok((news, outcome.results(&options, Some(u64::from(rows)))?))
     }
@@ -195,10 +195,10 @@ impl Live {
     fn news(&mut self, until: Instant) -> Result<News> {
         let mut news = News::default();
         let mut settled = Vec::new();
-        for told in self.road.told() {
-            settled.append(&mut told.emissions);
-            news.left.append(&mut told.left);
-            news.cut.append(&mut told.cut);
+        for events in self.runs.told() {
+            settled.append(&mut events.emissions);
+            news.left.append(&mut events.left);
+            news.cut.append(&mut events.cut);
         }
         for &(id, tokens) in &news.cut {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -212,19 +212,19 @@ impl Live {
         for emissions in &settled {
             let under_way = &mut self.under_way[emissions.replica as usize];
             let is_same = under_way.emissions.as_ref().is_some_and(|other| other.start == emissions.start);
-            let told = if is_same { std::mem::take(under_way).told } else { 0 };
-            for iteration in told..emissions.count {
+            let reported = if is_same { std::mem::take(under_way).reported } else { 0 };
+            for iteration in reported..emissions.count {
                 ends.push((emissions.end_of(iteration + 1)?, emissions, iteration));
             }
         }
-        self.road.look(|running, replica| self.under_way[replica].go_on(running));
+        self.runs.visit_running(|running, replica| self.under_way[replica].update(running));
         let mut running = Vec::new();
         for under_way in &mut self.under_way {
-            let told = under_way.told;
+            let reported = under_way.reported;
             if let Some(emissions) = &under_way.emissions {
                 let elapsed = until.since(emissions.start).0.saturating_sub(1);
-                under_way.told = emissions.pace.count_within(Span(elapsed), emissions.count)?.max(told);
-                running.push((told..under_way.told, emissions));
+                under_way.reported = emissions.pace.count_within(Span(elapsed), emissions.count)?.max(reported);
+                running.push((reported..under_way.reported, emissions));
             }
         }
         for (iterations, emissions) in running {
@@ -238,10 +238,10 @@ impl Live {
             for &(id, before) in &emissions.requests {
                 let Some(stream) = self.streams.get_mut(&id) else { continue };
                 // What a policy throws away and emits again has been told before.
-                if before + iteration as u32 >= stream.told {
-                    stream.told += 1;
+                if before + iteration as u32 >= stream.reported {
+                    stream.reported += 1;
                     tokens.requests.push(id);
-                    if stream.told == stream.output {
+                    if stream.reported == stream.output {
                         tokens.finished.push(id);
                         self.streams.remove(&id);
                     }
@@ -257,10 +257,10 @@ impl Live {
 
 impl UnderWay {
     /// A replica runs this stretch now, or none with tokens.
-    fn go_on(&mut self, running: Option<Emissions>) {
+    fn update(&mut self, running: Option<Emissions>) {
         let start = |emissions: &Option<Emissions>| emissions.as_ref().map(|emissions| emissions.start);
         if start(&running) != start(&self.emissions) {
-            self.told = 0;
+            self.reported = 0;
         }
         self.emissions = running;
     }

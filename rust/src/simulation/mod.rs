@@ -7,9 +7,9 @@
 mod options;
 mod run;
 mod arrivals;
-mod alone;
-mod apart;
-mod together;
+mod single;
+mod lanes;
+mod event_loop;
 mod capacity;
 mod sampler;
 mod outcome;

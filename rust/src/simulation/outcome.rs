@@ -17,7 +17,7 @@ pub(super) struct Outcome {
     pub(super) rejections: Vec<Rejections>,
     pub(super) cut: Cut,
     /// Would more have happened after the end?
-    pub(super) goes_on: bool,
+    pub(super) has_more_events: bool,
     pub(super) stalled: bool,
     /// Requests that waited for a replica when none was to come.
     pub(super) stranded: u64,
@@ -86,7 +86,7 @@ impl Outcome {
             rejections.add_to(&mut self.rejections);
         }
         self.cut = self.cut.and(part.cut);
-        self.goes_on |= part.goes_on;
+        self.has_more_events |= part.has_more_events;
         self.stalled |= part.stalled;
         self.most_preempted = self.most_preempted.max(part.most_preempted);
         self.beyond = self.beyond.and(part.beyond);
@@ -129,8 +129,8 @@ impl Outcome {
             token_budget: self.token_budget,
             replicas: self.replicas,
             unused: self.unused,
-            never_came: if self.goes_on { 0 } else { self.never_came },
-            held_back: if self.goes_on { 0 } else { self.held_back },
+            never_came: if self.has_more_events { 0 } else { self.never_came },
+            held_back: if self.has_more_events { 0 } else { self.held_back },
             taken_back: self.taken_back,
             iterations: results.totals.iterations,
         });

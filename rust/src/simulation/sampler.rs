@@ -33,12 +33,12 @@ impl Sampler {
             Timeline::Automatic => (Span((last.0 / (most / 2)).max(NANOSECOND)), Some(most)),
         };
         let mut sampler = Sampler { next: Instant::ZERO, seen: Instant::ZERO, interval, unit, most };
-        sampler.go_on(Instant::ZERO)?;
+        sampler.schedule_next(Instant::ZERO)?;
         Ok(sampler)
     }
 
     /// The next sample is one interval after this instant.
-    fn go_on(&mut self, sampled: Instant) -> Result<()> {
+    fn schedule_next(&mut self, sampled: Instant) -> Result<()> {
         self.next = sampled.after(self.interval)?;
         self.seen = Instant(self.unit.count(self.next.0).saturating_add(1));
         Ok(())
@@ -58,7 +58,7 @@ impl Sampler {
             for replica in replicas {
                 results.results.timeline.push(Sample { at: self.next, ..replica.sample(reached)? });
             }
-            self.go_on(self.next)?;
+            self.schedule_next(self.next)?;
             let timeline = &mut results.results.timeline;
             let (each, instants) = (replicas.len(), timeline.len() / replicas.len());
             if self.most.is_some_and(|most| instants as u128 >= most) {
@@ -69,7 +69,7 @@ impl Sampler {
                 timeline.truncate(instants / 2 * each);
                 self.interval = self.interval.times(2)?;
                 let last = timeline.last().map_or(Instant::ZERO, |sample| sample.at);
-                self.go_on(last)?;
+                self.schedule_next(last)?;
             }
         }
         Ok(())

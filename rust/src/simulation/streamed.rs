@@ -6,7 +6,7 @@
 //! the system and those behind the oldest of them. The events are those of [`simulate_cluster`](super::simulate_cluster),
 //! in the same order, so the results are the same bit for bit.
 
-use super::independent::{OffsetWatch, run_all, share_out, together};
+use super::independent::{OffsetWatch, combine, run_all, share_out};
 use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::run::Run;
@@ -102,7 +102,7 @@ pub fn simulate_streamed(
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let sampler = Sampler::new(outline.last_arrival, options, replicas, Unit::ATTOSECOND)?;
-    let mut road = Road::new(outline, cluster, options, sampler);
+    let mut runs = Runs::new(outline, cluster, options, sampler);
     let mut last_s = 0.0;
     let (mut rows, mut arrived) = (0, 0);
     loop {
@@ -119,22 +119,22 @@ pub fn simulate_streamed(
             }
             arrived += options.rows(&workload) as u64;
             rows += workload.len() as u32;
-            road.take(&workload)?;
+            runs.take(&workload)?;
         }
-        road.leaving.extend_to(arrived as usize);
-        road.advance(known_until, watch)?;
-        if part.is_none() || road.is_over() {
+        runs.leaving.extend_to(arrived as usize);
+        runs.advance(known_until, watch)?;
+        if part.is_none() || runs.is_over() {
             break;
         }
-        road.leaving.emit(sink, false)?;
+        runs.leaving.emit(sink, false)?;
     }
-    let End { mut leaving, outcome } = road.finish()?;
+    let End { mut leaving, outcome } = runs.finish()?;
     leaving.emit(sink, true)?;
     outcome.results(options, Some(arrived))
 }
 
 /// The replicas on one clock, or each on its own where they know nothing of one another.
-pub(super) struct Road {
+pub(super) struct Runs {
     lanes: Vec<Lane>,
     /// What shares the rows out to the lanes; `None`: there is one.
     router: Option<Box<dyn Router>>,
@@ -144,14 +144,14 @@ pub(super) struct Road {
     leaving: Leaving,
 }
 
-/// What a road has come to.
+/// What a runs has come to.
 pub(super) struct End {
     pub(super) leaving: Leaving,
     pub(super) outcome: Outcome,
 }
 
-impl Road {
-    pub(super) fn new(outline: &Outline, mut cluster: Cluster, options: &Options, sampler: Sampler) -> Road {
+impl Runs {
+    pub(super) fn new(outline: &Outline, mut cluster: Cluster, options: &Options, sampler: Sampler) -> Runs {
         let lane = |first: u32, cluster: Cluster| Lane {
             run: Run::new(first, outline.class_count, cluster, options, sampler),
             columns: Columns::default(),
@@ -182,7 +182,7 @@ impl Road {
             }
             _ => (vec![lane(0, cluster)], None),
         };
-        Road { lanes, router, options: options.clone(), sampler, outline: *outline, leaving }
+        Runs { lanes, router, options: options.clone(), sampler, outline: *outline, leaving }
     }
 
     /// Gives each lane its share of the next rows.
@@ -224,8 +224,8 @@ impl Road {
     }
 
     /// From now on the replicas tell what happens.
-    pub(super) fn begin_to_tell(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.run.begin_to_tell());
+    pub(super) fn record_events(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.run.record_events());
     }
 
     /// What they have to tell.
@@ -234,9 +234,9 @@ impl Road {
     }
 
     /// Shows the tokens of the stretch that each replica runs, and its number.
-    pub(super) fn look(&self, mut see: impl FnMut(Option<Emissions>, usize)) {
+    pub(super) fn visit_running(&self, mut visit: impl FnMut(Option<Emissions>, usize)) {
         for replica in self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas) {
-            see(replica.running_emissions(), replica.number() as usize);
+            visit(replica.running_emissions(), replica.number() as usize);
         }
     }
 
@@ -256,9 +256,9 @@ impl Road {
     }
 
     /// A replica is told something at an instant that has not come.
-    pub(super) fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+    pub(super) fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         match &mut self.lanes[..] {
-            [lane] => lane.run.tell(replica, at, what),
+            [lane] => lane.run.add_command(replica, at, what),
             _ => Err(Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"))),
         }
     }
@@ -279,14 +279,14 @@ impl Road {
     }
 
     pub(super) fn finish(self) -> Result<End> {
-        let Road { lanes, router, options: _, sampler, outline, mut leaving } = self;
+        let Runs { lanes, router, options: _, sampler, outline, mut leaving } = self;
         let finish = |lane: Lane| lane.finish(&mut leaving);
         let mut outcomes = lanes.into_iter().map(finish).collect::<Result<Vec<Outcome>>>()?;
         let outcome = match (router, outcomes.pop()) {
             (None, Some(outcome)) => outcome,
             (_, last) => {
                 outcomes.extend(last);
-                together(outcomes, sampler, outline.class_count)?
+                combine(outcomes, sampler, outline.class_count)?
             }
         };
         Ok(End { leaving, outcome })

@@ -32,11 +32,11 @@ impl Member {
 
 /// Where each request stands, by its place: the number of its cohort, and the index there.
 #[derive(Debug, Default)]
-pub(super) struct Seats(Vec<(u32, u32)>);
+pub(super) struct Positions(Vec<(u32, u32)>);
 
 const NONE: (u32, u32) = (u32::MAX, 0);
 
-impl Seats {
+impl Positions {
     #[inline]
     fn set(&mut self, place: Place, group: usize, index: usize) {
         if place.index() >= self.0.len() {
@@ -122,22 +122,22 @@ impl Cohort {
         (self.deadline(member.itl), member.id)
     }
 
-    pub(super) fn insert(&mut self, member: Member, seats: &mut Seats) {
+    pub(super) fn insert(&mut self, member: Member, positions: &mut Positions) {
         if self.members.is_empty() {
             (self.shortest, self.longest, self.is_loose) = (member.itl, member.itl, false);
         } else {
             self.shortest = self.shortest.min(member.itl);
             self.longest = self.longest.max(member.itl);
         }
-        seats.set(member.place, self.group, self.members.len());
+        positions.set(member.place, self.group, self.members.len());
         self.members.push(member);
     }
 
-    pub(super) fn remove(&mut self, index: usize, seats: &mut Seats) -> Member {
+    pub(super) fn remove(&mut self, index: usize, positions: &mut Positions) -> Member {
         let member = self.members.swap_remove(index);
-        seats.0[member.place.index()] = NONE;
+        positions.0[member.place.index()] = NONE;
         if let Some(moved) = self.members.get(index) {
-            seats.set(moved.place, self.group, index);
+            positions.set(moved.place, self.group, index);
         }
         let is_bound = member.itl == self.shortest || member.itl == self.longest;
         self.is_loose |= is_bound && self.shortest < self.longest;
@@ -201,12 +201,12 @@ impl Cohort {
     }
 
     /// Chooses the members up to a place in the order; says how many they are.
-    pub(super) fn choose(&mut self, last: Key, seats: &mut Seats) -> usize {
+    pub(super) fn choose(&mut self, last: Key, positions: &mut Positions) -> usize {
         self.chosen = match self.last_up_to(last) {
             None => 0,
             Some((itl, _)) if itl < self.shortest => 0,
             Some(most) if (self.longest, u32::MAX) <= most || self.longest < most.0 => self.members.len(),
-            Some(most) => self.part(most, seats),
+            Some(most) => self.part(most, positions),
         };
         self.chosen
     }
@@ -220,7 +220,7 @@ impl Cohort {
     }
 
     /// Brings the members up to one before the others; says how many they are.
-    fn part(&mut self, most: (Span, u32), seats: &mut Seats) -> usize {
+    fn part(&mut self, most: (Span, u32), positions: &mut Positions) -> usize {
         self.is_walked = true;
         let is_one = self.shortest == self.longest;
         let is_chosen = |member: &Member| if is_one { member.id <= most.1 } else { member.order() <= most };
@@ -233,8 +233,8 @@ impl Cohort {
                 end -= 1;
                 if is_chosen(&self.members[end]) {
                     self.members.swap(chosen, end);
-                    seats.set(self.members[chosen].place, self.group, chosen);
-                    seats.set(self.members[end].place, self.group, end);
+                    positions.set(self.members[chosen].place, self.group, chosen);
+                    positions.set(self.members[end].place, self.group, end);
                     chosen += 1;
                 }
             }
@@ -243,15 +243,15 @@ impl Cohort {
     }
 
     /// Brings the chosen into their order.
-    pub(super) fn sort_chosen(&mut self, seats: &mut Seats) {
+    pub(super) fn sort_chosen(&mut self, positions: &mut Positions) {
         self.members[..self.chosen].sort_unstable_by_key(Member::order);
         for (index, member) in self.members[..self.chosen].iter().enumerate() {
-            seats.set(member.place, self.group, index);
+            positions.set(member.place, self.group, index);
         }
     }
 
     /// Takes the last member out, which is not chosen if some are not.
-    pub(super) fn pop(&mut self, seats: &mut Seats) -> Member {
-        self.remove(self.members.len() - 1, seats)
+    pub(super) fn pop(&mut self, positions: &mut Positions) -> Member {
+        self.remove(self.members.len() - 1, positions)
     }
 }

@@ -36,7 +36,7 @@ const MOST_FIRST: usize = 256;
 
 /// Requests by their places in the order. However many they are, what it costs depends on how many are chosen.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct Singles {
     /// Those that came since one of them was looked for, and the first of them: most plans choose all or none.
     fresh: Vec<Entry>,
     first_fresh: Entry,
@@ -51,13 +51,13 @@ pub(super) struct Alone {
 /// Behind all others.
 const NONE: Entry = Entry(Instant::NEVER, u64::MAX);
 
-impl Default for Alone {
-    fn default() -> Alone {
-        Alone { fresh: Vec::new(), first_fresh: NONE, first: VecDeque::new(), others: BinaryHeap::new(), chosen: 0 }
+impl Default for Singles {
+    fn default() -> Singles {
+        Singles { fresh: Vec::new(), first_fresh: NONE, first: VecDeque::new(), others: BinaryHeap::new(), chosen: 0 }
     }
 }
 
-impl Alone {
+impl Singles {
     #[inline]
     pub(super) fn insert(&mut self, key: Key, place: Place) {
         let entry = Entry::new(key, place);

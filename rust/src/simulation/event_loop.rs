@@ -16,9 +16,9 @@ pub(super) use calendar::Calendar;
 
 impl Run {
     /// From now on requests may also leave or come by what happens elsewhere.
-    pub(super) fn bring_together(&mut self) -> Result<()> {
-        self.meet()?;
-        self.order = Order::Together;
+    pub(super) fn move_to_event_loop(&mut self) -> Result<()> {
+        self.synchronize()?;
+        self.order = Order::EventLoop;
         for (place, replica) in self.fleet.replicas.iter().enumerate() {
             self.calendar.in_system += replica.requests();
             self.calendar.set_end(place, replica.next_instant());
@@ -54,8 +54,8 @@ impl Run {
                     let (capacity, need) = replicas[replica].capacity_and_need(&arrival);
                     need <= capacity
                 };
-                let goes_on = |replica: usize| replicas[replica].sends_on(&arrival) && fits(replica);
-                if self.fleet.pools[index].replicas.clone().any(goes_on) && !to.clone().any(fits) {
+                let has_more_events = |replica: usize| replicas[replica].sends_on(&arrival) && fits(replica);
+                if self.fleet.pools[index].replicas.clone().any(has_more_events) && !to.clone().any(fits) {
                     let blocks = |replica: usize| replicas[replica].capacity_and_need(&arrival);
                     let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
                     let what = format!(
@@ -70,24 +70,24 @@ impl Run {
         Ok(())
     }
 
-    /// Lets happen what happens before `look_at`.
-    pub(super) fn advance_together(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    /// Lets happen what happens before `stop_at`.
+    pub(super) fn advance_event_loop(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
-            let instant = self.next_together();
-            if instant >= self.look_at {
+            let instant = self.next_in_event_loop();
+            if instant >= self.stop_at {
                 return Ok(());
             }
             polls.count(self.results.left())?;
             if instant >= self.sampler.seen {
                 self.sampler.sample_before(instant, &self.fleet.replicas, &mut self.results)?;
             }
-            self.happen(instant, workload)?;
+            self.run_instant(instant, workload)?;
         }
     }
 
     /// When something happens next.
     #[inline]
-    pub(super) fn next_together(&mut self) -> Instant {
+    pub(super) fn next_in_event_loop(&mut self) -> Instant {
         let next = self.next_of_requests();
         match &self.capacities {
             None => next,
@@ -172,7 +172,7 @@ impl Run {
 
     /// Everything that happens at one instant, in the order of rule 4.
     #[inline]
-    fn happen(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
+    fn run_instant(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
         self.pass(self.now, instant, self.calendar.in_system)?;
         self.now = instant;
         self.calendar.instants += 1;
@@ -192,24 +192,24 @@ impl Run {
             self.change_replicas()?;
         }
         if !self.calendar.patience.is_empty() {
-            self.lose_patience()?;
+            self.abandon_due()?;
         }
         if self.calendar.dispatch.is_some() {
-            self.give_up();
+            self.abandon_in_dispatch();
         }
         if self.capacities.is_some() {
-            self.route_line()?;
+            self.route_unrouted()?;
         }
         while self.next_arrival() == instant {
             let row = self.take_next_row(workload);
             self.arrive(row, workload)?;
             if !self.calendar.patience.is_empty() && self.next_arrival() > instant {
                 // A request that arrived without any patience leaves before a batch is formed, and may make room.
-                self.lose_patience()?;
+                self.abandon_due()?;
             }
         }
         if !self.calendar.cancels.is_empty() {
-            self.take_back()?;
+            self.cancel_due()?;
         }
         if self.calendar.dispatch.is_some() {
             self.place(workload)?;
@@ -311,14 +311,14 @@ impl Run {
         }
     }
 
-    fn lose_patience(&mut self) -> Result<()> {
+    fn abandon_due(&mut self) -> Result<()> {
         while let Some(&Reverse((at, id, replica, place))) = self.calendar.patience.peek() {
             if at > self.now {
                 break;
             }
             self.calendar.patience.pop();
             let Some(waits_at) = self.fleet.replicas.get_mut(replica as usize) else {
-                self.leave_line(id);
+                self.abandon_unrouted(id);
                 continue;
             };
             if waits_at.abandon(Place(place), id, self.now, &mut self.results)? {
@@ -330,7 +330,7 @@ impl Run {
     }
 
     /// Clients take requests back.
-    fn take_back(&mut self) -> Result<()> {
+    fn cancel_due(&mut self) -> Result<()> {
         while let Some(&Reverse((at, id, _))) = self.calendar.cancels.peek() {
             if at > self.now {
                 break;
@@ -344,14 +344,14 @@ impl Run {
             } else if self.calendar.links.iter_mut().any(|link| link.cancel(id)) {
                 self.results.cancel(id);
             } else {
-                self.take_back_from_line(id);
+                self.cancel_unrouted(id);
             }
         }
         Ok(())
     }
 
     /// A request that has waited long enough before the replicas gives up.
-    fn give_up(&mut self) {
+    fn abandon_in_dispatch(&mut self) {
         let Some(dispatch) = &mut self.calendar.dispatch else { return };
         while let Some((history, replica)) = dispatch.give_up(self.now) {
             self.results.leave::<Long>(&history, replica, Status::Abandoned, self.now);
@@ -367,7 +367,7 @@ impl Run {
                 Placed::Prefill(arrival, _) => {
                     let row = (arrival.row - workload.first) as usize;
                     self.fleet.content.read(&workload.content, row);
-                    self.come_to(replica, &arrival, row, workload)?;
+                    self.deliver(replica, &arrival, row, workload)?;
                 }
                 Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
             }
@@ -403,14 +403,14 @@ impl Run {
         } else {
             let pool = workload.pool(row);
             self.fleet.content.read(&workload.content, row);
-            if self.capacities.is_some() && self.waits_for_replica(row, &arrival, workload)? {
+            if self.capacities.is_some() && self.queue_if_no_replica(row, &arrival, workload)? {
                 self.note_last_arrival();
                 return Ok(());
             }
             let replica = self.route(pool, &arrival, false)?;
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);
-            } else if let Some(place) = self.come_to(replica, &arrival, row, workload)? {
+            } else if let Some(place) = self.deliver(replica, &arrival, row, workload)? {
                 self.calendar.in_system += 1;
                 self.expect_cancel(row, &arrival, workload)?;
                 if let Some(patience) = workload.patience(row) {
@@ -443,11 +443,11 @@ impl Run {
 
     /// A request comes to a replica, with all that the workload says of it.
     #[inline]
-    fn come_to(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
+    fn deliver(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
         let to = &mut self.fleet.replicas[replica];
         let place = to.arrive(arrival, &self.fleet.content, &mut self.results)?;
         if let Some(place) = place.filter(|_| !workload.accepted.is_empty()) {
-            to.tell_accepted(place, workload.accepted.of(row));
+            to.set_accepted(place, workload.accepted.of(row));
         }
         Ok(place)
     }

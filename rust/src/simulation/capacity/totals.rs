@@ -8,7 +8,7 @@ use crate::timing::Beyond;
 
 /// What the replicas at a place did that are no more.
 #[derive(Default)]
-pub(in crate::simulation) struct Past {
+pub(in crate::simulation) struct PlaceTotals {
     iterations: u64,
     most_preempted: u32,
     beyond: Beyond,
@@ -18,7 +18,7 @@ pub(in crate::simulation) struct Past {
 
 /// What replicas did, those that are no more and those that are there.
 #[derive(Default)]
-pub(in crate::simulation) struct Deeds {
+pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) iterations: u64,
     pub(in crate::simulation) most_preempted: u32,
     pub(in crate::simulation) beyond: Beyond,
@@ -29,29 +29,29 @@ pub(in crate::simulation) struct Deeds {
     pub(in crate::simulation) unused: usize,
 }
 
-impl Deeds {
+impl FleetTotals {
     /// What the replicas did that are no more, and those that are there.
     pub(in crate::simulation) fn of<'a>(
-        mut past: BTreeMap<u32, Past>,
+        mut past: BTreeMap<u32, PlaceTotals>,
         replicas: impl Iterator<Item = &'a Replica>,
-    ) -> Deeds {
+    ) -> FleetTotals {
         for replica in replicas {
             past.entry(replica.number()).or_default().add(replica);
         }
         let (replicas, unused) = (past.len(), past.values().filter(|past| past.iterations == 0).count());
-        let mut deeds = Deeds { replicas, unused, ..Deeds::default() };
+        let mut totals = FleetTotals { replicas, unused, ..FleetTotals::default() };
         for past in past.into_values() {
-            deeds.iterations += past.iterations;
-            deeds.most_preempted = deeds.most_preempted.max(past.most_preempted);
-            deeds.beyond = deeds.beyond.and(past.beyond);
-            deeds.findings.extend(past.findings);
-            deeds.operations.extend(past.operations);
+            totals.iterations += past.iterations;
+            totals.most_preempted = totals.most_preempted.max(past.most_preempted);
+            totals.beyond = totals.beyond.and(past.beyond);
+            totals.findings.extend(past.findings);
+            totals.operations.extend(past.operations);
         }
-        deeds
+        totals
     }
 }
 
-impl Past {
+impl PlaceTotals {
     pub(super) fn add(&mut self, replica: &Replica) {
         self.iterations += replica.iterations();
         self.most_preempted = self.most_preempted.max(replica.most_preempted());

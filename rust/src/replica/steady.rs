@@ -100,7 +100,7 @@ impl Decodes {
     #[inline]
     pub(crate) fn advance<F: Features>(&mut self, ticks: u64) {
         self.growth.advance(ticks);
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.advance_stairs(ticks);
         }
     }
@@ -123,7 +123,7 @@ impl Decodes {
     pub(crate) fn join<F: Features>(&mut self, context: u64, tick: u64) {
         self.count += 1;
         self.offset = self.offset.wrapping_add(context).wrapping_sub(tick);
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.join_stairs(context);
         }
     }
@@ -143,7 +143,7 @@ impl Decodes {
         if self.count == 0 {
             self.maxima.clear();
         }
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.leave_stairs(context);
         }
     }
