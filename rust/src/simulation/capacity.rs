@@ -1,13 +1,12 @@
-//! Replicas that come and go.
+//! Autoscaling and failures.
 //!
-//! A pool has a place for each replica that it may have. At a place request replica after the other can stand: request that is
-//! asked for starts and opens, takes requests, drains or dies; the next request there is another machine, whose cache is empty
-//! and whose scheduler remembers nothing. Requests that have no replica stand in a line before the pools, and are routed in
-//! the order of their ids as soon as request is open.
+//! A pool has a place for each replica that it may have. Replicas follow one another at a place: a replica starts,
+//! opens, serves, and then drains or fails. The next one has an empty cache and a new scheduler. Requests without a
+//! replica wait before the pools. They are routed in order of their ids as soon as a replica is open.
 //!
-//! At request instant, pool by pool: replicas die, the lowest first; others begin to drain or to start, as they are told; those
-//! whose time has come open; the autoscaler looks. When all else has happened, those that have nothing left to do end their
-//! drain. What happens to replicas alone keeps no run going, unless a request waits for it.
+//! At one instant, pool by pool: replicas fail, lowest first; scheduled drains and starts apply; starting replicas
+//! open; the autoscaler is evaluated. After all other events, draining replicas without requests end. Replica events
+//! alone do not keep a run alive, unless a request waits for a replica.
 
 mod totals;
 mod unrouted;
@@ -27,65 +26,65 @@ use crate::router::Fleet;
 pub(super) use totals::{FleetTotals, PlaceTotals};
 use unrouted::Unrouted;
 
-/// The pools whose replicas come and go, and the requests that wait for request.
+/// The pools with autoscaling or failures, and the requests that wait for a replica.
 #[derive(Default)]
 pub(super) struct Capacities {
     pools: Vec<ScaledPool>,
     unrouted: BTreeMap<u32, Unrouted>,
-    /// When something happens to a replica next.
+    /// The next replica event.
     next: Instant,
     events: Vec<FleetEvent>,
-    /// ∫ number of replicas paid for dt, in attoseconds, of those that have ended.
+    /// ∫ number of paid replicas dt in attoseconds, over ended replicas.
     paid: u128,
-    /// What replicas did that are no more, by the number of their place.
+    /// Totals of ended replicas, by number of their place.
     past: BTreeMap<u32, PlaceTotals>,
-    /// What was told of replicas that could not do it.
+    /// Number of commands that were not applicable.
     pub(super) missed: usize,
 }
 
-/// A pool whose replicas come and go.
+/// A pool with autoscaling or failures.
 struct ScaledPool {
     pool: usize,
-    /// The first of its places among those of all pools.
+    /// Index of its first place among those of all pools.
     first: usize,
     make: Make,
     spare: Spare,
     places: Vec<ReplicaSlot>,
     autoscaler: Option<Autoscaler>,
     next_evaluation: Instant,
-    /// The last look that changed anything.
+    /// The last evaluation that changed anything.
     changed: Option<Instant>,
     failures: Option<Failures>,
-    /// The first of what replicas are told that has not come.
+    /// Index of the first future command.
     next_command: usize,
     arrived: u64,
 }
 
-/// What stands at a place.
+/// The state of a place.
 #[derive(Clone, Copy)]
 struct ReplicaSlot {
     phase: Phase,
-    /// Since when it is paid for, while it is.
+    /// Start of its paid time.
     since: Instant,
-    /// When it dies by a draw.
+    /// Its random failure.
     dies: Instant,
-    /// How many replicas have opened here.
+    /// Number of replicas opened here so far.
     lives: u64,
-    /// Did request ever stand here?
+    /// Whether a replica was ever here.
     is_used: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// There is none.
+    /// No replica.
     Closed,
-    /// Asked for; it opens then.
+    /// Starting; opens at this instant.
     Starting(Instant),
-    /// It takes requests.
+    /// Accepts requests.
     Open,
-    /// It finishes those that it has.
+    /// Finishes its requests.
     Draining,
-    /// It has died and is started again then.
+    /// Failed; restarts at this instant.
     Broken(Instant),
 }
 
@@ -95,7 +94,7 @@ impl ReplicaSlot {
         ReplicaSlot { phase, since, dies, lives: 0, is_used: false }
     }
 
-    /// When something happens to it next by itself.
+    /// The next event of this place.
     fn next(&self) -> Instant {
         match self.phase {
             Phase::Closed => Instant::NEVER,
@@ -114,18 +113,18 @@ impl ScaledPool {
         self.count(|phase| matches!(phase, Phase::Starting(_) | Phase::Broken(_)))
     }
 
-    /// When something happens here next by itself.
+    /// The next event of this pool.
     fn next(&self) -> Instant {
         let command = self.commands_to_come().first().map_or(Instant::NEVER, |command| command.0);
         self.places.iter().map(ReplicaSlot::next).fold(self.next_evaluation.min(command), Instant::min)
     }
 
-    /// What replicas are told that has not come.
+    /// Future commands.
     fn commands_to_come(&self) -> &[(Instant, Command, usize)] {
         self.failures.as_ref().map_or(&[], |failures| &failures.commands[self.next_command..])
     }
 
-    /// Can a replica ever open here again?
+    /// Whether a replica can ever open here again.
     fn can_open(&self) -> bool {
         let has_start = || self.commands_to_come().iter().any(|command| command.1 == Command::Start);
         self.autoscaler.is_some() || self.starting() > 0 || has_start()
@@ -133,7 +132,7 @@ impl ScaledPool {
 }
 
 impl Capacities {
-    /// A pool more; its replicas are there, and the first ones are open.
+    /// Adds a pool and opens its first replicas.
     pub(super) fn add(&mut self, pool: usize, first: usize, capacity: Capacity, make: Make, fleet: &mut Fleet) {
         let Capacity { open, autoscaler, failures, spare } = capacity;
         let count = fleet.pools[pool].replicas.len();
@@ -161,7 +160,7 @@ impl Capacities {
         self.note_next();
     }
 
-    /// A replica takes requests from now on.
+    /// Opens a replica.
     fn open(&mut self, at: usize, place: usize, now: Instant, fleet: &mut Fleet) {
         let pool_state = &mut self.pools[at];
         let replica = pool_state.first + place;
@@ -178,7 +177,7 @@ impl Capacities {
         self.note(at, place, Change::Ready, now);
     }
 
-    /// A replica is no more paid for.
+    /// Ends the paid time of a replica.
     fn end(&mut self, at: usize, place: usize, now: Instant) -> Result<()> {
         let since = self.pools[at].places[place].since;
         self.paid = sum_of_areas(self.paid, now.since(since).0)?;
@@ -201,15 +200,15 @@ impl Capacities {
         self.next = self.pools.iter().map(ScaledPool::next).min().unwrap_or(Instant::NEVER);
     }
 
-    /// When something happens to replicas, if `others` is when anything else happens: without that, and without a request
-    /// that waits for a replica, nothing does.
+    /// The next event, if `others` is the next event that is not about replicas. Without such an event, and without a
+    /// request that waits for a replica, there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn join(&self, others: Instant) -> Instant {
         if self.next <= others && (others < Instant::NEVER || self.is_awaited()) { self.next } else { others }
     }
 
-    /// Does a request wait for a replica that may come?
+    /// Whether a request waits for a replica that may open.
     fn is_awaited(&self) -> bool {
         let is_starting = |request: &Unrouted| {
             self.pools.iter().any(|pool_state| pool_state.pool == request.pool && pool_state.can_open())
@@ -217,17 +216,17 @@ impl Capacities {
         self.unrouted.values().any(is_starting)
     }
 
-    /// Requests that have no replica.
+    /// Number of requests without a replica.
     pub(super) fn waiting(&self) -> u64 {
         self.unrouted.len() as u64
     }
 
-    /// Does a request wait here that was never admitted, so that its patience goes on?
+    /// Whether a request waits here that was never admitted, so that its patience still runs.
     pub(super) fn holds(&self, id: u32) -> bool {
         self.unrouted.get(&id).is_some_and(|request| request.stranded.history.is_new())
     }
 
-    /// Of each replica, did request ever stand at its place?
+    /// Whether each replica's place was ever used.
     pub(super) fn is_used(&self, replicas: usize) -> Vec<bool> {
         let mut is_used = vec![true; replicas];
         for pool_state in &self.pools {
@@ -238,7 +237,7 @@ impl Capacities {
         is_used
     }
 
-    /// ∫ number of replicas paid for dt until the end of the run; of the `replicas` of all pools those of others always are.
+    /// ∫ number of paid replicas dt until the end of the run. Replicas of the other pools are always paid.
     pub(super) fn paid_until(&self, end: Instant, replicas: usize) -> Result<u128> {
         let mut paid = self.paid;
         let mut others = replicas;
@@ -253,29 +252,29 @@ impl Capacities {
         sum_of_areas(paid, product(end.0, others as u128)?)
     }
 
-    /// What happened to replicas.
+    /// The replica events.
     pub(super) fn take_events(&mut self) -> Vec<FleetEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// What the replicas did that are no more.
+    /// The totals of ended replicas.
     pub(super) fn take_past(&mut self) -> BTreeMap<u32, PlaceTotals> {
         std::mem::take(&mut self.past)
     }
 
-    /// The requests that still wait for a replica when the run ends.
+    /// The requests that wait for a replica at the end of the run.
     pub(super) fn take_unrouted(&mut self) -> impl Iterator<Item = Stranded> {
         std::mem::take(&mut self.unrouted).into_values().map(|request| request.stranded)
     }
 
-    /// From now on the replicas that come tell what happens.
+    /// Makes new replicas record their events.
     pub(super) fn record_events(&mut self) {
         self.pools.iter_mut().for_each(|pool_state| pool_state.make.is_listed = true);
     }
 }
 
 impl Run {
-    /// What happens to replicas at this instant.
+    /// Applies the replica events of this instant.
     #[cold]
     #[inline(never)]
     pub(super) fn change_replicas(&mut self) -> Result<()> {
@@ -292,7 +291,7 @@ impl Run {
         Ok(())
     }
 
-    /// A replica is told something at an instant that has not come.
+    /// Adds a future command for a replica.
     pub(super) fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         let stays = || Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"));
         let all = self.capacities.as_mut().ok_or_else(stays)?;
@@ -306,7 +305,7 @@ impl Run {
         Ok(())
     }
 
-    /// Replicas die by draws, and do what they are told.
+    /// Applies random failures and commands.
     fn apply_commands(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
         let pool_state = &mut all.pools[at];
         let now = self.now;
@@ -340,7 +339,7 @@ impl Run {
         Ok(())
     }
 
-    /// A replica dies, wherever it stands: its requests are sent again, or lost.
+    /// Fails a replica: its requests are retried or lost.
     fn kill(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let (pool_state, now) = (&mut all.pools[at], self.now);
         let (replica, pool) = (pool_state.first + place, pool_state.pool);
@@ -372,7 +371,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing stands at a place any more: what is_starting there next is a replica that was never used.
+    /// Empties a place for a new replica.
     fn renew(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let pool_state = &mut all.pools[at];
         let replica = pool_state.first + place;
@@ -399,7 +398,7 @@ impl Run {
         Ok(())
     }
 
-    /// A replica is asked for.
+    /// Starts a replica.
     fn start(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let pool_state = &mut all.pools[at];
         let startup = pool_state.autoscaler.as_ref().map(|autoscaler| autoscaler.startup);
@@ -413,7 +412,7 @@ impl Run {
         Ok(())
     }
 
-    /// The autoscaler looks, if it is time.
+    /// Evaluates the autoscaler if it is due.
     fn evaluate(&mut self, all: &mut Capacities, at: usize) -> Result<()> {
         let pool_state = &all.pools[at];
         if pool_state.next_evaluation > self.now {
@@ -449,7 +448,7 @@ impl Run {
         Ok(())
     }
 
-    /// A replica is wanted no more: request that serves drains, request that only is_starting does not come.
+    /// Removes a replica: a serving one drains, a starting one is cancelled.
     fn withdraw(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let slot = &mut all.pools[at].places[place];
         match slot.phase {
@@ -502,7 +501,7 @@ impl Run {
         Ok(figures)
     }
 
-    /// Replicas that drain form no batch with others to come any more, and end when they have nothing left to do.
+    /// Lets draining replicas form batches that would otherwise wait for more requests, and ends empty ones.
     #[cold]
     #[inline(never)]
     pub(super) fn end_drains(&mut self) -> Result<()> {

@@ -1,10 +1,9 @@
-//! Replicas that meet only when a request arrives.
+//! Lanes: replicas that interact only when a request arrives.
 //!
-//! Where no request goes from one replica to another, runs out of patience or waits for others, what happens between
-//! two arrivals at one replica is nothing to the others: each goes on by itself to the next arrival, in any order. What
-//! they write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all
-//! replicas at its instant, so they wait for one another there too. One replica without a router has a loop of its own
-//! ([`single`](super::single)).
+//! This applies if no request moves between replicas, runs out of patience or depends on others. Between two arrivals
+//! at one replica, nothing else affects it. So each replica advances alone to the next arrival, in any order. Shared
+//! results are sums, disjoint rows, or rows that are sorted at the end. A sample reads all replicas at its instant,
+//! so they stop there too. A single replica without a router has its own loop ([`single`](super::single)).
 
 use super::run::{Polls, Run, sum_of_areas};
 use crate::clock::{Instant, Long, Short, Width};
@@ -14,37 +13,37 @@ use crate::results::Recorder;
 use crate::tournament::Tournament;
 use crate::workload::Workload;
 
-/// Where each replica is on its way.
+/// The state of each replica's lane.
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
-    /// When something happens at each replica next, by [`Instant::sort_key`]: at once, where it is to form a batch.
+    /// The next event of each replica as [`Instant::sort_key`]; the present instant if it is to form a batch.
     ends: Tournament<u64>,
 }
 
-/// A replica on its way.
+/// The lane of one replica.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Lane {
-    /// The last instant at which something happened here.
+    /// The last event here.
     pub(super) at: Instant,
     /// Requests here since then.
     requests: u64,
-    /// ∫ number of requests here dt by parts: Σ instant · number over those that left, less that over those that came.
+    /// ∫ number of requests dt by parts: Σ instant · departures − Σ instant · arrivals.
     area: u128,
-    /// Has something happened here since the replica was asked to form a batch?
+    /// Whether an event occurred since the replica last formed a batch.
     pub(super) needs_batch: bool,
 }
 
 impl Lane {
-    /// A request comes.
+    /// Counts an arrival.
     #[inline(always)]
     pub(super) fn receive<W: Width>(&mut self, now: Instant) {
-        // What is left in the end of all that happens before 2^95 attoseconds fits, and nothing else remains without an error:
-        // see `Recorder::check_instants`.
+        // The final value fits for events before 2^95 attoseconds; anything else is an error: see
+        // `Recorder::check_instants`.
         self.area = self.area.wrapping_sub(now.within::<W>().0);
         self.requests += 1;
     }
 
-    /// Requests may have left: so many are here.
+    /// Counts departures; `requests` remain.
     #[inline(always)]
     fn keep<W: Width>(&mut self, requests: u64, now: Instant) {
         if requests < self.requests {
@@ -54,14 +53,14 @@ impl Lane {
         }
     }
 
-    /// ∫ number of requests here dt since this was asked last, until an instant before which nothing will happen.
+    /// ∫ number of requests dt since the last call, until `now`; no event may precede it.
     fn take_area(&mut self, now: Instant) -> u128 {
         let of_those_here = now.0.wrapping_mul(u128::from(self.requests));
         self.at = now;
         std::mem::replace(&mut self.area, of_those_here.wrapping_neg()).wrapping_add(of_those_here)
     }
 
-    /// The replica, if something has happened there, forms a batch, and goes on by itself.
+    /// Forms a batch if an event occurred, and advances the replica alone.
     #[inline(always)]
     pub(super) fn advance<W: Width>(
         &mut self,
@@ -94,8 +93,8 @@ impl Lane {
     }
 }
 
-/// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival,
-/// iterations that end there are settled as well.
+/// The end of a lane's advance: all events before `instant`. For an arrival, iterations that end then are settled
+/// too.
 #[derive(Clone, Copy)]
 pub(super) struct Until {
     pub(super) instant: Instant,
@@ -108,7 +107,7 @@ impl Lanes {
         Lanes { lanes: vec![Lane::default(); replicas], ends }
     }
 
-    /// Something happens at a replica at `end` next.
+    /// Sets the next event of a replica.
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
         self.ends.set(replica, end.sort_key());
@@ -116,7 +115,7 @@ impl Lanes {
 }
 
 impl Run {
-    /// Lets happen what happens before `stop_at`.
+    /// Runs all events before `stop_at`.
     pub(super) fn advance_lanes(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
             let sampled = self.sampler.seen;
@@ -134,7 +133,7 @@ impl Run {
         }
     }
 
-    /// Lets happen what happens before an instant.
+    /// Runs all events before `instant`.
     #[inline(never)]
     fn advance_lanes_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         while self.arrivals.at.is_before::<W>(instant) {
@@ -144,12 +143,12 @@ impl Run {
         self.advance_each::<W>(Until { instant, is_arrival: false }, polls)
     }
 
-    /// When something happens next.
+    /// The next event.
     pub(super) fn next_in_lanes(&self) -> Instant {
         self.fleet.next_instant().min(self.arrivals.at)
     }
 
-    /// All replicas come to the last instant at which anything happened.
+    /// Advances all lanes to the last event.
     pub(super) fn synchronize(&mut self) -> Result<()> {
         self.now = self.lanes.lanes.iter().map(|lane| lane.at).fold(self.now, Instant::max);
         for lane in &mut self.lanes.lanes {
@@ -158,7 +157,7 @@ impl Run {
         Ok(())
     }
 
-    /// Every replica that has something to do goes on.
+    /// Advances every replica with an earlier event.
     #[inline(never)]
     fn advance_each<W: Width>(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends }, fleet) = (&mut self.lanes, &mut self.fleet);
@@ -173,7 +172,7 @@ impl Run {
         })
     }
 
-    /// Requests arrive one by one. Batches are formed at this instant when replicas go on from it.
+    /// Delivers the arrivals of this instant one by one. Replicas form batches when they advance from it.
     #[inline]
     fn arrive_in_lanes<W: Width>(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         self.now = self.arrivals.at;

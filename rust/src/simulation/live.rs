@@ -1,10 +1,9 @@
-//! A run whose requests are fed as they come, and which tells what happens.
+//! A live run: requests arrive while it runs, and it reports its events.
 //!
-//! It is the run of [`simulate_streamed`](super::simulate_streamed), with two things beside it. Rows come whenever their
-//! source likes: what happens before an instant is decided once no row can come before it any more. And tokens are told:
-//! when a stretch is over, and, since a stretch may last for long, also those of its iterations that have ended by the
-//! instant up to which the run went. No arrival can take those back. So a run that was fed is the run over all of its rows,
-//! bit for bit, whenever they came and however often it was asked.
+//! It is the run of [`simulate_streamed`](super::simulate_streamed) with two additions. First, rows may be added at
+//! any time. The events before an instant run once no row can arrive before it. Second, tokens are reported: at the
+//! end of a stretch, and also for iterations of a running stretch that have ended. No arrival can revoke those. So a
+//! live run equals the run over all of its rows, bit for bit, however its rows and queries were timed.
 
 use std::collections::BTreeMap;
 
@@ -19,64 +18,64 @@ use crate::failures::Command;
 use crate::results::{Emissions, Results, Sample, Status};
 use crate::workload::{Columns, Workload};
 
-/// A run that goes on.
+/// A live run.
 pub struct Live {
     runs: Runs,
     options: Options,
     class_count: usize,
-    /// All has happened that happens before this instant.
+    /// All events before this instant have run.
     now: Instant,
-    /// The first arrival that has not happened.
+    /// The first arrival that has not been processed.
     arrives: Instant,
     /// The last arrival, in seconds.
     last_s: f64,
     rows: u32,
-    /// Requests that owe tokens.
+    /// Requests with tokens still to be reported.
     streams: BTreeMap<u32, Stream>,
-    /// By replica, the stretch that was under way when the run stopped last.
+    /// The running stretch of each replica at the last stop.
     under_way: Vec<UnderWay>,
 }
 
-/// What a request is told to have emitted, and what it will have.
+/// Tokens of a request reported so far, and its output length.
 #[derive(Debug)]
 struct Stream {
     reported: u32,
     output: u32,
 }
 
-/// A stretch of which some iterations have been told.
+/// A stretch with the number of its iterations reported so far.
 #[derive(Debug, Default)]
 struct UnderWay {
     reported: u64,
     emissions: Option<Emissions>,
 }
 
-/// What happened since the last news.
+/// Events since the last report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Tokens, in order of time, then of replicas.
+    /// Tokens, by time, then by replica.
     pub tokens: Vec<Tokens>,
-    /// Requests that left without their last token: rejected, or gone.
+    /// Requests that left without their last token: rejected, abandoned or lost.
     pub left: Vec<(u32, Status)>,
-    /// Requests that get so many tokens less than was asked: the longest length comes before.
+    /// Requests whose output is cut by this number of tokens, because of the maximum length.
     pub cut: Vec<(u32, u32)>,
 }
 
 /// The tokens of one iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// When it ended.
+    /// End of the iteration.
     pub at: Instant,
-    /// Where it ran.
+    /// The replica.
     pub replica: u32,
-    /// The requests that got a token each.
+    /// The requests that emitted a token.
     pub requests: Vec<u32>,
-    /// Those of them for which it was the last.
+    /// The requests that emitted their last token.
     pub finished: Vec<u32>,
 }
 
 impl Live {
-    /// A run of which no request is known, over a workload of so many classes.
+    /// A run without requests, over a workload with `class_count` classes.
     pub fn new(class_count: usize, cluster: Cluster, options: &Options) -> Result<Live> {
         cluster.check()?;
         if cluster.control.is_some() {
@@ -106,12 +105,12 @@ impl Live {
         })
     }
 
-    /// Requests that have come.
+    /// Number of requests so far.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Rows that arrive from now on, in order. Returns the id of the first.
+    /// Adds rows in order of arrival. Returns the id of the first.
     pub fn arrive(&mut self, part: &Columns) -> Result<u32> {
         let first = self.rows;
         let workload = Workload { first, ..part.view(0, self.class_count) };
@@ -133,8 +132,8 @@ impl Live {
         Ok(first)
     }
 
-    /// The client of a request takes it back at an instant that has not come. Says whether it is still here; in the
-    /// workload that its run is over, it is a [`cancel_s`](Workload::cancel_s).
+    /// Cancels a request at a future instant. Returns whether it is still live. In the equivalent workload, this is
+    /// its [`cancel_s`](Workload::cancel_s).
     pub fn cancel(&mut self, id: u32, at: Instant) -> Result<bool> {
         let is_here = at >= self.now && self.streams.contains_key(&id);
         if is_here {
@@ -143,8 +142,8 @@ impl Live {
         Ok(is_here)
     }
 
-    /// A replica is told to die, to drain or to start at an instant that has not come; in the cluster that its run is
-    /// over, that stands in the [`FailuresDescription`](crate::failures::FailuresDescription).
+    /// Schedules a failure, drain or start of a replica at a future instant. In the equivalent cluster, this is in
+    /// the [`FailuresDescription`](crate::failures::FailuresDescription).
     pub fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         if at < self.now {
             let (at_s, now_s) = (at.seconds(), self.now.seconds());
@@ -153,7 +152,7 @@ impl Live {
         self.runs.add_command(replica, at, what)
     }
 
-    /// Lets happen all that happens before an instant: no row that arrives before it will come any more.
+    /// Runs all events before `until`. No row may arrive earlier any more.
     pub fn advance(&mut self, until: Instant, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<News> {
         self.now = self.now.max(until);
         if until > self.arrives {
@@ -165,7 +164,7 @@ impl Live {
         Ok(news)
     }
 
-    /// When something happens next that may bring a token, as far as is known; `NEVER`: nothing, if nothing comes.
+    /// The next known event that may emit a token; `NEVER` if there is none.
     pub fn next_instant(&mut self) -> Result<Instant> {
         let mut next = self.runs.next_instant().min(self.arrives);
         for UnderWay { reported, emissions } in &self.under_way {
@@ -176,12 +175,12 @@ impl Live {
         Ok(next)
     }
 
-    /// Each replica as it is now.
+    /// A sample of each replica now.
     pub fn samples(&self) -> Result<Vec<Sample>> {
         self.runs.samples(self.now)
     }
 
-    /// No further row will come: lets happen all that is left to, and ends the run.
+    /// Runs the remaining events without further rows, and ends the run.
     pub fn finish(mut self, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<(News, Results)> {
         self.runs.advance(Instant::NEVER, watch)?;
         let news = self.news(Instant::NEVER)?;
@@ -191,7 +190,7 @@ impl Live {
         Ok((news, outcome.results(&options, Some(u64::from(rows)))?))
     }
 
-    /// What happened since it was told last, all of it before `until`.
+    /// The events since the last report, all before `until`.
     fn news(&mut self, until: Instant) -> Result<News> {
         let mut news = News::default();
         let mut settled = Vec::new();
@@ -237,7 +236,7 @@ impl Live {
             let mut tokens = Tokens { at, replica: emissions.replica, requests: Vec::new(), finished: Vec::new() };
             for &(id, before) in &emissions.requests {
                 let Some(stream) = self.streams.get_mut(&id) else { continue };
-                // What a policy throws away and emits again has been told before.
+                // Tokens that a policy discards and emits again were reported before.
                 if before + iteration as u32 >= stream.reported {
                     stream.reported += 1;
                     tokens.requests.push(id);
@@ -256,7 +255,7 @@ impl Live {
 }
 
 impl UnderWay {
-    /// A replica runs this stretch now, or none with tokens.
+    /// Sets the running stretch; `None` if no stretch emits tokens.
     fn update(&mut self, running: Option<Emissions>) {
         let start = |emissions: &Option<Emissions>| emissions.as_ref().map(|emissions| emissions.start);
         if start(&running) != start(&self.emissions) {

@@ -1,4 +1,4 @@
-//! One replica without a router: from one arrival to the next, and nothing to choose.
+//! The loop for a single replica without a router, from one arrival to the next.
 
 use super::lanes::Until;
 use super::run::{Polls, Run};
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::workload::Workload;
 
 impl Run {
-    /// Lets happen what happens before `stop_at`, where there is one replica.
+    /// Runs all events before `stop_at` with a single replica.
     pub(super) fn advance_single(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
             let sampled = self.sampler.seen;
@@ -31,7 +31,7 @@ impl Run {
         self.advance_single_to::<Long>(instant, workload, polls)
     }
 
-    /// Lets happen what happens before an instant.
+    /// Runs all events before `instant`.
     #[inline(always)]
     fn advance_single_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         let Run { lanes, fleet, arrivals, results, .. } = self;

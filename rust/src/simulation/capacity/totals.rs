@@ -1,4 +1,4 @@
-//! What replicas did, those that are no more and those that are there.
+//! Totals of past and present replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::replica::Replica;
 use crate::results::BlockOperations;
 use crate::timing::Beyond;
 
-/// What the replicas at a place did that are no more.
+/// Totals of the ended replicas of a place.
 #[derive(Default)]
 pub(in crate::simulation) struct PlaceTotals {
     iterations: u64,
@@ -16,7 +16,7 @@ pub(in crate::simulation) struct PlaceTotals {
     operations: Option<BlockOperations>,
 }
 
-/// What replicas did, those that are no more and those that are there.
+/// Totals of all replicas, past and present.
 #[derive(Default)]
 pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) iterations: u64,
@@ -24,13 +24,13 @@ pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) beyond: Beyond,
     pub(in crate::simulation) findings: BTreeSet<&'static str>,
     pub(in crate::simulation) operations: Vec<BlockOperations>,
-    /// Places at which a replica ever stood, and of them those that served no request.
+    /// Number of places that were ever used, and of those that served no request.
     pub(in crate::simulation) replicas: usize,
     pub(in crate::simulation) unused: usize,
 }
 
 impl FleetTotals {
-    /// What the replicas did that are no more, and those that are there.
+    /// The totals of past and present replicas.
     pub(in crate::simulation) fn of<'a>(
         mut past: BTreeMap<u32, PlaceTotals>,
         replicas: impl Iterator<Item = &'a Replica>,

@@ -1,4 +1,4 @@
-//! Requests that have no replica stand in a line before the pools, and are routed in the order of their ids as soon as request
+//! Requests without a replica. They wait before the pools, and are routed in order of their ids as soon as a replica
 //! is open.
 
 use std::cmp::Reverse;
@@ -11,16 +11,16 @@ use crate::results::{NO_REPLICA, Status};
 use crate::simulation::run::Run;
 use crate::workload::{Arrival, Workload};
 
-/// A request that has no replica.
+/// A request without a replica.
 pub(super) struct Unrouted {
     pub(super) pool: usize,
     pub(super) stranded: Stranded,
-    /// When it gives up.
+    /// When its patience ends.
     pub(super) deadline: Option<Instant>,
 }
 
 impl Run {
-    /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
+    /// Counts an arrival, and queues it if no replica is open. Returns whether it was queued or rejected.
     #[cold]
     #[inline(never)]
     pub(in crate::simulation) fn queue_if_no_replica(
@@ -56,7 +56,7 @@ impl Run {
         Ok(true)
     }
 
-    /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
+    /// Cancels a request without a replica. No token of it is in progress, so it leaves at once.
     #[cold]
     #[inline(never)]
     pub(in crate::simulation) fn cancel_unrouted(&mut self, id: u32) {
@@ -66,7 +66,7 @@ impl Run {
         self.calendar.in_system -= 1;
     }
 
-    /// A request that waits for a replica gives up.
+    /// Abandons a request that waits for a replica.
     #[cold]
     #[inline(never)]
     pub(in crate::simulation) fn abandon_unrouted(&mut self, id: u32) {
@@ -76,7 +76,7 @@ impl Run {
         self.calendar.in_system -= 1;
     }
 
-    /// Requests that have no replica are routed, where request is open.
+    /// Routes waiting requests if a replica is open.
     #[cold]
     #[inline(never)]
     pub(in crate::simulation) fn route_unrouted(&mut self) -> Result<()> {
