@@ -1,4 +1,4 @@
-//! Errors of the core as exceptions, and long calls that can be stopped.
+//! Conversion of core errors to exceptions, and interruption of long calls.
 
 use inferq_core::autoscaler::ScalingConfig;
 use inferq_core::distributions::{Arrivals, Duration, Length};
@@ -23,7 +23,7 @@ import_exception!(inferq.errors, ConfigError);
 import_exception!(inferq.errors, TraceError);
 import_exception!(inferq.errors, SimulationError);
 
-/// The exception for an error of the core.
+/// Returns the exception for an error of the core.
 pub(crate) fn raise(error: Error) -> PyErr {
     match error.kind() {
         Kind::Config { path, message } => ConfigError::new_err((path.clone(), message.clone())),
@@ -37,7 +37,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
     }
 }
 
-/// Tests one part of a description: the error names the field.
+/// Checks one part of a description. The error names the field.
 #[pyfunction]
 pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
@@ -48,7 +48,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "scaling policy" => parse::<ScalingConfig>(description).and_then(|policy| policy.build().map(drop)),
         "failures" => {
-            // How many replicas there are is known where they are used.
+            // The number of replicas is known only where the failures are used.
             parse::<FailuresDescription>(description).and_then(|failures| {
                 failures.check()?;
                 failures.build(0, usize::MAX).map(drop)
@@ -64,37 +64,37 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
             parse::<UserDefinedEngine>(description).and_then(|engine| engine.check())
         }
         "engine" => parse::<Engine>(description).and_then(|engine| engine.build(None).map(drop)),
-        _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),
+        _ => Err(Error::config("part", format!("{part:?} is not a part of a description"))),
     };
     outcome.map_err(raise)
 }
 
-/// What Python raised inside a run: it passes through the core as [`Kind::Stopped`] and comes out untouched.
+/// An exception raised by Python during a run. It crosses the core as [`Kind::Stopped`] and is raised unchanged.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
 impl Raised {
-    /// Keeps an exception; the core is told to stop.
+    /// Stores an exception and returns the error that stops the core.
     pub(crate) fn keep(&self, raised: PyErr) -> Error {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
         Kind::Stopped.into()
     }
 
-    /// The exception for what stopped the run.
+    /// Returns the exception for the error that stopped the run.
     pub(crate) fn explain(&self, error: Error) -> PyErr {
         let raised = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.unwrap_or_else(|| raise(error))
     }
 }
 
-/// Looks for Ctrl-C, and tells Python how far a run is, from inside a call that holds no lock.
+/// Polls for Ctrl-C and reports progress to Python during a call that has released the GIL.
 pub(crate) struct Bell {
     progress: Option<Py<PyAny>>,
     raised: Raised,
     last: std::time::Instant,
 }
 
-/// Between two looks: short enough for a person, long enough to cost nothing.
+/// Polling interval: short enough for a person, long enough to cost nothing.
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(40);
 
 impl Bell {

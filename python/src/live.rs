@@ -1,4 +1,4 @@
-//! A run that is fed while it goes on: rows in as they come, tokens out as they fall, the results at the end.
+//! A live run: rows are added while it runs, tokens are returned as they are emitted, and results at the end.
 
 use inferq_core::clock::{Instant, NANOSECOND, attoseconds};
 use inferq_core::engine::parse;
@@ -16,10 +16,10 @@ use crate::run::{Border, Scenario, UserDefinedParts};
 use crate::streamed::{PythonSink, columns};
 use crate::tables::tables;
 
-/// A run under way; see the stub for shapes and units.
+/// A running simulation. Shapes and units are in the stub.
 #[pyclass(frozen, module = "inferq._core", name = "Live")]
 pub(crate) struct PyLive {
-    /// `None`: it is over.
+    /// `None` after the end of the run.
     running: Mutex<Option<Running>>,
 }
 
@@ -30,10 +30,10 @@ struct Running {
     options: Options,
 }
 
-/// The tokens of an iteration: when it ended, where it ran, which requests got one, and for which it was the last.
+/// Tokens of an iteration: its end, its replica, the requests that got a token, and those that got their last one.
 type Fallen = (f64, u32, Vec<u32>, Vec<u32>);
 
-/// What happened: tokens, requests that left without their last one and how, and outputs that end early and by how many.
+/// Tokens, requests that left early with their status, and requests whose outputs were cut with the number of tokens.
 type Happened = (Vec<Fallen>, Vec<(u32, u8)>, Vec<(u32, u32)>);
 
 fn happened(news: News) -> Happened {
@@ -43,7 +43,7 @@ fn happened(news: News) -> Happened {
 }
 
 impl PyLive {
-    /// Does something with the run while Python may do other things.
+    /// Runs a function on the simulation without the GIL.
     fn with<Done: Send>(&self, py: Python, what: impl FnOnce(&mut Running) -> Result<Done> + Send) -> PyResult<Done> {
         let outcome = py.detach(|| {
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl PyLive {
             let scenario: Scenario = parse(scenario)?;
             let options = scenario.options(0..u32::MAX, threads)?;
             if scenario.gate_and_route.is_some() {
-                return Err(Error::config("gate_and_route", "cannot be fed while it runs"));
+                return Err(Error::config("gate_and_route", "is not supported in a live run"));
             }
             let cluster = border.cluster(&scenario, &classes, &[], &[], user_defined)?;
             Ok((Live::new(classes.len().max(1), cluster, &options)?, options))
@@ -84,37 +84,37 @@ impl PyLive {
         Ok(PyLive { running: Mutex::new(Some(Running { live, border, sink, options })) })
     }
 
-    /// Requests that have come.
+    /// Number of requests that have arrived.
     fn __len__(&self, py: Python) -> PyResult<usize> {
         self.with(py, |running| Ok(running.live.rows() as usize))
     }
 
-    /// Rows that arrive from now on, in order. Returns the id of the first.
+    /// Adds rows that arrive from now on, in order. Returns the id of the first.
     fn arrive(&self, py: Python, rows: &Bound<PyDict>) -> PyResult<u32> {
         let objectives = self.with(py, |running| Ok(running.border.objectives.clone()))?;
         let rows = columns(rows, &objectives)?;
         self.with(py, |running| running.live.arrive(&rows))
     }
 
-    /// A client takes a request back at an instant that has not come. Says whether the request was still here.
+    /// Cancels a request at a future instant. Returns whether the request was still in the system.
     fn cancel(&self, py: Python, request: u32, at_ns: u64) -> PyResult<bool> {
         self.with(py, |running| running.live.cancel(request, Instant::from_nanoseconds(at_ns)))
     }
 
-    /// A replica dies, drains or starts at an instant that has not come.
+    /// Schedules the death, drain or start of a replica at a future instant.
     fn tell(&self, py: Python, replica: usize, at_s: f64, what: &str) -> PyResult<()> {
         self.with(py, |running| {
             let what = match what {
                 "die" => Command::Die,
                 "drain" => Command::Drain,
                 "start" => Command::Start,
-                _ => return Err(Error::config("what", format!("{what}: must be die, drain or start"))),
+                _ => return Err(Error::config("what", format!("must be die, drain or start, got {what:?}"))),
             };
             running.live.tell(replica, Instant(attoseconds(at_s, "at_s")?), what)
         })
     }
 
-    /// Lets happen all that happens before so many nanoseconds.
+    /// Runs all events before `until_ns`.
     fn advance(&self, py: Python, until_ns: u64) -> PyResult<Happened> {
         let until = Instant::from_nanoseconds(until_ns);
         self.with(py, |running| {
@@ -123,14 +123,14 @@ impl PyLive {
         })
     }
 
-    /// The first whole nanosecond behind what happens next; None where nothing does if nothing comes.
+    /// Returns the first whole nanosecond after the next event, or None if no event is left without a new arrival.
     fn next_ns(&self, py: Python) -> PyResult<Option<u64>> {
         let next = self.with(py, |running| running.live.next_instant())?;
         Ok((next < Instant::NEVER).then(|| (next.0 / NANOSECOND + 1) as u64))
     }
 
-    /// Of each replica: requests that wait, requests that run, tokens of KV cache taken, and prompt tokens computed, output
-    /// tokens emitted and tokens found in the prefix cache since the run began.
+    /// For each replica: waiting requests, running requests, KV tokens in use, and since the start of the run the
+    /// prompt tokens computed, output tokens emitted and tokens hit in the prefix cache.
     fn replicas(&self, py: Python) -> PyResult<Vec<[u64; 6]>> {
         let samples = self.with(py, |running| running.live.samples())?;
         let of =
@@ -140,7 +140,7 @@ impl PyLive {
         Ok(samples.into_iter().map(of).collect())
     }
 
-    /// No further row comes: lets happen all that is left, and gives the tables of the run.
+    /// Ends the input, runs all remaining events and returns the tables of the run.
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<(Happened, Bound<'py, PyDict>)> {
         let ended = py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,4 +1,4 @@
-//! What became of the requests of a run: the core's rows, of which columns are made when Python asks for them.
+//! Request columns of a run, built from the core's rows when Python reads them.
 
 use inferq_core::results::{Column, NO_REPLICA, NamedColumn, RequestRows, Status};
 use inferq_core::workload::Workload;
@@ -8,36 +8,36 @@ use pyo3::types::PySlice;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-/// The columns of the workload that tell what the requests were, in the memory that they came in.
+/// Columns of the workload that describe the requests, in their original memory.
 pub(crate) struct Given {
     pub(crate) arrival_s: Py<PyArray1<f64>>,
     pub(crate) prompt_tokens: Py<PyArray1<i32>>,
     pub(crate) output_tokens: Py<PyArray1<i32>>,
-    /// `None`: all are of class 0.
+    /// `None`: all requests have class 0.
     pub(crate) class: Option<Py<PyArray1<u32>>>,
 }
 
-/// The requests of a run. Its columns are numpy arrays; those of seconds have NaN for what never happened.
+/// Requests of a run. The columns are numpy arrays; in columns of seconds NaN marks events that did not happen.
 #[pyclass(frozen, module = "inferq._core", name = "RequestRows")]
 pub(crate) struct PyRequestRows {
     rows: RequestRows,
     given: Given,
-    /// The id of the first; the others follow.
+    /// Id of the first row; the ids of the following rows ascend by one.
     first: u32,
-    /// The rows that arrived; `None`: all did.
+    /// Rows that arrived; `None`: all rows.
     here: Option<Vec<u32>>,
-    /// The ids that count.
+    /// Ids that are measured.
     measured: Range<u32>,
     threads: Option<NonZeroUsize>,
 }
 
-/// A column under its name, and how many of its cells have no value.
+/// A column with its name and the number of its empty cells.
 type Counted<'py> = (&'static str, Bound<'py, PyAny>, usize);
 
-/// The time to the last token from the workload's `arrival_s`, which is for the tables of jobs alone.
+/// Time from the workload's `arrival_s` to the last token; only tables of jobs have it.
 const ELAPSED: &str = "elapsed_s";
 
-/// What is known without a run stands where a reader looks for it: these columns before those of the core.
+/// Columns known before the run are placed in front of these columns of the core.
 const GIVEN_BEFORE: [(&str, &[&str]); 3] =
     [("replica", &["id", "class"]), ("arrival_s", &["measured"]), ("preemptions", &["prompt_tokens", "output_tokens"])];
 
@@ -56,14 +56,14 @@ impl PyRequestRows {
         PyRequestRows { rows, given, first, here: None, measured, threads }
     }
 
-    /// The same without requests that waited for others and never arrived.
+    /// Removes requests that waited for other requests and never arrived.
     pub(crate) fn that_arrived(self) -> PyRequestRows {
         let has_arrived = |&row: &usize| self.rows.status(row) != Status::Awaited;
         let here: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
         PyRequestRows { here: (here.len() < self.rows.len()).then_some(here), ..self }
     }
 
-    /// Makes columns of the rows while Python may do other things.
+    /// Builds columns from the rows without the GIL.
     fn make<Made: Send>(&self, py: Python, make: impl FnOnce(&Workload) -> Made + Send) -> PyResult<Made> {
         let (arrival_s, output_tokens) =
             (self.given.arrival_s.bind(py).readonly(), self.given.output_tokens.bind(py).readonly());
@@ -75,14 +75,14 @@ impl PyRequestRows {
         Ok(py.detach(|| make(&workload)))
     }
 
-    /// A column that the core made, as an array.
+    /// Converts a column of the core to an array.
     fn made<'py>(&self, py: Python<'py>, made: NamedColumn) -> Counted<'py> {
         let NamedColumn { name, column, absent } = made;
         let (array, absent) = match column {
             Column::U8(cells) => (self.some(py, cells), absent),
             Column::I32(cells) => (self.some(py, cells), absent),
             Column::I64(cells) => (self.some(py, cells), absent),
-            // A count, signed for Python; replicas are places.
+            // Counts are signed for Python; replica numbers are not.
             Column::U32(cells) if name == "preemptions" => {
                 (self.some(py, cells.into_iter().map(|count| count as i32).collect()), absent)
             }
@@ -111,7 +111,7 @@ impl PyRequestRows {
         }
     }
 
-    /// A column that was known before the run; `None`: there is none of that name.
+    /// Returns a column that was known before the run, or `None` if the name is unknown.
     fn known<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let rows = self.rows.len() as u32;
         let of_ids = |row: u32| self.measured.contains(&(self.first + row));
@@ -131,7 +131,7 @@ impl PyRequestRows {
         }))
     }
 
-    /// The rows here of a column of the workload: its own memory where that is all of them from the first on.
+    /// Returns the selected rows of a workload column; shares its memory if they are all rows from the first on.
     fn shared<'py, T: numpy::Element + Copy>(&self, column: &Bound<'py, PyArray1<T>>) -> PyResult<Bound<'py, PyAny>> {
         let py = column.py();
         if self.here.is_none() {
@@ -151,14 +151,14 @@ impl PyRequestRows {
         self.here.as_ref().map_or(self.rows.len(), Vec::len)
     }
 
-    /// The names of the columns, in their order.
+    /// Names of the columns in order.
     #[getter]
     fn names(&self) -> Vec<&'static str> {
         let names = self.rows.names().into_iter().filter(|&name| name != ELAPSED);
         names.flat_map(|name| given_before(name).iter().copied().chain([name])).collect()
     }
 
-    /// A column of that name; None where there is none.
+    /// Returns the column of that name, or None if there is none.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         if let Some(known) = self.known(py, name)? {
             return Ok(Some(known));
@@ -167,9 +167,9 @@ impl PyRequestRows {
         Ok(made.map(|made| self.made(py, made).1))
     }
 
-    /// All columns: the name of each, its array, and how many of its cells have no value.
+    /// Returns all columns: name, array and number of empty cells.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Counted<'py>>> {
-        // Where all that left have finished, two columns are one.
+        // If all requests that left have finished, two columns are identical.
         let is_one = self.rows.leave_with_last_token();
         let but = if is_one { &[ELAPSED, "left_s"][..] } else { &[ELAPSED] };
         let mut columns: Vec<Counted> = Vec::new();

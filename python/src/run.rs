@@ -28,14 +28,14 @@ use crate::scaler::PythonScaler;
 use crate::tables::tables;
 use crate::view::Objectives;
 
-/// What `simulate` is asked besides the workload.
+/// Options of `simulate` besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
     pools: Vec<PoolDescription>,
-    /// What keeps the requests before the only pool, if anything does.
+    /// Control in front of the only pool, if any.
     pub(crate) gate_and_route: Option<GateAndRoute>,
-    /// Routers draw from it; the workload was drawn before.
+    /// Seed of the routers. The workload has been drawn already.
     seed: u64,
     horizon_s: Option<f64>,
     pub(crate) warmup: Cut,
@@ -44,11 +44,11 @@ pub(crate) struct Scenario {
     iterations: bool,
     batches: bool,
     stepping: bool,
-    /// Requests in flight beyond which none is sent; left out: any number.
+    /// Limit of requests in flight, above which no request is sent. Default: none.
     pub(crate) max_in_flight: Option<NonZeroU64>,
 }
 
-/// What is left out of the measurement at one end of the workload.
+/// Part excluded from measurement at one end of the workload.
 #[derive(Clone, Copy, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cut {
@@ -57,11 +57,11 @@ pub(crate) enum Cut {
 }
 
 impl Scenario {
-    /// With `measured`, the ids that count.
+    /// Builds the options; `measured` is the range of measured ids.
     pub(crate) fn options(&self, measured: Range<u32>, threads: Option<NonZeroUsize>) -> Result<Options> {
         let timeline = match self.timeline_s {
             None => Timeline::Automatic,
-            Some(0.0) => return Err(Error::config("timeline_s", "0: the time between two samples must be positive")),
+            Some(0.0) => return Err(Error::config("timeline_s", "must be positive, got 0")),
             Some(seconds) => Timeline::Every(Span(attoseconds(seconds, "timeline_s")?)),
         };
         Ok(Options {
@@ -81,7 +81,7 @@ impl Scenario {
         self.horizon_s.map(|s| attoseconds(s, "horizon_s").map(Instant)).transpose()
     }
 
-    /// The ids that count. Arrivals are sorted, so they are a range.
+    /// Returns the measured ids. Arrivals are sorted, so they form a range.
     fn measured(&self, workload: &Workload) -> Result<Range<u32>> {
         let rows = workload.len();
         let first = match self.warmup {
@@ -103,7 +103,7 @@ impl Scenario {
     }
 }
 
-/// The first of `rows` rows for which a test that is true up to some row fails.
+/// Returns the first of `rows` rows for which a monotonic test fails.
 fn partition(rows: usize, test: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, rows);
     while low < high {
@@ -121,7 +121,7 @@ pub(crate) fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyRe
     array.as_ref().map_or(Ok(&[][..]), |array| slice(name, array))
 }
 
-/// A column of the workload, by its name.
+/// Returns a column of the workload by name.
 pub(crate) fn column<'py, T: numpy::Element>(
     columns: &Bound<'py, PyDict>,
     name: &str,
@@ -129,13 +129,13 @@ pub(crate) fn column<'py, T: numpy::Element>(
     columns.get_item(name)?.map(|array| array.extract()).transpose()
 }
 
-/// The same column to be kept, with the memory that it is in.
+/// Returns the same column as an owned reference to its array.
 fn held<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
     let array = columns.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
     Ok(array.extract::<Bound<PyArray1<T>>>()?.unbind())
 }
 
-/// Reads columns of the workload, each into a slice of its name; one that is not there is empty.
+/// Reads columns of the workload into slices of the same names; a missing column is empty.
 macro_rules! read_columns {
     ($columns:ident: $($name:ident),*) => {$(
         let $name = $crate::run::column($columns, stringify!($name))?;
@@ -145,7 +145,7 @@ macro_rules! read_columns {
 
 pub(crate) use read_columns;
 
-/// User-defined objects: schedulers by pool and engine, one for each replica; routers and autoscalers by pool.
+/// User-defined objects: schedulers by pool and engine, one per replica; routers and autoscalers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct UserDefinedParts {
@@ -155,12 +155,12 @@ pub(crate) struct UserDefinedParts {
     scalers: Vec<(usize, Py<PyAny>)>,
 }
 
-/// A pool of the cluster as its description says it. An engine is read when it is known whether its scheduler is Python.
+/// Description of a pool. An engine is parsed after it is known whether its scheduler is Python.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PoolDescription {
     engines: Vec<Box<RawValue>>,
-    /// What an error in each of them is found under.
+    /// Paths of the engines in error messages.
     paths: Vec<String>,
     counts: Vec<usize>,
     router: Option<Box<RawValue>>,
@@ -168,11 +168,11 @@ struct PoolDescription {
     capacity: Option<CapacityDescription>,
 }
 
-/// How its replicas come and go.
+/// Autoscaling and failures of a pool.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CapacityDescription {
-    /// So many serve at the beginning.
+    /// Initial number of open replicas.
     open: usize,
     autoscaler: Option<AutoscalerDescription<Box<RawValue>>>,
     failures: Option<FailuresDescription>,
@@ -186,13 +186,13 @@ struct HandsToDescription {
 }
 
 impl UserDefinedParts {
-    /// User-defined schedulers take turns anyway, and an exception then is always the same one.
+    /// User-defined schedulers are serialized by the GIL; one thread makes the raised exception deterministic.
     pub(crate) fn threads(&self, threads: Option<NonZeroUsize>) -> Option<NonZeroUsize> {
         if self.schedulers.is_empty() { threads } else { NonZeroUsize::new(1) }
     }
 }
 
-/// What of a run reaches into Python: its policies and routers, their exceptions, Ctrl-C and progress.
+/// Parts of a run that call Python: policies and routers, their exceptions, Ctrl-C and progress.
 pub(crate) struct Border {
     names: Py<PyTuple>,
     pub(crate) objectives: Arc<Objectives>,
@@ -207,7 +207,8 @@ impl Border {
         Ok(Border { names: PyTuple::new(py, classes)?.unbind(), objectives: Arc::default(), raised, bell })
     }
 
-    /// The replicas of a scenario. `pool` and `class` say which classes come to which pool, if not all to the first.
+    /// Builds the replicas of a scenario. `pool` and `class` map classes to pools. Default: all classes enter the
+    /// first pool.
     pub(crate) fn cluster(
         &self,
         scenario: &Scenario,
@@ -244,10 +245,10 @@ impl Border {
     }
 }
 
-/// Builds the replicas of a cluster.
+/// Builder of the replicas of a cluster.
 struct Builder<'a> {
     classes: &'a [String],
-    /// The pool that each request enters, and its class; no pools: all enter the first.
+    /// The pool that each request enters, and its class. No pools: all requests enter the first.
     entered: (&'a [u32], &'a [u32]),
     seed: u64,
     user_defined: UserDefinedParts,
@@ -257,13 +258,13 @@ struct Builder<'a> {
     raised: Raised,
 }
 
-/// Makes a policy of an object of Python.
+/// Builds a policy from a Python object.
 type PolicyOf = dyn Fn(Py<PyAny>) -> PythonPolicy + Send + Sync;
 
-/// How one engine more of a kind is made.
+/// Recipe for another engine of the same kind.
 enum Again {
     Described(Box<Engine>, Vec<Class>),
-    /// Of a copy of its scheduler as it was before the run.
+    /// From a copy of its scheduler made before the run.
     UserDefined(Box<UserDefinedEngine>, Py<PyAny>, Arc<PolicyOf>, Raised),
 }
 
@@ -287,7 +288,7 @@ impl Builder<'_> {
         Ok(Cluster::of_pools(pools.collect::<Result<_>>()?))
     }
 
-    /// The classes of the workload as each pool knows them: which of them come there?
+    /// Returns the classes of the workload for each pool, with whether their requests enter it.
     fn classes_of(&self, descriptions: &[PoolDescription]) -> Vec<Vec<Class>> {
         let class = |name: &String| Class { name: name.clone(), comes: self.entered.0.is_empty() };
         let mut classes = vec![self.classes.iter().map(class).collect::<Vec<Class>>(); descriptions.len()];
@@ -362,7 +363,7 @@ impl Builder<'_> {
         Ok(Capacity { open: description.open, autoscaler, failures, spare })
     }
 
-    /// For each replica of a pool, how one is made that stands where it did.
+    /// Returns recipes for the replacements of each replica of a pool.
     fn again(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<Again>>> {
         let mut all = Vec::new();
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
@@ -370,7 +371,7 @@ impl Builder<'_> {
             let again = match objects {
                 None => Again::Described(Box::new(parse(engine.get())?), classes.to_vec()),
                 Some((_, _, objects)) => {
-                    // What was copied for the first replica has not been asked anything yet.
+                    // The copy for the first replica has not been called yet.
                     let copied =
                         Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (&objects[0],))?.unbind()));
                     let copied = copied.map_err(|error| self.raised.keep(error))?;
@@ -396,14 +397,14 @@ impl Builder<'_> {
         };
         let objects = schedulers.swap_remove(place).2;
         if objects.len() != count {
-            return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
+            return Err(Error::config("scheduler", format!("must be one object per replica ({count}), got {}", objects.len())));
         }
         let engine: UserDefinedEngine = parse(description)?;
         objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
     }
 }
 
-/// Runs a scenario over the columns of a workload; see the stub for shapes and units.
+/// Runs a scenario over the columns of a workload. Shapes and units are in the stub.
 #[pyfunction]
 #[pyo3(signature = (scenario, columns, classes, user_defined, threads, progress))]
 pub(crate) fn simulate<'py>(

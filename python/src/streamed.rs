@@ -1,4 +1,4 @@
-//! One simulation of a workload that comes in parts: iterators of columns in, finished rows out, part by part.
+//! One simulation of a workload in parts: iterators of columns in, finished rows out.
 
 use inferq_core::clock::{Instant, arrival_nanoseconds, attoseconds};
 use inferq_core::engine::parse;
@@ -18,10 +18,10 @@ use crate::run::{Border, Cut, Scenario, UserDefinedParts, column, optional};
 use crate::tables::tables;
 use crate::view::Objectives;
 
-/// Runs a scenario over a workload that comes in parts; see the stub for shapes and units.
+/// Runs a scenario over a workload in parts. Shapes and units are in the stub.
 #[pyfunction]
 #[pyo3(signature = (scenario, arrivals, parts, take, classes, user_defined, threads, progress))]
-#[expect(clippy::too_many_arguments, reason = "the one door for everything that a run is given")]
+#[expect(clippy::too_many_arguments, reason = "the single entry point takes all inputs of a run")]
 pub(crate) fn simulate_streamed<'py>(
     py: Python<'py>,
     scenario: &str,
@@ -53,7 +53,7 @@ pub(crate) fn simulate_streamed<'py>(
     tables(py, &results, &options)
 }
 
-/// Parts of a workload that a Python iterator gives.
+/// Parts of a workload from a Python iterator.
 struct PythonSource {
     parts: Py<PyIterator>,
     raised: Raised,
@@ -73,7 +73,7 @@ impl PythonSource {
     }
 }
 
-/// The rows of a part; what schedulers may know of their objectives is kept.
+/// Converts a part to rows; stores the objectives that schedulers may see.
 pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult<Columns> {
     let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
     let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
@@ -102,7 +102,7 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
     Ok(columns)
 }
 
-/// A Python function that takes the rows of requests that have left.
+/// A Python function that receives the rows of finished requests.
 pub(crate) struct PythonSink {
     pub(crate) take: Py<PyAny>,
     pub(crate) measured: Range<u32>,
@@ -129,9 +129,9 @@ impl Sink for PythonSink {
     }
 }
 
-/// Looks through all arrivals before a run: what is measured, and how long it lasts, depends on the last of them.
+/// A pass over all arrivals before a run: the measured range and the duration depend on the last arrival.
 struct Survey {
-    /// A function that gives an iterator over columns of arrivals in seconds, each time from the first on.
+    /// A function that returns a new iterator over columns of arrivals in seconds.
     arrivals: Py<PyAny>,
     raised: Raised,
 }
@@ -170,7 +170,7 @@ impl Survey {
         Ok((first as u32..end.max(first) as u32, Outline { class_count, arriving, last_arrival }))
     }
 
-    /// Shows each arrival. One that is no time is shown as 0: the run will say what is wrong with it.
+    /// Calls `see` for each arrival. An invalid arrival counts as 0; the run reports the error.
     fn look(&self, mut see: impl FnMut(Instant)) -> Result<()> {
         let mut looked = || -> PyResult<()> {
             let arrivals: Py<PyIterator> =

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Mean, percentiles and maximum of a column by group; see the stub for shapes and units.
+/// Mean, percentiles and maximum of a column by group. Shapes and units are in the stub.
 #[pyclass(module = "inferq._core", name = "Statistics")]
 pub(crate) struct PyStatistics(ByGroup);
 
@@ -17,7 +17,7 @@ impl PyStatistics {
         PyStatistics(ByGroup::new(group_count))
     }
 
-    /// The next values, and the group of each.
+    /// Adds values, and the group of each.
     fn take(
         &mut self,
         py: Python,
@@ -32,12 +32,12 @@ impl PyStatistics {
         Ok(())
     }
 
-    /// All values have come. Must they come once more?
+    /// Ends a pass over the values. Returns whether another pass is needed.
     fn again(&mut self, py: Python) -> bool {
         py.detach(|| self.0.again())
     }
 
-    /// For each statistic its value for each group.
+    /// Returns the value of each statistic for each group.
     fn found<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = self.0.statistics();
         let found = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! A policy that asks for anything at all of requests that are here: the replica checks, and refuses with an error.
+//! A policy with arbitrary plans for the requests of its replica: the replica rejects invalid plans with an error.
 
 #![no_main]
 
@@ -29,12 +29,12 @@ enum Wish {
 #[derive(Arbitrary, Debug)]
 struct Scenario {
     rows: Vec<Row>,
-    /// What is wished of which request, in each plan some more of them.
+    /// Operation per request; each plan attempts a few more of them.
     wishes: Vec<(u8, Wish)>,
     wishes_a_plan: u8,
     kv_blocks: u8,
     has_cache: bool,
-    /// Are refused wishes passed over, or the end of the run?
+    /// Whether a rejected operation ends the run; otherwise it is ignored.
     insists: bool,
 }
 
@@ -100,8 +100,8 @@ impl Scheduler for Capricious {
                 return Err(error);
             }
         }
-        // A run that no wish moves on has no end.
-        if self.plans > 2000 { Err(inferq_core::error::Error::config("scheduler", "enough")) } else { Ok(()) }
+        // Ends runs in which no operation makes progress.
+        if self.plans > 2000 { Err(inferq_core::error::Error::config("scheduler", "too many plans")) } else { Ok(()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Columns of any kind: what is well formed runs to its end, what is not is an error.
+//! Arbitrary columns: a valid workload runs to its end, an invalid one is an error.
 
 #![no_main]
 
@@ -33,7 +33,7 @@ struct Row {
 struct Scenario {
     rows: Vec<Row>,
     class_count: u8,
-    /// Which of the optional columns are there.
+    /// Which optional columns are present.
     columns: [bool; 13],
     content_id: Vec<u64>,
     content_tokens: Vec<u32>,
@@ -42,7 +42,7 @@ struct Scenario {
     has_cache: bool,
 }
 
-/// The places at which lists of these lengths begin, and the end of the last one.
+/// Start offsets of lists of these lengths, and the end of the last list.
 fn starts<Number: From<u8> + Copy + std::ops::AddAssign>(lengths: impl Iterator<Item = u8>) -> Vec<Number> {
     let mut end = Number::from(0);
     std::iter::once(0)
@@ -72,7 +72,7 @@ fuzz_target!(|scenario: Scenario| {
         if is_there { rows.iter().map(cell).collect() } else { Vec::new() }
     }
     let is_there = scenario.columns;
-    // A request of two thousand million tokens is well formed and takes its time.
+    // A request of 2·10⁹ tokens is valid but slow.
     let prompt_tokens = column(&rows, true, |row| row.prompt_tokens % 70_000);
     let output_tokens = column(&rows, true, |row| row.output_tokens % 70_000);
     let children: Vec<u32> = scenario.children.iter().map(|&child| child.into()).collect();
