@@ -35,13 +35,13 @@ impl PyDrawing {
 
     /// Returns the arrivals of the next `limit` requests (a multiple of four), or of all remaining ones, in seconds.
     fn arrivals<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyArray1<f64>>> {
-        let drawn = py.detach(|| self.drawing().arrivals(most).map(seconds)).map_err(raise)?;
+        let drawn = py.detach(|| self.drawing().arrivals(limit).map(seconds)).map_err(raise)?;
         Ok(PyArray1::from_vec(py, drawn))
     }
 
     /// Returns all columns of the next `limit` requests (a multiple of four), or of all remaining ones.
     fn columns<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyDict>> {
-        let drawn = py.detach(|| self.drawing().columns(most).map(in_seconds)).map_err(raise)?;
+        let drawn = py.detach(|| self.drawing().columns(limit).map(in_seconds)).map_err(raise)?;
         named(py, drawn)
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of a workload are what it says, and bad workloads are named.
+//! Tests of drawn workloads and of errors for invalid ones.
 
 use super::*;
 use crate::engine::parse;
@@ -18,7 +18,7 @@ fn table() -> Joint {
     Joint::Empirical { prompt_tokens: vec![10, 20, 30], output_tokens: vec![1, 2, 3] }
 }
 
-/// Workloads that between them hold every kind.
+/// Workloads that together cover every distribution.
 fn every_kind(requests: u64) -> Vec<Synthetic> {
     let apart = |arrivals, prompt, output| Synthetic { requests, arrivals, lengths: Lengths::Apart { prompt, output } };
     vec![
@@ -37,7 +37,7 @@ fn every_kind(requests: u64) -> Vec<Synthetic> {
     ]
 }
 
-/// A request does not depend on how many follow it, wherever a batch ends.
+/// A request does not depend on the number of requests or on batch ends.
 #[test]
 fn a_shorter_workload_is_a_prefix() {
     for (longest, requests) in [1, 2, 3, 4, 5, 255, 256, 257, 1000].map(|n| (every_kind(2000), n)) {
@@ -51,7 +51,7 @@ fn a_shorter_workload_is_a_prefix() {
     }
 }
 
-/// Wherever the parts end, and whatever is drawn of each.
+/// Parts equal the whole, for any part sizes and for any order of calls.
 #[test]
 fn parts_are_the_whole() {
     let mut workloads = every_kind(1003);
@@ -95,8 +95,8 @@ fn another_rate_brings_the_same_requests() {
     assert_ne!(w1(1000).draw(1), w1(1000).draw(2));
 }
 
-/// The bits of one seed, as they came out on x86: another machine, compiler or vector width must give the same.
-/// What they should be is the business of the other tests.
+/// Digest of one seed as computed on x86: other machines, compilers and vector widths must produce the same bits. The
+/// other tests check the values.
 #[test]
 fn the_bits_are_the_same_everywhere() {
     // FNV-1a over the columns.
@@ -143,7 +143,7 @@ fn json_is_read() {
     );
 }
 
-/// A number means what was typed: no last bit is lost on the way through JSON.
+/// Numbers have the value that was typed: no bit is lost in JSON.
 #[test]
 fn json_floats_are_read_exactly() {
     let stream = Stream::new(1, Source::Service);
@@ -154,7 +154,7 @@ fn json_floats_are_read_exactly() {
     }
 }
 
-/// Each bad value is named by its path; `with` puts JSON into an else good workload.
+/// Each invalid value is named by its path; `with` inserts JSON into an otherwise valid workload.
 #[test]
 fn bad_input_is_named() {
     let good = [
@@ -212,14 +212,14 @@ fn bad_tables_are_named() {
     assert_eq!(draw_rows(1, 0, 0), Ok(vec![]));
 }
 
-/// Not a number cannot come through JSON, but through Rust.
+/// NaN cannot be passed through JSON, but through Rust.
 #[test]
 fn numbers_that_are_none_are_named() {
     for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let error = Arrivals::Deterministic { rate: none }.draw(1, 0).expect_err("no rate").to_string();
+        let error = Arrivals::Deterministic { rate: none }.draw(1, 0).expect_err("an invalid rate").to_string();
         assert!(error.starts_with("rate: must be"), "{error}");
         let workload = Length::Lognormal { mean: none, median: 1.0, cap: None };
-        let error = workload.draw(1, 0, Side::Prompt).expect_err("no mean").to_string();
+        let error = workload.draw(1, 0, Side::Prompt).expect_err("an invalid mean").to_string();
         assert!(error.starts_with("mean: must be"), "{error}");
     }
 }

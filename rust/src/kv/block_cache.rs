@@ -1,15 +1,14 @@
-//! Which whole blocks are known? (vLLM v1: `v1/core/kv_cache_manager.py`, `block_pool.py`)
+//! Prefix cache by whole blocks (vLLM v1: `v1/core/kv_cache_manager.py`, `block_pool.py`).
 //!
-//! A block is known by its last token and all before it. A request that computes a block makes an entry for it, also
-//! when there is one already; a search takes the oldest entry. Entries that no request holds stand in a list: a
-//! request that leaves puts its own at the end, its last block first, so that the beginnings of prompts live longest;
-//! blocks that are taken anew are those at the front. So an entry is never evicted before those that come after it
-//! in its prompt, unless it has a twin.
+//! A block is identified by its last token and all tokens before it. A request that computes a block adds an entry
+//! for it, even if there is one already; a lookup uses the oldest entry. Unreferenced entries are in a list: a
+//! leaving request appends its entries, last block first, so that the beginnings of prompts stay longest; allocation
+//! evicts from the front. So an entry is never evicted before later blocks of its prompt, unless it has a duplicate.
 //!
-//! Where drafters read one token ahead, a block is known by the token behind it: what is said of its last token here holds
-//! for that one.
+//! With drafters that read one token ahead, a block is identified by the token after it instead of its last token.
 //!
-//! Entries of one node that follow one another and that the same requests hold are kept as a run, which is cut where
+//! Consecutive entries of one node that the same requests use are stored as a run, which is split when a request uses
+//! only part of it. So the cost is per run, not per block.
 //! requests hold less of it: what is done costs by the run, and not by the block.
 
 mod entries;
@@ -27,40 +26,40 @@ use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
 
-/// Room for so many runs is kept for the next request in a place.
+/// Capacity in runs that a place keeps for its next request.
 const MOST_KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct BlockCache {
-    /// Tokens in a block.
+    /// Tokens per block.
     block: u32,
-    /// Tokens behind its last one by which it is known too.
+    /// Tokens after a block that must match too.
     beyond: u32,
     chains: Chains,
     runs: Runs,
-    /// What each request holds: its first blocks, in their order.
+    /// Entries used by each request: its first blocks in order.
     held: Vec<Holding>,
-    /// Known blocks, twins too, and all that ever were.
+    /// Entries, duplicates included: current, and total ever inserted.
     cached: u64,
     inserted: u64,
-    /// Requests by their own contents.
+    /// Requests by their own content.
     owners: HashMap<u64, Place, BuildHasherDefault<Mixer>>,
-    /// Running requests that another one continues, in the order in which that was first so.
+    /// Running requests that another request continues, in the order in which this began.
     followed: Vec<Place>,
-    /// How many requests that are here, running or not, another one continues; and how many ever were.
+    /// Current requests, running or not, that another request continues; and the total ever.
     followed_here: u64,
     ever_followed: u64,
     reported: Option<Reported>,
 }
 
-/// The entries that a request holds.
+/// Entries used by a request.
 #[derive(Debug, Default)]
 struct Holding {
     runs: Vec<HeldRun>,
     blocks: u32,
-    /// Is it in batches, and not waiting?
+    /// Whether it is running.
     is_running: bool,
-    /// As which one of all another request came to continue it; 0: none does.
+    /// Sequence number at which another request began to continue it; 0: none does.
     followed: u64,
 }
 
@@ -82,45 +81,45 @@ impl BlockCache {
         }
     }
 
-    /// Whole blocks in so many tokens.
+    /// Whole blocks in `tokens` tokens.
     #[inline]
     fn whole(&self, tokens: u64) -> u32 {
-        debug_assert!(tokens < u64::from(u32::MAX), "prompt and output together are below 2^31");
+        debug_assert!(tokens < u64::from(u32::MAX), "prompt plus output is below 2^31 tokens");
         tokens as u32 / self.block
     }
 
-    /// Tokens in so many blocks.
+    /// Tokens in `blocks` blocks.
     #[inline]
     fn tokens(&self, blocks: u32) -> u64 {
         u64::from(blocks) * u64::from(self.block)
     }
 
-    /// The first block of which the last token lies in a node.
+    /// The first block whose last token is in a node.
     #[inline]
     fn first_block(&self, node: u32) -> u32 {
         self.blocks_until(self.chains.tree.nodes[node as usize].start())
     }
 
-    /// The blocks of which the last token comes before this one.
+    /// The blocks whose last token is before this one.
     #[inline]
     fn blocks_until(&self, end: u32) -> u32 {
         end.saturating_sub(self.beyond) / self.block
     }
 
-    /// The token by which a block is known.
+    /// The token that identifies a block.
     #[inline]
     fn last_of(&self, block: u32) -> u64 {
         self.tokens(block + 1) - 1 + u64::from(self.beyond)
     }
 
-    /// The blocks of a node that are known end before this one.
+    /// End of the cached blocks of a node.
     #[inline]
     fn known_until(&self, node: u32) -> u32 {
         self.runs.all.get(self.chains.tree.nodes[node as usize].known.last as usize).map_or(0, |run| run.end)
     }
 
-    /// The nodes in which the first `most` whole blocks of a chain are known, and before which block that ends. What is
-    /// known of a chain is its beginning.
+    /// Returns the nodes that contain the first `limit` cached whole blocks of a chain, each with its end block. The
+    /// cached part of a chain is always its beginning.
     #[inline]
     fn cached_blocks(&self, path: impl Iterator<Item = Step>, most: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut block = 0;
@@ -137,7 +136,7 @@ impl BlockCache {
         })
     }
 
-    /// The first `tokens` tokens of a request lie in blocks that it holds: others can find them.
+    /// Makes the first `tokens` tokens of a request available to other requests.
     fn publish(&mut self, place: Place, tokens: u64) {
         let whole = self.whole(self.chains.said(place, tokens));
         let mut block = self.held[place.index()].blocks;
@@ -161,7 +160,7 @@ impl BlockCache {
         }
     }
 
-    /// Is nothing known, and of no request?
+    /// Whether the cache is empty and has no requests.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.chains.tree.is_empty() && self.owners.is_empty() && self.runs.all.len() == self.runs.vacant.len()
@@ -211,7 +210,7 @@ impl PrefixCache for BlockCache {
         Hit { tokens: self.tokens(whole), unreferenced }
     }
 
-    /// Blocks are ordered by when they were left, not by when they were found.
+    /// Blocks are ordered by release, not by lookup.
     fn refresh(&mut self, place: Place, most: u64) -> u64 {
         self.find(place, most).tokens
     }
@@ -221,7 +220,7 @@ impl PrefixCache for BlockCache {
     }
 
     fn hold(&mut self, place: Place, hit: Hit) {
-        debug_assert_eq!(self.held[place.index()].blocks, 0, "only a request that holds nothing looks for anything");
+        debug_assert_eq!(self.held[place.index()].blocks, 0, "only a request without blocks looks up a prefix");
         let whole = self.whole(hit.tokens);
         let (mut step, mut block) = (0, 0);
         while block < whole {
@@ -245,7 +244,7 @@ impl PrefixCache for BlockCache {
         self.publish(place, tokens);
     }
 
-    /// What was scheduled is known already; what decodes computed is not.
+    /// Scheduled tokens are cached already; tokens of decodes are not cached.
     fn computed(&mut self, place: Place, tokens: u64) {
         self.publish(place, tokens);
     }
@@ -265,7 +264,7 @@ impl PrefixCache for BlockCache {
         holding.blocks = 0;
         let mut runs = std::mem::take(&mut holding.runs);
         runs.drain(..).rev().for_each(|held| self.drop_holder(held));
-        // Places that thousands of runs went through keep no room for them.
+        // Places that thousands of runs passed through keep no capacity for them.
         if runs.capacity() <= MOST_KEPT {
             self.held[place.index()].runs = runs;
         }

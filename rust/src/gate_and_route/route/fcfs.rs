@@ -1,8 +1,8 @@
-//! GF-WSP of lin2026 section 6.3: a free slot is for a new prefill first, then for the decode that waits longest.
+//! GF-WSP of lin2026 section 6.3: a free slot serves a new prefill first, then the decode that has waited longest.
 
 use super::{BufferPlace, DRAW_REPLICA, DecodeRouter, Line, Slots, Stream, Waiting};
 
-/// Any replica with a free slot, all alike, once no prefill can begin; one buffer, first come, first served.
+/// Any replica with a free slot, uniformly, once no prefill can begin; one first-come, first-served buffer.
 #[derive(Debug)]
 pub(super) struct FcfsRouter {
     pub(super) draws: Stream,

@@ -1,9 +1,9 @@
-//! The router of lin2026 section 4.1: solo slots first, one buffer, first come, first served.
+//! The router of lin2026 section 4.1: solo slots first, one first-come, first-served buffer.
 
 use super::{BufferPlace, DRAW_REPLICA, DecodeRouter, Line, Slots, Stream, Waiting};
 
-/// Any solo replica with a free slot, all alike; else any mixed one; else the buffer. A freed slot takes its head. Without
-/// a plan, the replicas that run no prefill now stand for the solo ones.
+/// Any solo replica with a free slot, uniformly; otherwise any mixed one; otherwise the buffer, whose head takes the
+/// next freed slot. Without a plan, replicas that run no prefill at the moment count as solo.
 #[derive(Debug)]
 pub(super) struct GreedyRouter {
     pub(super) draws: Stream,
