@@ -1,17 +1,17 @@
-//! Means and percentiles of a column by group, of values that come in parts.
+//! Means and percentiles of a column by group, from values in parts.
 //!
-//! Means come from whole-number sums, so they do not depend on the order of rows or the number of threads. Percentiles
-//! are exact: values are kept while they are few. Where they are more they are counted by their leading bits, in whose
-//! order they are since none is negative, and the parts are gone through again for those around the percentiles.
+//! Means come from integer sums, so they do not depend on the order of rows or the number of threads. Percentiles are
+//! exact. A small number of values is stored. A larger number is counted by leading bits, which preserve the order of
+//! nonnegative doubles, and another pass over the parts collects the values around the percentiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 
-/// Statistics of one group's values; NaN where the group has none.
+/// Statistics of one group; NaN if the group has no values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Arithmetic mean: the sum in whole attoseconds, divided in whole numbers.
+    /// Arithmetic mean: the sum in whole attoseconds, divided as integers.
     pub mean: f64,
     /// Linear percentiles at [`PERCENTS`].
     pub percentiles: [f64; PERCENTS.len()],
@@ -19,30 +19,31 @@ pub struct Statistics {
     pub max: f64,
 }
 
-/// The percentiles that are reported, ascending.
+/// Reported percentiles, ascending.
 pub const PERCENTS: [u32; 4] = [50, 90, 95, 99];
 
-/// Values that are kept at once, 32 MiB of them.
+/// Maximum number of stored values: 32 MiB.
 const KEPT: usize = 1 << 22;
 
-/// Counts that are kept at once, as much again.
+/// Maximum number of counters, with the same memory.
 const COUNTS: usize = 1 << 22;
 
-/// Bits of a double that is not negative.
+/// Bits of a nonnegative double.
 const BITS: u32 = 63;
 
-/// Statistics of some groups while their values come. Where [`ByGroup::again`] says so all of them must come again.
+/// Statistics of groups during the passes over their values. [`ByGroup::again`] returns whether another pass is
+/// needed.
 #[derive(Clone, Debug)]
 pub struct ByGroup {
     groups: Vec<Group>,
-    /// Values and counts that are kept at once.
+    /// Maximum numbers of stored values and of counters.
     room: (usize, usize),
     limits: Limits,
-    /// Have all values come once?
+    /// Whether the first pass is complete.
     is_counted: bool,
 }
 
-/// How many values of a range are kept, and by how many of their bits they are counted where they are more.
+/// Number of stored values per range, and the bits by which further values are counted.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     kept: usize,
@@ -54,20 +55,20 @@ struct Group {
     count: u64,
     sum: u128,
     max: f64,
-    /// Where values are that are looked for, ascending and apart.
+    /// Disjoint ranges of wanted values, ascending.
     ranges: Vec<Range>,
-    /// Those that are known, by their places among all.
+    /// Known values by rank.
     known: BTreeMap<u64, f64>,
 }
 
-/// The doubles that begin with some bits.
+/// A range of doubles with common leading bits.
 #[derive(Clone, Debug)]
 struct Range {
     /// The least of them, as bits.
     first: u64,
-    /// How many bits of them are free.
+    /// Number of remaining bits.
     free: u32,
-    /// Values below all of them.
+    /// Number of values below the range.
     below: u64,
     values: Values,
 }
@@ -75,12 +76,12 @@ struct Range {
 #[derive(Clone, Debug)]
 enum Values {
     Kept(Vec<f64>),
-    /// Counts by the bits that follow, but for the last so many.
+    /// Counts by the following bits, without the given number of last bits.
     Counted(Vec<u64>, u32),
 }
 
 impl ByGroup {
-    /// No value as yet of so many groups.
+    /// Builds empty statistics of `group_count` groups.
     pub fn new(group_count: usize) -> ByGroup {
         ByGroup::with_room(group_count, (KEPT, COUNTS))
     }
@@ -92,7 +93,7 @@ impl ByGroup {
         ByGroup { groups: vec![group; group_count], room, limits, is_counted: false }
     }
 
-    /// The next values (seconds, not negative; NaN is absent), and the group of each.
+    /// Adds values (nonnegative seconds; NaN is absent) and the group of each.
     pub fn take(&mut self, values: &[f64], groups: &[u32]) {
         if let [group] = &mut self.groups[..] {
             group.make_room(values.len(), self.limits);
@@ -101,7 +102,7 @@ impl ByGroup {
             if let Some(group) = self.groups.get_mut(group as usize).filter(|_| !value.is_nan()) {
                 if !self.is_counted {
                     group.count += 1;
-                    // Each double is taken to its nearest attosecond; a sum of 2^32 values below 2^63 s fits.
+                    // Each double is rounded to the nearest attosecond; a sum of 2^32 values below 2^63 s fits.
                     group.sum = group.sum.saturating_add(whole(value * 1e18));
                     group.max = group.max.max(value);
                 }
@@ -110,7 +111,7 @@ impl ByGroup {
         }
     }
 
-    /// All values have come. Must they come once more?
+    /// Ends a pass. Returns whether another pass is needed.
     pub fn again(&mut self) -> bool {
         self.is_counted = true;
         self.groups.iter_mut().for_each(Group::narrow);
@@ -119,14 +120,14 @@ impl ByGroup {
         ranges > 0
     }
 
-    /// The statistics of each group, once no value need come again.
+    /// Returns the statistics of each group, after the last pass.
     pub fn statistics(&self) -> Vec<Statistics> {
         self.groups.iter().map(Group::statistics).collect()
     }
 }
 
 impl Limits {
-    /// Those of each of so many ranges.
+    /// Limits of each of `ranges` ranges.
     fn of(ranges: usize, (kept, counts): (usize, usize)) -> Limits {
         let share = |room: usize| (room / ranges.max(1)).max(8);
         Limits { kept: share(kept), bits: share(counts).ilog2() }
@@ -146,14 +147,14 @@ impl Group {
         }
     }
 
-    /// Makes room for so many values more, where all of them are of one range.
+    /// Reserves room for further values while there is only one range.
     fn make_room(&mut self, values: usize, limits: Limits) {
         if let [Range { free: BITS, values: Values::Kept(kept), .. }] = &mut self.ranges[..] {
             kept.reserve(values.min(limits.kept - kept.len()));
         }
     }
 
-    /// The places, from the least value on, of the values from which the percentiles are made.
+    /// Ranks of the values that determine the percentiles.
     fn places(&self) -> BTreeSet<u64> {
         let Some(most) = self.count.checked_sub(1) else { return BTreeSet::new() };
         PERCENTS
@@ -165,7 +166,7 @@ impl Group {
             .collect()
     }
 
-    /// Reads off the ranges which values are known by now, and in which ranges the others are.
+    /// Extracts known values and narrows the ranges of the remaining ranks.
     fn narrow(&mut self) {
         let mut ranges = std::mem::take(&mut self.ranges).into_iter().peekable();
         let mut places = self.places().into_iter().filter(|place| !self.known.contains_key(place)).collect::<Vec<_>>();
@@ -185,7 +186,7 @@ impl Group {
             return Statistics { mean: f64::NAN, percentiles: [f64::NAN; PERCENTS.len()], max: f64::NAN };
         }
         let at = |place: u64| self.known.get(&place).copied().unwrap_or(f64::NAN);
-        // At place (n − 1) · percent / 100 of the sorted values, between neighbors in proportion.
+        // At rank (n − 1) · percent / 100 of the sorted values, interpolated linearly.
         let percentiles = PERCENTS.map(|percent| {
             let place = (self.count - 1) * u64::from(percent);
             let (lower, between) = (at(place / 100), place % 100);
@@ -213,7 +214,7 @@ impl Range {
         }
     }
 
-    /// Counts what was kept so far, and one value more.
+    /// Counts the stored values and a further one.
     #[cold]
     fn count(&mut self, bits: u64, limits: Limits) {
         let counted = self.free.min(limits.bits);
@@ -225,11 +226,11 @@ impl Range {
         kept.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.look(bits, limits));
     }
 
-    /// Which values are at these places among all, ascending; or in which ranges they are.
+    /// Returns the values at these ascending ranks, or the narrower ranges that contain them.
     fn read(self, places: &[u64], known: &mut Vec<(u64, f64)>, narrower: &mut Vec<Range>) {
         match self.values {
             Values::Kept(mut kept) => {
-                // Values before a place are not looked at for the next.
+                // Values before a rank are not inspected for the next one.
                 let (mut rest, mut first) = (&mut kept[..], self.below);
                 for &place in places {
                     let (_, &mut value, above) = rest.select_nth_unstable_by((place - first) as usize, f64::total_cmp);
@@ -255,10 +256,10 @@ impl Range {
     }
 }
 
-/// A number that is not negative, rounded down.
+/// Rounds a nonnegative number down.
 #[inline]
 fn whole(number: f64) -> u128 {
-    // Most fit 64 bits, for which there is an instruction.
+    // Most numbers fit 64 bits, for which there is an instruction.
     if number < u64::MAX as f64 { u128::from(number as u64) } else { number as u128 }
 }
 

@@ -1,4 +1,4 @@
-//! How entries are made, held and evicted: run by run, in the order in which single blocks would be.
+//! Insertion, use and eviction of entries, run by run, in the order in which single blocks would be processed.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::runs::BlockRun;
 use crate::request::Place;
 
 impl BlockCache {
-    /// The runs of a node up to a block, the last first.
+    /// Returns the runs of a node before block `end`, last first.
     #[inline]
     pub(super) fn runs_before(&self, node: u32, end: u32) -> impl Iterator<Item = &BlockRun> {
         let mut run = self.chains.tree.nodes[node as usize].known.last;
@@ -21,10 +21,10 @@ impl BlockCache {
         runs.skip_while(move |run| run.first >= end)
     }
 
-    /// Cuts a run before a block; returns the front. The rest keeps its number.
+    /// Splits a run before a block and returns the front. The rest keeps its number.
     fn cut(&mut self, run: u32, at: u32) -> u32 {
         let rest = *self.runs.at(run);
-        debug_assert!(rest.first < at && at < rest.end, "a run is cut between its blocks");
+        debug_assert!(rest.first < at && at < rest.end, "a run is split between its blocks");
         let front = self.runs.add(BlockRun { end: at, ..rest });
         let cut = self.runs.at_mut(run);
         (cut.first, cut.front, cut.next) = (at, front, front);
@@ -35,14 +35,14 @@ impl BlockCache {
         front
     }
 
-    /// A run has no blocks any more, or all of them in another.
+    /// Removes a run that has no blocks left or has been merged into another run.
     #[inline]
     fn remove(&mut self, run: u32) {
         self.runs.vacant.push(run);
         self.chains.tree.leave(self.runs.at(run).node);
     }
 
-    /// Blocks of a node become known, or are evicted.
+    /// Records that blocks of a node are now cached, or evicted.
     #[inline]
     fn note(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
         if self.reported.is_some() {
@@ -58,7 +58,7 @@ impl BlockCache {
         }
     }
 
-    /// A request makes entries for blocks of a node: twins of older ones, or the first.
+    /// Adds entries for blocks of a node: duplicates of older entries, or the first ones.
     pub(super) fn insert(&mut self, place: Place, node: u32, blocks: Range<u32>, is_twin: bool) {
         let count = u64::from(blocks.end - blocks.start);
         self.cached += count;
@@ -67,11 +67,11 @@ impl BlockCache {
             self.note(node, blocks.clone(), true);
         }
         let holding = &mut self.held[place.index()];
-        debug_assert_eq!(holding.blocks, blocks.start, "a request holds its first blocks");
+        debug_assert_eq!(holding.blocks, blocks.start, "a request uses its first blocks");
         holding.blocks = blocks.end;
         let known = &mut self.chains.tree.nodes[node as usize].known;
         if let Some(last) = holding.runs.last() {
-            // Its own run goes on, unless there are younger entries for what comes.
+            // Its own run is extended, unless there are newer entries for the next blocks.
             let run = self.runs.at_mut(last.run);
             let is_youngest = if is_twin { run.is_twin && run.next == NONE } else { last.run == known.last };
             if is_youngest && run.node == node && run.holders == 1 {
@@ -106,7 +106,7 @@ impl BlockCache {
         self.chains.tree.use_node(node);
     }
 
-    /// A request holds the blocks of a node up to this one, of which it enters the first.
+    /// Makes a request use the blocks of a node up to block `until`; it enters the first.
     pub(super) fn hold_until(&mut self, place: Place, node: u32, until: u32) {
         let mut run = self.chains.tree.nodes[node as usize].known.last;
         while self.runs.at(run).first >= until {
@@ -131,7 +131,7 @@ impl BlockCache {
         held[from..].reverse();
     }
 
-    /// What a request held of a run loses a holder, its end first.
+    /// Removes a request from the runs that it used, last first.
     pub(super) fn drop_holder(&mut self, HeldRun { mut run, first }: HeldRun) {
         loop {
             let BlockRun { first: begin, front, .. } = *self.runs.at(run);
@@ -143,12 +143,11 @@ impl BlockCache {
         }
     }
 
-    /// A run that no request holds any more stands at the end of the list, as one with the run behind it if that stands
-    /// there.
+    /// Appends an unreferenced run to the list, merged with the next run if that is at the end of the list.
     #[inline]
     fn drop_holder_of_run(&mut self, run: u32) {
         let left = self.runs.at_mut(run);
-        debug_assert!(left.holders > 0, "no request gives up what it does not hold");
+        debug_assert!(left.holders > 0, "a run is released only by its users");
         left.holders -= 1;
         if left.holders > 0 {
             return;
@@ -160,7 +159,7 @@ impl BlockCache {
             && behind.next == run
             && !behind.is_twin
         {
-            debug_assert_eq!(behind.first, left.end, "runs of a node follow one another");
+            debug_assert_eq!(behind.first, left.end, "runs of a node are consecutive");
             (behind.first, behind.next) = (left.first, left.next);
             self.remove(run);
             return;
@@ -168,7 +167,7 @@ impl BlockCache {
         self.runs.list(run, newest);
     }
 
-    /// Evicts the blocks of a run's end that have been unreferenced for longest.
+    /// Evicts the last blocks of a run, which have been unreferenced for longest.
     pub(super) fn evict(&mut self, run: u32, count: u32) {
         let evicted = self.runs.at_mut(run);
         let end = evicted.end;
@@ -193,7 +192,7 @@ impl BlockCache {
         }
     }
 
-    /// Takes a run out of those of its node.
+    /// Unlinks a run from its node.
     fn unlink(&mut self, run: u32) {
         let BlockRun { node, next, is_twin, .. } = *self.runs.at(run);
         let known = &mut self.chains.tree.nodes[node as usize].known;
@@ -209,7 +208,7 @@ impl BlockCache {
         self.runs.at_mut(before).next = next;
     }
 
-    /// Of blocks of a node that are evicted the next oldest entries take the places, where there are any.
+    /// Replaces evicted blocks of a node by the next oldest entries, if any.
     #[cold]
     fn replace(&mut self, node: u32, blocks: Range<u32>) {
         let mut evicted = vec![blocks];
@@ -237,7 +236,7 @@ impl BlockCache {
         }
     }
 
-    /// A run that was a twin is the oldest.
+    /// Links a former duplicate as the oldest run.
     fn link(&mut self, run: u32) {
         let BlockRun { node, first, .. } = *self.runs.at(run);
         let (mut behind, mut next) = (NONE, self.chains.tree.nodes[node as usize].known.last);

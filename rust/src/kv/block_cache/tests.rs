@@ -1,4 +1,4 @@
-//! The cache held against its rules, block by block.
+//! Comparison of the cache with its rules, block by block.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::BlockCache;
 use crate::request::Place;
 use proptest::prelude::*;
 
-/// A token: a content, and which of its tokens.
+/// A token: a content and an index in it.
 type Token = (u64, u32);
 
-/// An entry by itself, under all tokens up to its end.
+/// An entry of one block, identified by all tokens up to its end.
 #[derive(Debug)]
 struct Entry {
     tokens: Vec<Token>,
@@ -22,7 +22,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Slow {
     block: usize,
-    /// All that were ever made, the oldest first; what was evicted is `None`.
+    /// All entries ever made, oldest first; evicted ones are `None`.
     entries: Vec<Option<Entry>>,
     unreferenced: Vec<usize>,
     held: [Vec<usize>; 4],
@@ -38,7 +38,7 @@ impl Slow {
         self.entries.iter().enumerate().filter_map(|(entry, known)| Some((entry, known.as_ref()?)))
     }
 
-    /// The oldest entries of the first blocks of some tokens, as far as there are any.
+    /// Returns the oldest entries of the first blocks of some tokens, as far as they exist.
     fn find(&self, tokens: &[Token]) -> Vec<usize> {
         let oldest = |end| self.known().find(|(_, known)| known.tokens == tokens[..end]).map(|(entry, _)| entry);
         (1..=tokens.len() / self.block).map_while(|count| oldest(count * self.block)).collect()
@@ -67,7 +67,7 @@ impl Slow {
 
     fn hold(&mut self, place: usize, entries: Vec<usize>) {
         for &entry in &entries {
-            self.entries[entry].as_mut().expect("it was found").holders += 1;
+            self.entries[entry].as_mut().expect("a matched entry").holders += 1;
             self.unreferenced.retain(|&other| other != entry);
         }
         self.held[place] = entries;
@@ -75,7 +75,7 @@ impl Slow {
 
     fn publish(&mut self, place: usize, tokens: usize) {
         for count in self.held[place].len() + 1..=tokens / self.block {
-            let tokens = self.said[place].as_ref().expect("it is here")[..count * self.block].to_vec();
+            let tokens = self.said[place].as_ref().expect("an open request")[..count * self.block].to_vec();
             self.held[place].push(self.entries.len());
             self.entries.push(Some(Entry { tokens, holders: 1 }));
         }
@@ -83,7 +83,7 @@ impl Slow {
 
     fn let_go(&mut self, entries: Vec<usize>) {
         for entry in entries.into_iter().rev() {
-            let left = self.entries[entry].as_mut().expect("it is held");
+            let left = self.entries[entry].as_mut().expect("a used entry");
             left.holders -= 1;
             if left.holders == 0 {
                 self.unreferenced.push(entry);
@@ -99,11 +99,11 @@ impl Slow {
     }
 }
 
-/// What is done next, and with which request.
+/// Next operation, for one of the requests.
 #[derive(Clone, Debug)]
 enum Act {
-    /// All that an earlier request says, where there is one so many before; then texts and how many tokens of each, or
-    /// what an earlier request says of its own; the tokens that are computed at once.
+    /// Opens a request: optionally all tokens of an earlier request, a given number of opens before; then texts with
+    /// token counts, or own tokens of earlier requests; and the number of tokens computed immediately.
     Come {
         after: Option<usize>,
         chain: Vec<(u64, u32)>,
@@ -134,10 +134,10 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     prop::collection::vec((0_usize..4, act), 1..60)
 }
 
-/// Tokens that each request says of its own, its answer included.
+/// Own tokens of each request, its output included.
 const SAID: u32 = 13;
 
-/// So many of some tokens, if there are as many.
+/// The first `limit` tokens, if there are as many.
 fn first(tokens: &[Token], most: usize) -> &[Token] {
     &tokens[..most.min(tokens.len())]
 }
@@ -159,7 +159,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
         let is_here = slow.said[index].is_some();
         match act {
             Act::Come { after, chain, own, computed } if !is_here => {
-                // The last contents of a chain may be what earlier requests say, here or gone.
+                // The last contents of a chain may be own tokens of earlier requests, present or finished.
                 let content = |&(text, tokens): &(u64, u32)| match text {
                     0..4 => Segment { content: text, tokens },
                     text => Segment { content: OWN | (id as u64).saturating_sub(text - 3), tokens },
@@ -171,7 +171,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                         let mut whole = Vec::new();
                         for part in chain.iter().map(content).filter(|part| part.content != OWN | id as u64) {
                             if part.content >= OWN {
-                                // It is said behind one chain alone.
+                                // It follows one chain only.
                                 whole = begins.get(&part.content).cloned().unwrap_or_default();
                             }
                             whole.push(part);
@@ -188,7 +188,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 cache.open(place, newcomer);
                 slow.open(index, tokens(&whole), shared as usize);
                 let most = (shared + own - 1) as usize;
-                let said = slow.said[index].as_ref().expect("it is here");
+                let said = slow.said[index].as_ref().expect("an open request");
                 let found = slow.find(&said[..most]);
                 let (known, next) = cache.cached_prefix(&chain, most as u64);
                 assert_eq!(known, slow.find(&said[..most.min(shared as usize)]).len() as u64 * block);
@@ -199,7 +199,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                         && slow.said[other].as_ref().is_some_and(|tokens| {
                             next_end > slow.shared[other] && tokens.starts_with(&said[..next_end])
                         })
-                        && said[next_end - 1].0 == chains[other].last().expect("its own").content
+                        && said[next_end - 1].0 == chains[other].last().expect("its own content").content
                 });
                 assert_eq!(next, speaker.map(|speaker| Place(speaker as u32)));
                 let is_free = |&&entry: &&usize| slow.unreferenced.contains(&entry);
@@ -254,7 +254,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
         let followed: Vec<usize> = cache.followed().iter().map(|place| place.index()).collect();
         assert_eq!(followed, slow.followed);
         for one in (0..4).filter(|&one| slow.said[one].is_some()) {
-            let said = slow.said[one].as_ref().expect("it is here");
+            let said = slow.said[one].as_ref().expect("an open request");
             assert_eq!(cache.shared(Place(one as u32)), slow.held[one].len() as u64);
             assert_eq!(cache.find(Place(one as u32), 50).tokens, slow.find(first(said, 50)).len() as u64 * block);
             let is_reported =
