@@ -1,10 +1,10 @@
-//! The better of two.
+//! The power-of-two-choices router.
 
 use super::prelude::*;
 use super::random::{DRAWS, below};
 use crate::random::{Source, Stream};
 
-/// Of two different replicas, drawn at random, the one with fewer requests.
+/// The one of two random replicas with fewer requests.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOfTwo {}
@@ -15,7 +15,7 @@ impl RouterParameters for PowerOfTwo {
     }
 }
 
-/// Two different replicas are drawn; the one with fewer requests is taken, the lower one if they are alike.
+/// Draws two different replicas and takes the one with fewer requests; ties go to the lower one.
 #[derive(Debug)]
 struct PowerOfTwoRouter {
     stream: Stream,
