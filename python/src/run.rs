@@ -3,13 +3,14 @@
 use inferq_core::autoscaler::{AutoscalerDescription, ScalingConfig};
 use inferq_core::clock::{Instant, Span, attoseconds};
 use inferq_core::cluster::{Capacity, Cluster, HandsTo, Pool};
-use inferq_core::engine::{Class, Engine, EngineParts, parse};
+use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::failures::FailuresDescription;
 use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterConfig};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
+use inferq_core::workload::Class;
 use inferq_core::workload::{Accepted, Content, Flow, Workload};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -290,17 +291,17 @@ impl Builder<'_> {
 
     /// Returns the classes of the workload for each pool, with whether their requests enter it.
     fn classes_of(&self, descriptions: &[PoolDescription]) -> Vec<Vec<Class>> {
-        let class = |name: &String| Class { name: name.clone(), comes: self.entered.0.is_empty() };
+        let class = |name: &String| Class { name: name.clone(), reaches_engine: self.entered.0.is_empty() };
         let mut classes = vec![self.classes.iter().map(class).collect::<Vec<Class>>(); descriptions.len()];
         for (&pool, &class) in self.entered.0.iter().zip(self.entered.1) {
             if let Some(class) = classes.get_mut(pool as usize).and_then(|pool| pool.get_mut(class as usize)) {
-                class.comes = true;
+                class.reaches_engine = true;
             }
         }
         for (place, description) in descriptions.iter().enumerate() {
             if let Some(to) = description.hands_to.as_ref().filter(|to| to.pool < classes.len()) {
                 for class in 0..self.classes.len() {
-                    classes[to.pool][class].comes |= classes[place][class].comes;
+                    classes[to.pool][class].reaches_engine |= classes[place][class].reaches_engine;
                 }
             }
         }

@@ -64,7 +64,7 @@ impl Columns {
 }
 
 /// The names of the classes.
-pub fn classes() -> Vec<inferq_core::engine::Class> {
+pub fn classes() -> Vec<inferq_core::workload::Class> {
     vec!["a".into(), "b".into()]
 }
 

@@ -8,6 +8,7 @@ use crate::kv::KvCache;
 use crate::request::FirstToken;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::timing::{HostTime, Overhead, Timing, TimingModel};
+use crate::workload::Class;
 
 /// An engine as a user describes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -31,21 +32,6 @@ pub struct Engine {
     /// From the client to the engine and back, in seconds: HTTP, tokenising, the delivery of a token.
     #[serde(default)]
     pub api_s: f64,
-}
-
-/// A class of the workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// Its name.
-    pub name: String,
-    /// Can a request of it come to this engine? In a network not every class goes everywhere.
-    pub comes: bool,
-}
-
-impl From<&str> for Class {
-    fn from(name: &str) -> Class {
-        Class { name: name.to_owned(), comes: true }
-    }
 }
 
 /// An engine ready to run.

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::replica::{Features, Full};
+use crate::features::{Features, Full};
 use crate::request::Place;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;

@@ -45,6 +45,7 @@ pub mod kv;
 pub mod timing;
 pub mod speculation;
 pub mod engine;
+mod features;
 pub(crate) mod replica;
 
 // The cluster of one paper, lin2026: requests queue before the replicas, for slots. The rest can be read without it.

@@ -6,10 +6,12 @@
 use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
 
+mod class;
 mod columns;
 mod content;
 mod flow;
 
+pub use class::Class;
 pub use columns::Columns;
 pub(crate) use content::Beginning;
 pub use content::{Content, NO_ROW};

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::clock::Span;
 use crate::error::Result;
-use crate::replica::Full;
+use crate::features::Full;
 use crate::request::{Phase, Place};
 
 /// How a preempted request gives up its blocks (rule 12).

@@ -12,83 +12,20 @@
 //!
 //! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
 
-use super::features::{Features, Full};
-use super::late::LateToken;
+use super::in_flight::{DroppedRow, InFlight};
+use super::state::State;
 use super::stretch::Stretch;
-use super::{Held, Replica, Role, State, end_after};
+use super::{Held, Replica, Role, end_after};
 use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
+use crate::features::{Features, Full};
 use crate::kv::KvCache;
 use crate::plan::{Ahead, Hold, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{List, Notice, Scheduler};
-use crate::timing::{Pace, Shape};
+use crate::timing::Pace;
 use crate::workload::Arrival;
-
-/// What is in flight where batches are planned ahead.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    /// Is the token in flight of a request that is preempted dropped?
-    pub(super) drops: bool,
-    /// Is a batch planned while one runs?
-    pub(super) is_planning: bool,
-    /// May the next plan drop tokens of standing decodes?
-    pub(super) decodes_may_drop: bool,
-    /// Tokens of the batch that runs, as far as the next plan may drop them.
-    pub(super) late_tokens: Vec<LateToken>,
-    /// Requests of which the plan has dropped such a token.
-    pub(super) dropped_tokens: Vec<u32>,
-    /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
-    ending: Vec<Place>,
-    /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?
-    frees: bool,
-    /// Rows of the batch whose outcome is dropped.
-    pub(super) dropped: Vec<DroppedRow>,
-    /// Of the requests that take part in the standing decodes: tokens that they have computed by the end of the batch that is
-    /// planned, and that the prefix cache cannot know when it is planned, since one of them is being computed.
-    unknown: u64,
-    /// The same of those that lost their place since the batch before it was planned.
-    late: u64,
-    left_decodes: Vec<Place>,
-}
-
-/// A row behind the last token of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DroppedRow {
-    pub(super) row: u64,
-    pub(super) id: u32,
-    pub(super) context: u64,
-    pub(super) tokens: u64,
-}
-
-impl InFlight {
-    pub(super) fn new(ahead: Ahead) -> InFlight {
-        InFlight { drops: ahead.drops, ..InFlight::default() }
-    }
-
-    /// The next batch is about to be planned, while one runs.
-    pub(super) fn begin_plan(&mut self) {
-        self.dropped.clear();
-    }
-
-    /// Those whose last token has come are gone.
-    pub(super) fn end_plan(&mut self) {
-        self.ending.clear();
-    }
-
-    /// The number of rows whose outcome is dropped, and Σ contexts of them.
-    pub(super) fn dropped_sums(&self) -> (u64, u64) {
-        (self.dropped.len() as u64, self.dropped.iter().map(|row| row.context).sum())
-    }
-
-    /// Adds the rows whose outcome is dropped to a batch's shape.
-    pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
-        for row in &self.dropped {
-            shape.add_decode(row.context, row.tokens, moduli);
-        }
-    }
-}
 
 impl State {
     /// What is in flight, where batches are planned ahead.

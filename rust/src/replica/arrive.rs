@@ -1,9 +1,10 @@
 //! Requests come: from clients, or from another replica with their context. One that waits too long goes.
 
-use super::drafts::Drafting;
-use super::{Departure, Full, Replica, Stranded};
+use super::in_flight::Drafting;
+use super::{Departure, Replica, Stranded};
 use crate::clock::{Instant, Long};
 use crate::error::Result;
+use crate::features::Full;
 use crate::kv::Segment;
 use crate::request::{History, Phase, Place, Request};
 use crate::results::{Recorder, Status};

@@ -1,8 +1,8 @@
 //! The part of a batch that each plan makes anew.
 
 use super::blocks::LookedUp;
-use super::features::Features;
 use crate::clock::Instant;
+use crate::features::Features;
 use crate::plan::{Hold, Limit};
 use crate::request::Place;
 use crate::timing::{ChunkShape, ChunkSums};

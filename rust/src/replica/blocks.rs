@@ -9,8 +9,8 @@
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
 use super::batch::Chunk;
-use super::features::Features;
 use super::state::State;
+use crate::features::Features;
 use crate::kv::{Hit, Kept};
 use crate::request::{History, Phase, Place, Request};
 

@@ -11,138 +11,19 @@
 //! The prefix cache must never hear of a draft. So it is told here what is known, and nowhere else: when a row is planned,
 //! what it fills of the tokens that are settled; when it is settled, what it has computed.
 
-use super::ahead::DroppedRow;
+use super::in_flight::{DraftedRow, Drafting, DroppedRow};
 use super::state::State;
-use super::{Full, Replica, Role};
-use crate::clock::{Instant, Long, Span};
+use super::{Replica, Role};
+use crate::clock::{Instant, Long};
 use crate::error::Result;
-use crate::kv::KvBlocks;
+use crate::features::Full;
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
-use crate::speculation::SpeculationParts;
-use crate::timing::{Beyond, Shape};
-
-/// Speculation of one replica.
-pub(crate) struct Drafts {
-    pub(super) parts: SpeculationParts,
-    /// Tokens of the longest request: no longer than the cache, so that no request can lack blocks when it is alone.
-    longest: u64,
-    /// By place.
-    requests: Vec<Drafting>,
-    /// Requests of which a row has emitted, and the tokens taken as emitted that were not, until these are taken back.
-    unsettled: Vec<(Place, u32)>,
-}
 
 /// A list of the workload was too short.
 const UNTOLD: &str = "drafts untold: drafts were cut, so that rows came behind the ends of lists in the column accepted; \
                       none of their drafts was accepted";
-
-/// How it stands with a request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Drafting {
-    /// Drafts that its next row verifies.
-    offer: u32,
-    /// The row that it has in a batch.
-    row: DraftedRow,
-    /// Tokens taken as emitted, of a row in flight while the next batch is planned.
-    in_flight: u32,
-    /// Of its rows those that emitted, over its whole life.
-    pub(super) emissions: u32,
-    /// Drafts that were verified, and those that became tokens of its output.
-    pub(super) drafted: u32,
-    pub(super) accepted: u32,
-}
-
-/// A row with drafts, or without.
-#[derive(Clone, Copy, Debug, Default)]
-struct DraftedRow {
-    drafts: u32,
-    emits: bool,
-    /// Its drafts only fill it up: none is accepted.
-    fills: bool,
-    /// Tokens that come out of it, once that is known.
-    out: u32,
-}
-
-impl Drafts {
-    pub(super) fn new(
-        parts: SpeculationParts,
-        max_model_len: u32,
-        first_token: FirstToken,
-        blocks: &KvBlocks,
-    ) -> Drafts {
-        let longest = u64::from(max_model_len) + u64::from(first_token == FirstToken::Decode);
-        let longest = longest.min(blocks.capacity().saturating_mul(blocks.block_tokens()));
-        Drafts { parts, longest, requests: Vec::new(), unsettled: Vec::new() }
-    }
-
-    /// A request comes to a place, as it left another replica if it did.
-    pub(super) fn open(&mut self, place: Place, drafting: Drafting) {
-        if self.requests.len() <= place.index() {
-            self.requests.resize_with(place.index() + 1, Drafting::default);
-        }
-        *self.at_mut(place) = drafting;
-    }
-
-    #[inline]
-    pub(super) fn at(&self, place: Place) -> &Drafting {
-        &self.requests[place.index()]
-    }
-
-    #[inline]
-    fn at_mut(&mut self, place: Place) -> &mut Drafting {
-        &mut self.requests[place.index()]
-    }
-
-    /// Drafts on offer after a row that emitted.
-    pub(crate) fn most(&self) -> u64 {
-        self.parts.drafts
-    }
-
-    /// Drafts that the next row of a request verifies.
-    pub(crate) fn offer(&self, place: Place) -> u64 {
-        u64::from(self.at(place).offer)
-    }
-
-    /// Did the last row of a request that was planned emit?
-    pub(crate) fn emitted(&self, place: Place) -> bool {
-        self.at(place).row.emits
-    }
-
-    /// How long the drafter takes beside an iteration of this shape and length.
-    pub(super) fn drafting(&self, length: Span, shape: &Shape) -> Result<Span> {
-        self.parts.drafting(length, shape)
-    }
-
-    /// Where batches went beyond what the drafter's model was measured for.
-    pub(super) fn beyond(&self) -> Beyond {
-        self.parts.beyond()
-    }
-
-    /// Tokens of the longest request.
-    pub(crate) fn longest(&self) -> u64 {
-        self.longest
-    }
-
-    /// Tokens for which a row takes blocks that computes up to so many.
-    pub(crate) fn slots(&self, tokens: u64) -> u64 {
-        (tokens + self.parts.lookahead()).min(self.longest)
-    }
-}
-
-impl std::fmt::Debug for Drafts {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
-        formatter.debug_struct("Drafts").field("requests", &self.requests).finish_non_exhaustive()
-    }
-}
-
-impl Drafting {
-    /// Of a request that so far had no drafts.
-    pub(super) fn after(emitted: u32) -> Drafting {
-        Drafting { emissions: emitted, ..Drafting::default() }
-    }
-}
 
 /// A row as it is planned.
 #[derive(Clone, Copy, Debug)]

@@ -5,26 +5,12 @@
 //! decodes, where the next plan may find too few blocks. A stretch of several iterations ends before that can be.
 
 use super::Replica;
+use super::in_flight::LateToken;
 use super::state::State;
 use crate::clock::{Instant, Long};
 use crate::error::Result;
-use crate::request::{History, NOT_ODD, Phase, Place};
+use crate::request::{NOT_ODD, Phase, Place};
 use crate::results::Recorder;
-
-/// A token that came with the batch that runs while the next one is planned; how it stood with its request before.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LateToken {
-    place: Place,
-    first_token: Instant,
-    last_token: Instant,
-}
-
-impl LateToken {
-    /// The next token of a request with this history.
-    pub(super) fn after(place: Place, history: &History) -> LateToken {
-        LateToken { place, first_token: history.first_token, last_token: history.last_token }
-    }
-}
 
 impl State {
     /// The last batch before a plan that may drop tokens is about to be settled.

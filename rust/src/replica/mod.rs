@@ -7,7 +7,6 @@
 // What it holds.
 mod state;
 mod batch;
-mod features;
 mod blocks;
 mod groups;
 mod standing;
@@ -15,6 +14,7 @@ mod wheel;
 
 // What it does, and what can be seen of it.
 mod arrive;
+mod in_flight;
 mod stretch;
 mod settle;
 mod ahead;
@@ -28,6 +28,7 @@ use std::cell::Cell;
 use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
+use crate::features::{Features, Full, Plain, PlainGroups, Variant};
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
@@ -37,16 +38,13 @@ use crate::speculation::SpeculationParts;
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use ahead::Foresighted;
 use batch::Batch;
-use drafts::{AcceptedDrafts, Drafting};
+use drafts::AcceptedDrafts;
+use in_flight::{Drafting, Drafts, InFlight};
 use standing::Decodes;
 use state::{FIRST_ROW, Measured};
 use stretch::Stretch;
 
-pub(crate) use ahead::InFlight;
 pub(crate) use batch::Chunk;
-pub(crate) use drafts::Drafts;
-pub(crate) use features::{Features, Full, Plain};
-use features::{PlainGroups, Variant};
 pub(crate) use groups::Groups;
 pub(crate) use state::State;
 

@@ -1,13 +1,13 @@
 //! The end of a stretch: what its iterations have done.
 
 use super::batch::Chunk;
-use super::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
-use super::late::LateToken;
+use super::in_flight::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, Stranded, end_after};
 use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
+use crate::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
 use crate::request::{FirstToken, NOT_ODD, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;

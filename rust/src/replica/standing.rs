@@ -8,9 +8,9 @@
 //! They come in groups, each with a tick counter of its own, so that a scheduler can let a whole group sit an iteration out
 //! at the price of one.
 
-use super::features::Features;
 use super::wheel::Wheel;
 use crate::clock::{Instant, Span, Width};
+use crate::features::Features;
 use crate::kv::Residues;
 use crate::request::Place;
 use crate::results::Members;

@@ -5,12 +5,12 @@
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
-use super::features::{Features, Full, Plain, Variant};
 use super::groups::Groups;
+use super::in_flight::{Drafts, InFlight};
 use super::standing::Decodes;
-use super::{Drafts, InFlight};
 use crate::clock::{Instant, Long, Short, Span, Unit};
 use crate::error::{Error, Kind};
+use crate::features::{Features, Full, Plain, Variant};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::Limits;
 use crate::request::{NOT_ODD, Phase, Place, Request, Requests};

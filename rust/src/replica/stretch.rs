@@ -1,10 +1,10 @@
 //! A stretch of identical iterations under way: its end, and whether it loads what it could.
 
 use super::batch::Chunk;
-use super::features::Features;
 use super::state::State;
 use crate::clock::{Instant, Span};
 use crate::error::Result;
+use crate::features::Features;
 use crate::plan::Limit;
 use crate::request::{Phase, Place};
 use crate::results::{Bound, Recorder};

@@ -9,7 +9,6 @@ mod roster;
 mod parameters;
 
 use crate::clock::attoseconds;
-use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
@@ -17,7 +16,7 @@ use crate::plan::{Ahead, Limits, Plan};
 use crate::request::{Place, Requests};
 use crate::speculation::SpeculationParts;
 use crate::timing::Pace;
-use crate::workload::Arrival;
+use crate::workload::{Arrival, Class};
 
 use parameters::SchedulerParameters;
 pub use parameters::{PreemptionKind, QueueOrder};
@@ -52,14 +51,13 @@ mod prelude {
     pub(super) use super::roster::{Lists, Roster, answered_by_the_roster};
     pub(super) use super::{List, Notice, PreemptionKind, Queue, QueueOrder, Scheduler, Watermark};
     pub(super) use crate::clock::{Span, attoseconds};
-    pub(super) use crate::engine::Class;
     pub(super) use crate::error::Error;
     pub(super) use crate::kinds::prelude::*;
     pub(super) use crate::kv::{KvBlocks, KvCache, PrefixKind};
     pub(super) use crate::plan::{Ahead, Hold, Limit, Limits, Plan, Preemption};
     pub(super) use crate::request::{Phase, Place, Requests};
     pub(super) use crate::speculation::{Speculation, SpeculationParts};
-    pub(super) use crate::workload::Arrival;
+    pub(super) use crate::workload::{Arrival, Class};
 }
 
 impl SchedulerConfig {

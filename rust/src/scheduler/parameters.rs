@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Queue, Scheduler};
 use crate::clock::{Span, attoseconds};
 use crate::dice::{Dice, Sample};
-use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Limits, Preemption};
+use crate::workload::Class;
 
 /// The parameters of a policy, as a user describes them: each policy's file implements this for its own.
 pub(super) trait SchedulerParameters {

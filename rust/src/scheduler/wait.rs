@@ -42,7 +42,7 @@ impl SchedulerParameters for Wait {
                 }
                 let of_class = |class: &Class| match thresholds.get(&class.name) {
                     Some(&threshold) => Ok(threshold),
-                    None if !class.comes => Ok(1),
+                    None if !class.reaches_engine => Ok(1),
                     None => {
                         let what = format!("none for the class {:?}, which the workload has", class.name);
                         Err(Error::config("thresholds", what))

@@ -13,7 +13,7 @@ mod deeds;
 mod line;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::run::{Make, Run, sum_of_areas};
 use crate::autoscaler::{Autoscaler, Figures};
@@ -529,6 +529,3 @@ impl Run {
         Ok(())
     }
 }
-
-/// When requests give up, by id.
-pub(super) type Deadlines = HashMap<u32, Instant>;

@@ -11,10 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
-use super::{Options, Watch};
 use crate::clock::Instant;
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;

@@ -8,9 +8,10 @@
 
 use std::collections::BTreeMap;
 
+use super::options::{Options, Watch};
 use super::sampler::Sampler;
 use super::streamed::{End, Road};
-use super::{Options, Outline, Sink, Watch};
+use super::{Outline, Sink};
 use crate::clock::{Instant, Span, Unit};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Options;
+use super::options::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
 use crate::plan::Limits;

@@ -1,6 +1,6 @@
 //! The instants at which the timeline is sampled.
 
-use super::{Options, Timeline};
+use super::options::{Options, Timeline};
 use crate::clock::{Instant, NANOSECOND, Span, Unit};
 use crate::error::Result;
 use crate::replica::Replica;

@@ -7,10 +7,10 @@
 //! in the same order, so the results are the same bit for bit.
 
 use super::independent::{OffsetWatch, run_all, share_out, together};
+use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
-use super::{Options, Watch};
 use crate::clock::{Instant, Unit};
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! The unit that a run counts time in.
 
-use super::Options;
+use super::options::Options;
 use crate::clock::{Unit, greatest_common_divisor};
 use crate::cluster::{Cluster, Pool};
 use crate::workload::Workload;

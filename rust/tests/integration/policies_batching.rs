@@ -3,10 +3,11 @@
 //! Every iteration takes 1 s, so an instant is a number of iterations. Requests are called a, b, c in their order;
 //! `[1, 2] a: 3, b: 1` is the iteration from 1 to 2, in which a loads three tokens and b one.
 
-use inferq_core::engine::{Class, Engine, parse};
+use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::results::Status;
 use inferq_core::simulation::{Options, simulate};
+use inferq_core::workload::Class;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,9 +1,10 @@
 //! WAIT and Nested WAIT, sentence by sentence, against batches worked out by hand: each iteration takes a second.
 
 use inferq_core::clock::{Instant, SECOND};
-use inferq_core::engine::{Class, Engine, parse};
+use inferq_core::engine::{Engine, parse};
 use inferq_core::error::Kind;
 use inferq_core::simulation::{Options, simulate};
+use inferq_core::workload::Class;
 
 use crate::scenario::{Columns, Results};
 

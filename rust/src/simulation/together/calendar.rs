@@ -1,7 +1,7 @@
 //! When something happens next, and what passes between replicas.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU64;
 
 use crate::clock::{Instant, Long};
@@ -9,7 +9,6 @@ use crate::gate_and_route::Dispatch;
 use crate::links::Transfers;
 use crate::replica::Departure;
 use crate::results::{Recorder, Status};
-use crate::simulation::capacity::Deadlines;
 use crate::tournament::Tournament;
 
 /// When something happens next, and what passes between replicas.
@@ -88,8 +87,8 @@ impl Calendar {
     }
 
     /// No request loses its patience at a replica any more that is gone; says when those would have that could.
-    pub(in crate::simulation) fn forget_patience(&mut self, gone: u32) -> Deadlines {
-        let mut deadlines = Deadlines::new();
+    pub(in crate::simulation) fn forget_patience(&mut self, gone: u32) -> HashMap<u32, Instant> {
+        let mut deadlines = HashMap::new();
         self.patience.retain(|&Reverse((at, id, replica, _))| {
             if replica == gone {
                 deadlines.insert(id, at);

@@ -86,30 +86,30 @@ pub(crate) enum Variant {
 impl Variant {
     /// Does it provide for no feature that few runs have?
     #[inline(always)]
-    pub(super) fn is_plain(self) -> bool {
+    pub(crate) fn is_plain(self) -> bool {
         matches!(self, Variant::Plain | Variant::PlainLong)
     }
 
     /// Does it provide for none of them but plans made ahead?
     #[inline(always)]
-    pub(super) fn is_plain_ahead(self) -> bool {
+    pub(crate) fn is_plain_ahead(self) -> bool {
         matches!(self, Variant::Ahead | Variant::AheadLong)
     }
 
     /// Does it provide for none of them but groups of decodes?
     #[inline(always)]
-    pub(super) fn has_only_groups(self) -> bool {
+    pub(crate) fn has_only_groups(self) -> bool {
         matches!(self, Variant::Groups | Variant::GroupsLong)
     }
 
     /// Does it take times of 64 bits?
     #[inline(always)]
-    pub(super) fn is_short(self) -> bool {
+    pub(crate) fn is_short(self) -> bool {
         matches!(self, Variant::Plain | Variant::Ahead | Variant::Groups | Variant::Full)
     }
 
     /// The one that provides for groups of decodes too.
-    pub(super) fn with_groups(self) -> Variant {
+    pub(crate) fn with_groups(self) -> Variant {
         match self {
             Variant::Plain => Variant::Groups,
             Variant::PlainLong => Variant::GroupsLong,
@@ -119,12 +119,12 @@ impl Variant {
     }
 
     /// The one that provides for all features.
-    pub(super) fn full(self) -> Variant {
+    pub(crate) fn full(self) -> Variant {
         if self.is_short() { Variant::Full } else { Variant::FullLong }
     }
 
     /// The one that takes times of any length.
-    pub(super) fn long(self) -> Variant {
+    pub(crate) fn long(self) -> Variant {
         match self {
             Variant::Plain => Variant::PlainLong,
             Variant::Ahead => Variant::AheadLong,
