@@ -14,10 +14,10 @@ use crate::policy::{Planned, broken};
 /// The batch that a policy requests.
 ///
 /// Args:
-    ///     decode: ids of the requests that emit a token in this iteration. A running request that
-    ///         could decode and is left out pauses and keeps its blocks.
-    ///     prefill: pairs (id, tokens), or an integer array with two columns: the prompt tokens to compute. A waiting request
-    ///         with a chunk is admitted.
+///     decode: ids of the requests that emit a token in this iteration. A running request that
+///         could decode and is left out pauses and keeps its blocks.
+///     prefill: pairs (id, tokens), or an integer array with two columns: the prompt tokens to compute. A waiting request
+///         with a chunk is admitted.
 ///     admit: pairs (id, tokens), or a dict: the tokens for which an admitted request takes blocks. Default: its chunk.
 ///     preempt: ids of running requests that lose their blocks first; they wait again and are recomputed.
 ///     repeat: number of iterations with the same batch. Any earlier event, such as an arrival, ends the repetition.
@@ -67,13 +67,13 @@ impl PyBatch {
             ("repeat", Some(&self.repeat)),
             ("wake_at_s", self.wake_at_s.as_ref()),
         ];
-        let mut given = Vec::new();
+        let mut arguments = Vec::new();
         for (name, value) in fields {
             if let Some(value) = value {
-                given.push(format!("{name}={}", value.bind(py).repr()?));
+                arguments.push(format!("{name}={}", value.bind(py).repr()?));
             }
         }
-        Ok(format!("Batch({})", given.join(", ")))
+        Ok(format!("Batch({})", arguments.join(", ")))
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<SchedulerConfig>(description).and_then(|policy| policy.build(None).map(drop)),
-        "speculation" => parse::<Speculation>(description).and_then(|one| one.build().map(drop)),
+        "speculation" => parse::<Speculation>(description).and_then(|speculation| speculation.build().map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "scaling policy" => parse::<ScalingConfig>(description).and_then(|policy| policy.build().map(drop)),
@@ -55,11 +55,11 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
             })
         }
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
-        "arrivals" => parse::<Arrivals>(description).and_then(|one| one.check()),
-        "lengths" => parse::<Length>(description).and_then(|one| one.check()),
-        "durations" => parse::<Duration>(description).and_then(|one| one.check()),
+        "arrivals" => parse::<Arrivals>(description).and_then(|arrivals| arrivals.check()),
+        "lengths" => parse::<Length>(description).and_then(|part| part.check()),
+        "durations" => parse::<Duration>(description).and_then(|part| part.check()),
         "allocation" => parse::<AllocationTables>(description).and_then(|tables| tables.check()),
-        "gate_and_route" => parse::<GateAndRoute>(description).and_then(|one| one.check()),
+        "gate_and_route" => parse::<GateAndRoute>(description).and_then(|part| part.check()),
         "engine" if UserDefinedEngine::is_described_by(description) => {
             parse::<UserDefinedEngine>(description).and_then(|engine| engine.check())
         }
@@ -88,7 +88,7 @@ impl Raised {
 }
 
 /// Polls for Ctrl-C and reports progress to Python during a call that has released the GIL.
-pub(crate) struct Bell {
+pub(crate) struct Poller {
     progress: Option<Py<PyAny>>,
     raised: Raised,
     last: std::time::Instant,
@@ -97,12 +97,12 @@ pub(crate) struct Bell {
 /// Polling interval: short enough for a person, long enough to cost nothing.
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(40);
 
-impl Bell {
-    pub(crate) fn new(progress: Option<Py<PyAny>>, raised: Raised) -> Bell {
-        Bell { progress, raised, last: std::time::Instant::now() }
+impl Poller {
+    pub(crate) fn new(progress: Option<Py<PyAny>>, raised: Raised) -> Poller {
+        Poller { progress, raised, last: std::time::Instant::now() }
     }
 
-    fn ring(&self, left: u64, requests: u64) -> PyResult<()> {
+    fn report(&self, left: u64, requests: u64) -> PyResult<()> {
         Python::attach(|py| {
             py.check_signals()?;
             if let Some(progress) = &self.progress {
@@ -113,12 +113,12 @@ impl Bell {
     }
 }
 
-impl Watch for Bell {
+impl Watch for Poller {
     fn poll(&mut self, left: u64, requests: u64) -> inferq_core::error::Result<()> {
         if self.last.elapsed() < PERIOD {
             return Ok(());
         }
         self.last = std::time::Instant::now();
-        self.ring(left, requests).map_err(|raised| self.raised.keep(raised))
+        self.report(left, requests).map_err(|raised| self.raised.keep(raised))
     }
 }

@@ -11,7 +11,7 @@ use inferq_core::workload::Workload;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::border::{Bell, Raised};
+use crate::border::{Poller, Raised};
 use crate::run::{Cut, read_columns};
 use crate::tables::{keep, put};
 
@@ -68,14 +68,14 @@ pub(crate) fn simulate_exponential<'py>(
         ..Workload::default()
     };
     let raised = Raised::default();
-    let mut bell = Bell::new(progress, raised.clone());
+    let mut poller = Poller::new(progress, raised.clone());
     let outcome = py.detach(|| {
         workload.check()?;
         let scenario: ExponentialScenario = parse(scenario)?;
         let options = scenario.options(&workload)?;
         let within = |error: Error| error.within("gate_and_route");
         let setup = scenario.gate_and_route.build(&classes).map_err(within)?;
-        let results = simulate(&workload, &setup, &options, &mut bell).map_err(within)?;
+        let results = simulate(&workload, &setup, &options, &mut poller).map_err(within)?;
         Ok((setup.cluster.replicas, results))
     });
     let (replicas, results) = outcome.map_err(|error| raised.explain(error))?;

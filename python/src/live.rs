@@ -31,12 +31,12 @@ struct Running {
 }
 
 /// Tokens of an iteration: its end, its replica, the requests that got a token, and those that got their last one.
-type Fallen = (f64, u32, Vec<u32>, Vec<u32>);
+type IterationTokens = (f64, u32, Vec<u32>, Vec<u32>);
 
 /// Tokens, requests that left early with their status, and requests whose outputs were cut with the number of tokens.
-type Happened = (Vec<Fallen>, Vec<(u32, u8)>, Vec<(u32, u32)>);
+type Events = (Vec<IterationTokens>, Vec<(u32, u8)>, Vec<(u32, u32)>);
 
-fn happened(news: News) -> Happened {
+fn events(news: News) -> Events {
     let fallen = |Tokens { at, replica, requests, finished }: Tokens| (at.seconds(), replica, requests, finished);
     let left = |(id, status): (u32, Status)| (id, status as u8);
     (news.tokens.into_iter().map(fallen).collect(), news.left.into_iter().map(left).collect(), news.cut)
@@ -49,12 +49,12 @@ impl PyLive {
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             running.as_mut().map(|running| what(running).map_err(|error| running.border.raised.explain(error)))
         });
-        outcome.unwrap_or_else(|| Err(over()))
+        outcome.unwrap_or_else(|| Err(run_ended()))
     }
 }
 
-fn over() -> PyErr {
-    PyValueError::new_err("the run is over")
+fn run_ended() -> PyErr {
+    PyValueError::new_err("the run is run_ended")
 }
 
 #[pymethods]
@@ -102,7 +102,7 @@ impl PyLive {
     }
 
     /// Schedules the death, drain or start of a replica at a future instant.
-    fn tell(&self, py: Python, replica: usize, at_s: f64, what: &str) -> PyResult<()> {
+    fn schedule_change(&self, py: Python, replica: usize, at_s: f64, what: &str) -> PyResult<()> {
         self.with(py, |running| {
             let what = match what {
                 "die" => Command::Die,
@@ -115,11 +115,11 @@ impl PyLive {
     }
 
     /// Runs all events before `until_ns`.
-    fn advance(&self, py: Python, until_ns: u64) -> PyResult<Happened> {
+    fn advance(&self, py: Python, until_ns: u64) -> PyResult<Events> {
         let until = Instant::from_nanoseconds(until_ns);
         self.with(py, |running| {
             let Running { live, border, sink, .. } = running;
-            live.advance(until, sink, &mut border.bell).map(happened)
+            live.advance(until, sink, &mut border.poller).map(events)
         })
     }
 
@@ -141,15 +141,15 @@ impl PyLive {
     }
 
     /// Ends the input, runs all remaining events and returns the tables of the run.
-    fn finish<'py>(&self, py: Python<'py>) -> PyResult<(Happened, Bound<'py, PyDict>)> {
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<(Events, Bound<'py, PyDict>)> {
         let ended = py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
             running.map(|Running { live, mut border, mut sink, options }| {
-                let ended = live.finish(&mut sink, &mut border.bell);
+                let ended = live.finish(&mut sink, &mut border.poller);
                 ended.map(|ended| (ended, options)).map_err(|error| border.raised.explain(error))
             })
         });
-        let ((news, results), options) = ended.unwrap_or_else(|| Err(over()))?;
-        Ok((happened(news), tables(py, &results, &options)?))
+        let ((news, results), options) = ended.unwrap_or_else(|| Err(run_ended()))?;
+        Ok((events(news), tables(py, &results, &options)?))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`PythonScheduler`] keeps the requests of its replica, shows them as a [`View`], calls `plan(view)`, and requests
 //! the difference between the returned [`PyBatch`] and the running batch. The core checks this plan like any other
-//! (rule R6). Only the rules that a Rust policy cannot break are checked here.
+//! (rule R6). Only the rules that a Rust policy cannot break are checked places.
 
 use inferq_core::clock::Instant;
 use inferq_core::clock::{Span, attoseconds};
@@ -121,22 +121,22 @@ type Order = (Instant, u32);
 /// Requests in order of arrival at this replica, and the table that views show.
 #[derive(Default)]
 struct Listed {
-    here: Vec<(Order, Place)>,
+    entries: Vec<(Order, Place)>,
     table: Arc<Table>,
 }
 
 impl Listed {
     fn find(&self, order: Order) -> std::result::Result<usize, usize> {
-        self.here.binary_search_by_key(&order, |&(order, _)| order)
+        self.entries.binary_search_by_key(&order, |&(order, _)| order)
     }
 
-    fn insert(&mut self, index: usize, here: (Order, Place), row: Row) {
-        self.here.insert(index, here);
+    fn insert(&mut self, index: usize, entry: (Order, Place), row: Row) {
+        self.entries.insert(index, entry);
         Arc::make_mut(&mut self.table).insert(index, row);
     }
 
     fn remove(&mut self, index: usize) {
-        self.here.remove(index);
+        self.entries.remove(index);
         Arc::make_mut(&mut self.table).remove(index);
     }
 }
@@ -152,7 +152,7 @@ struct PythonScheduler {
     block_tokens: u64,
     has_unlimited_cache: bool,
     /// All requests of this replica, by id.
-    here: BTreeMap<u32, Place>,
+    places: BTreeMap<u32, Place>,
     queue: BTreeMap<Order, Place>,
     /// The first `lookahead` requests of the queue.
     waiting: Listed,
@@ -191,7 +191,7 @@ impl From<Error> for Trouble {
 
 pub(crate) type Planned<T> = std::result::Result<T, Trouble>;
 
-const OWED: &str = "a chunk has from 1 token to all tokens that its request has still to compute";
+const CHUNK: &str = "a chunk has from 1 token to all tokens that its request has still to compute";
 const BLOCKS: &str = "a plan takes at most the free blocks";
 const WAITING: &str = "only a waiting request can be admitted";
 
@@ -207,7 +207,7 @@ impl PythonScheduler {
             lookahead: *lookahead as usize,
             block_tokens: u64::from(kv.block),
             has_unlimited_cache: kv.tokens.is_none(),
-            here: BTreeMap::new(),
+            places: BTreeMap::new(),
             queue: BTreeMap::new(),
             waiting: Listed::default(),
             running: Listed::default(),
@@ -243,7 +243,7 @@ impl PythonScheduler {
             && index < self.lookahead
         {
             self.waiting.insert(index, (order, place), self.row(place, table));
-            if self.waiting.here.len() > self.lookahead {
+            if self.waiting.entries.len() > self.lookahead {
                 self.waiting.remove(self.lookahead);
             }
         }
@@ -254,8 +254,8 @@ impl PythonScheduler {
         self.queue.remove(&order);
         let Ok(index) = self.waiting.find(order) else { return };
         self.waiting.remove(index);
-        let shown = self.waiting.here.len();
-        let after = self.waiting.here.last().map_or(Bound::Unbounded, |&(last, _)| Bound::Excluded(last));
+        let shown = self.waiting.entries.len();
+        let after = self.waiting.entries.last().map_or(Bound::Unbounded, |&(last, _)| Bound::Excluded(last));
         if let Some((&order, &place)) = self.queue.range((after, Bound::Unbounded)).next() {
             self.waiting.insert(shown, (order, place), self.row(place, table));
         }
@@ -263,11 +263,11 @@ impl PythonScheduler {
 
     /// Moves a running request back to the queue, or removes it. Returns whether it was running.
     fn stops(&mut self, place: Place, table: &Requests) -> bool {
-        let found = self.running.find(table.order(place));
-        if let Ok(index) = found {
+        let index = self.running.find(table.order(place));
+        if let Ok(index) = index {
             self.running.remove(index);
         }
-        found.is_ok()
+        index.is_ok()
     }
 
     /// Moves a waiting request to the running ones.
@@ -283,7 +283,7 @@ impl PythonScheduler {
         let requests = plan.requests();
         let ticks = requests.ticks(0);
         if self.is_outdated {
-            let places = self.running.here.iter().map(|&(_, place)| place);
+            let places = self.running.entries.iter().map(|&(_, place)| place);
             Arc::make_mut(&mut self.running.table).renew(places.map(|place| progress(place, requests)));
             self.tabled_at = ticks;
             self.is_outdated = false;
@@ -312,9 +312,9 @@ impl PythonScheduler {
     fn is_true(&self, listed: &Listed, iterations: u64, plan: &Plan) -> bool {
         let (iterations, block_tokens) = (iterations as i64, self.block_tokens as i64);
         let shown = listed.table.rows().iter().map(|row| row.progress.after(iterations, block_tokens));
-        listed.table.rows().len() == listed.here.len()
-            && shown.zip(&listed.here).all(|(shown, &(_, place))| {
-                let blocks = held(plan, place) as i64;
+        listed.table.rows().len() == listed.entries.len()
+            && shown.zip(&listed.entries).all(|(shown, &(_, place))| {
+                let blocks = used_blocks(plan, place) as i64;
                 shown == Progress { blocks, ..progress(place, plan.requests()) }
             })
     }
@@ -354,17 +354,18 @@ impl PythonScheduler {
         if let Some(&id) = admissions.keys().next() {
             let (_, place) = self.find(id.into(), plan)?;
             let is_waiting = plan.requests().at(place).phase() == Phase::Waiting;
-            let rule = if is_waiting { "a request is admitted by the batch that computes its first chunk" } else { WAITING };
+            let rule =
+                if is_waiting { "a request is admitted by the batch that computes its first chunk" } else { WAITING };
             return Err(broken(plan, rule, request(id)));
         }
-        self.say_when(repeat, wake_at_s, is_empty, py, plan)
+        self.set_validity(repeat, wake_at_s, is_empty, py, plan)
     }
 
     /// Looks up a request of this replica by id.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Place)> {
-        let find = |id: u32| self.here.get(&id).map(|&place| (id, place));
-        let here = u32::try_from(id).ok().and_then(find);
-        here.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
+        let find = |id: u32| self.places.get(&id).map(|&place| (id, place));
+        let known = u32::try_from(id).ok().and_then(find);
+        known.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
     }
 
     /// Sets the steady decodes to these ids.
@@ -391,9 +392,9 @@ impl PythonScheduler {
         let mut next = 0;
         for &id in ids {
             // Most policies list ids in order of arrival and leave few out.
-            let few = self.running.here.iter().enumerate().skip(next).take(4);
-            let found = few.into_iter().find(|(_, ((_, here), _))| i64::from(*here) == id);
-            let (id, place) = match found {
+            let few = self.running.entries.iter().enumerate().skip(next).take(4);
+            let entry = few.into_iter().find(|(_, ((_, request), _))| i64::from(*request) == id);
+            let (id, place) = match entry {
                 Some((index, &((_, id), place))) => {
                     next = index + 1;
                     (id, place)
@@ -406,17 +407,17 @@ impl PythonScheduler {
             if std::mem::replace(&mut self.decoded_by[place.index()], self.plans) == self.plans {
                 return Err(broken(plan, "a request decodes once in an iteration", request(id)));
             }
-            let asked = plan.requests().at(place);
-            match asked.phase() {
+            let request_row = plan.requests().at(place);
+            match request_row.phase() {
                 Phase::Decoding => {}
-                Phase::Started if !asked.is_ready() => {
+                Phase::Started if !request_row.is_ready() => {
                     return Err(broken(plan, "no decode before the prompt is complete", request(id)));
                 }
                 _ => joining.push(place),
             }
         }
         if plan.decodes() > (ids.len() - joining.len()) as u64 {
-            for &(_, place) in &self.running.here {
+            for &(_, place) in &self.running.entries {
                 let decodes = plan.requests().at(place).phase() == Phase::Decoding;
                 if decodes && self.decoded_by[place.index()] != self.plans {
                     plan.pause(place)?;
@@ -432,20 +433,21 @@ impl PythonScheduler {
     /// Computes a chunk, and admits the request first if it waits.
     fn chunk(&mut self, id: i64, tokens: i64, admissions: &mut BTreeMap<u32, i64>, plan: &mut Plan) -> Planned<()> {
         let (id, place) = self.find(id, plan)?;
-        let asked = plan.requests().at(place);
-        let owed = if asked.is_ready() { 0 } else { asked.owed() };
+        let request_row = plan.requests().at(place);
+        let owed = if request_row.is_ready() { 0 } else { request_row.owed() };
         let tokens = u64::try_from(tokens).ok().filter(|tokens| (1..=owed).contains(tokens));
-        let tokens = tokens.ok_or_else(|| broken(plan, OWED, request(id)))?;
+        let tokens = tokens.ok_or_else(|| broken(plan, CHUNK, request(id)))?;
         self.is_outdated = true;
         if plan.requests().at(place).phase() == Phase::Waiting {
-            let taken = match admissions.remove(&id) {
+            let block_tokens = match admissions.remove(&id) {
                 None => tokens,
-                Some(taken) if taken > Limits::NONE as i64 => return Err(broken(plan, BLOCKS, request(id))),
-                Some(taken) => {
-                    u64::try_from(taken).map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {taken})")))?
+                Some(block_tokens) if block_tokens > Limits::NONE as i64 => {
+                    return Err(broken(plan, BLOCKS, request(id)));
                 }
+                Some(block_tokens) => u64::try_from(block_tokens)
+                    .map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {block_tokens})")))?,
             };
-            plan.admit(place, taken)?;
+            plan.admit(place, block_tokens)?;
             self.starts(place, plan.requests());
         }
         // Tokens in the prefix cache need not be computed; a policy does not see this before admission.
@@ -454,7 +456,7 @@ impl PythonScheduler {
     }
 
     /// Reads for how long the plan holds, and when to call the policy again.
-    fn say_when(
+    fn set_validity(
         &self,
         repeat: &Py<PyAny>,
         wake_at_s: &Option<Py<PyAny>>,
@@ -490,7 +492,7 @@ impl Scheduler for PythonScheduler {
     fn notice(&mut self, notice: Notice, table: &Requests) {
         match notice {
             Notice::Arrived(place) => {
-                self.here.insert(table.at(place).id, place);
+                self.places.insert(table.at(place).id, place);
                 self.enter_queue(place, table);
             }
             Notice::Ready(_) => self.is_outdated = true,
@@ -499,7 +501,7 @@ impl Scheduler for PythonScheduler {
                 self.enter_queue(place, table);
             }
             Notice::Left(place) => {
-                self.here.remove(&table.at(place).id);
+                self.places.remove(&table.at(place).id);
                 if !self.stops(place, table) {
                     self.leave_queue(place, table);
                 }
@@ -527,8 +529,8 @@ fn progress(place: Place, table: &Requests) -> Progress {
     }
 }
 
-/// Blocks held by a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
-fn held(plan: &Plan, place: Place) -> u64 {
+/// Blocks used_blocks by a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
+fn used_blocks(plan: &Plan, place: Place) -> u64 {
     const MANY: u64 = Limits::NONE;
     plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)
 }

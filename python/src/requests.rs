@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// Columns of the workload that describe the requests, in their original memory.
-pub(crate) struct Given {
+pub(crate) struct WorkloadColumns {
     pub(crate) arrival_s: Py<PyArray1<f64>>,
     pub(crate) prompt_tokens: Py<PyArray1<i32>>,
     pub(crate) output_tokens: Py<PyArray1<i32>>,
@@ -21,11 +21,11 @@ pub(crate) struct Given {
 #[pyclass(frozen, module = "inferq._core", name = "RequestRows")]
 pub(crate) struct PyRequestRows {
     rows: RequestRows,
-    given: Given,
+    workload_columns: WorkloadColumns,
     /// Id of the first row; the ids of the following rows ascend by one.
     first: u32,
     /// Rows that arrived; `None`: all rows.
-    here: Option<Vec<u32>>,
+    selected: Option<Vec<u32>>,
     /// Ids that are measured.
     measured: Range<u32>,
     threads: Option<NonZeroUsize>,
@@ -38,35 +38,37 @@ type Counted<'py> = (&'static str, Bound<'py, PyAny>, usize);
 const ELAPSED: &str = "elapsed_s";
 
 /// Columns known before the run are placed in front of these columns of the core.
-const GIVEN_BEFORE: [(&str, &[&str]); 3] =
+const KNOWN_BEFORE: [(&str, &[&str]); 3] =
     [("replica", &["id", "class"]), ("arrival_s", &["measured"]), ("preemptions", &["prompt_tokens", "output_tokens"])];
 
-fn given_before(name: &str) -> &'static [&'static str] {
-    GIVEN_BEFORE.iter().find(|(before, _)| *before == name).map_or(&[], |(_, given)| given)
+fn known_before(name: &str) -> &'static [&'static str] {
+    KNOWN_BEFORE.iter().find(|(before, _)| *before == name).map_or(&[], |(_, workload_columns)| workload_columns)
 }
 
 impl PyRequestRows {
     pub(crate) fn new(
         rows: RequestRows,
-        given: Given,
+        workload_columns: WorkloadColumns,
         first: u32,
         measured: Range<u32>,
         threads: Option<NonZeroUsize>,
     ) -> PyRequestRows {
-        PyRequestRows { rows, given, first, here: None, measured, threads }
+        PyRequestRows { rows, workload_columns, first, selected: None, measured, threads }
     }
 
     /// Removes requests that waited for other requests and never arrived.
     pub(crate) fn that_arrived(self) -> PyRequestRows {
         let has_arrived = |&row: &usize| self.rows.status(row) != Status::Awaited;
-        let here: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
-        PyRequestRows { here: (here.len() < self.rows.len()).then_some(here), ..self }
+        let selected: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
+        PyRequestRows { selected: (selected.len() < self.rows.len()).then_some(selected), ..self }
     }
 
     /// Builds columns from the rows without the GIL.
     fn make<Made: Send>(&self, py: Python, make: impl FnOnce(&Workload) -> Made + Send) -> PyResult<Made> {
-        let (arrival_s, output_tokens) =
-            (self.given.arrival_s.bind(py).readonly(), self.given.output_tokens.bind(py).readonly());
+        let (arrival_s, output_tokens) = (
+            self.workload_columns.arrival_s.bind(py).readonly(),
+            self.workload_columns.output_tokens.bind(py).readonly(),
+        );
         let workload = Workload {
             arrival_s: arrival_s.as_slice()?,
             output_tokens: output_tokens.as_slice()?,
@@ -87,13 +89,13 @@ impl PyRequestRows {
                 (self.some(py, cells.into_iter().map(|count| count as i32).collect()), absent)
             }
             Column::U32(cells) => {
-                let cells = self.only_here(cells);
-                let absent = if self.here.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };
+                let cells = self.only_selected(cells);
+                let absent = if self.selected.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };
                 (PyArray1::from_vec(py, cells).into_any(), absent)
             }
             Column::F64(cells) => {
-                let cells = self.only_here(cells);
-                let absent = if self.here.is_none() { absent } else { count(&cells, |cell| cell.is_nan()) };
+                let cells = self.only_selected(cells);
+                let absent = if self.selected.is_none() { absent } else { count(&cells, |cell| cell.is_nan()) };
                 (PyArray1::from_vec(py, cells).into_any(), absent)
             }
         };
@@ -101,13 +103,13 @@ impl PyRequestRows {
     }
 
     fn some<'py, T: numpy::Element + Copy>(&self, py: Python<'py>, cells: Vec<T>) -> Bound<'py, PyAny> {
-        PyArray1::from_vec(py, self.only_here(cells)).into_any()
+        PyArray1::from_vec(py, self.only_selected(cells)).into_any()
     }
 
-    fn only_here<T: Copy>(&self, cells: Vec<T>) -> Vec<T> {
-        match &self.here {
+    fn only_selected<T: Copy>(&self, cells: Vec<T>) -> Vec<T> {
+        match &self.selected {
             None => cells,
-            Some(here) => here.iter().map(|&row| cells[row as usize]).collect(),
+            Some(selected) => selected.iter().map(|&row| cells[row as usize]).collect(),
         }
     }
 
@@ -115,16 +117,18 @@ impl PyRequestRows {
     fn known<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let rows = self.rows.len() as u32;
         let of_ids = |row: u32| self.measured.contains(&(self.first + row));
-        Ok(Some(match (name, &self.given.class) {
+        Ok(Some(match (name, &self.workload_columns.class) {
             ("id", _) => self.some(py, (self.first..self.first + rows).collect()),
             ("measured", _) => self.some(py, (0..rows).map(of_ids).collect()),
             ("class", None) => PyArray1::<u32>::zeros(py, self.__len__(), false).into_any(),
             ("class", Some(class)) => self.shared(class.bind(py))?,
-            ("prompt_tokens", _) => self.shared(self.given.prompt_tokens.bind(py))?,
-            ("output_tokens", _) if self.rows.none_is_cut() => self.shared(self.given.output_tokens.bind(py))?,
+            ("prompt_tokens", _) => self.shared(self.workload_columns.prompt_tokens.bind(py))?,
+            ("output_tokens", _) if self.rows.none_is_cut() => {
+                self.shared(self.workload_columns.output_tokens.bind(py))?
+            }
             ("output_tokens", _) => {
-                let given = self.given.output_tokens.bind(py).readonly();
-                let rows = given.as_slice()?.iter().take(self.rows.len()).enumerate();
+                let workload_columns = self.workload_columns.output_tokens.bind(py).readonly();
+                let rows = workload_columns.as_slice()?.iter().take(self.rows.len()).enumerate();
                 self.some(py, rows.map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
             }
             _ => return Ok(None),
@@ -134,7 +138,7 @@ impl PyRequestRows {
     /// Returns the selected rows of a workload column; shares its memory if they are all rows from the first on.
     fn shared<'py, T: numpy::Element + Copy>(&self, column: &Bound<'py, PyArray1<T>>) -> PyResult<Bound<'py, PyAny>> {
         let py = column.py();
-        if self.here.is_none() {
+        if self.selected.is_none() {
             return column.as_any().get_item(PySlice::new(py, 0, self.rows.len() as isize, 1));
         }
         Ok(self.some(py, column.readonly().as_slice()?.to_vec()))
@@ -148,14 +152,14 @@ fn count<T>(cells: &[T], is_absent: impl Fn(&T) -> bool) -> usize {
 #[pymethods]
 impl PyRequestRows {
     fn __len__(&self) -> usize {
-        self.here.as_ref().map_or(self.rows.len(), Vec::len)
+        self.selected.as_ref().map_or(self.rows.len(), Vec::len)
     }
 
     /// Names of the columns in order.
     #[getter]
     fn names(&self) -> Vec<&'static str> {
         let names = self.rows.names().into_iter().filter(|&name| name != ELAPSED);
-        names.flat_map(|name| given_before(name).iter().copied().chain([name])).collect()
+        names.flat_map(|name| known_before(name).iter().copied().chain([name])).collect()
     }
 
     /// Returns the column of that name, or None if there is none.
@@ -174,7 +178,7 @@ impl PyRequestRows {
         let but = if is_one { &[ELAPSED, "left_s"][..] } else { &[ELAPSED] };
         let mut columns: Vec<Counted> = Vec::new();
         for made in self.make(py, |workload| self.rows.named_columns(but, workload, self.threads))? {
-            for &name in given_before(made.name) {
+            for &name in known_before(made.name) {
                 columns.extend(self.known(py, name)?.map(|array| (name, array, 0)));
             }
             let (name, array, absent) = self.made(py, made);

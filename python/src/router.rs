@@ -105,8 +105,7 @@ impl RoutedRequest {
 
     /// Explains missing attributes. Routers do not see output lengths.
     fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
-        let why =
-            if name == "output_tokens" { ": the output length is not known at routing time" } else { "" };
+        let why = if name == "output_tokens" { ": the output length is not known at routing time" } else { "" };
         Err(PyAttributeError::new_err(format!(
             "RoutedRequest has no attribute {name}{why}; it has id, arrival_s, prompt_tokens, class_name and session"
         )))

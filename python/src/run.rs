@@ -21,9 +21,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::border::{Bell, Raised};
+use crate::border::{Poller, Raised};
 use crate::policy::{PythonPolicy, UserDefinedEngine};
-use crate::requests::{Given, PyRequestRows};
+use crate::requests::{PyRequestRows, WorkloadColumns};
 use crate::router::PythonRouter;
 use crate::scaler::PythonScaler;
 use crate::tables::tables;
@@ -131,7 +131,7 @@ pub(crate) fn column<'py, T: numpy::Element>(
 }
 
 /// Returns the same column as an owned reference to its array.
-fn held<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
+fn owned<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
     let array = columns.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
     Ok(array.extract::<Bound<PyArray1<T>>>()?.unbind())
 }
@@ -198,14 +198,14 @@ pub(crate) struct Border {
     names: Py<PyTuple>,
     pub(crate) objectives: Arc<Objectives>,
     pub(crate) raised: Raised,
-    pub(crate) bell: Bell,
+    pub(crate) poller: Poller,
 }
 
 impl Border {
     pub(crate) fn new(py: Python, classes: &[String], progress: Option<Py<PyAny>>) -> PyResult<Border> {
         let raised = Raised::default();
-        let bell = Bell::new(progress, raised.clone());
-        Ok(Border { names: PyTuple::new(py, classes)?.unbind(), objectives: Arc::default(), raised, bell })
+        let poller = Poller::new(progress, raised.clone());
+        Ok(Border { names: PyTuple::new(py, classes)?.unbind(), objectives: Arc::default(), raised, poller })
     }
 
     /// Builds the replicas of a scenario. `pool` and `class` map classes to pools. Default: all classes enter the
@@ -263,17 +263,17 @@ struct Builder<'a> {
 type PolicyOf = dyn Fn(Py<PyAny>) -> PythonPolicy + Send + Sync;
 
 /// Recipe for another engine of the same kind.
-enum Again {
+enum EngineRecipe {
     Described(Box<Engine>, Vec<Class>),
     /// From a copy of its scheduler made before the run.
     UserDefined(Box<UserDefinedEngine>, Py<PyAny>, Arc<PolicyOf>, Raised),
 }
 
-impl Again {
+impl EngineRecipe {
     fn build(&self) -> Result<EngineParts> {
         match self {
-            Again::Described(engine, classes) => engine.build(Some(classes)),
-            Again::UserDefined(engine, object, policy, raised) => {
+            EngineRecipe::Described(engine, classes) => engine.build(Some(classes)),
+            EngineRecipe::UserDefined(engine, object, policy, raised) => {
                 let copied = Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (object,))?.unbind()));
                 engine.build(policy(copied.map_err(|error| raised.keep(error))?))
             }
@@ -309,8 +309,8 @@ impl Builder<'_> {
     }
 
     fn pool(&mut self, place: usize, description: &PoolDescription, classes: &[Class]) -> Result<Pool> {
-        let again = match &description.capacity {
-            Some(_) => self.again(place, description, classes)?,
+        let recipes = match &description.capacity {
+            Some(_) => self.recipes(place, description, classes)?,
             None => Vec::new(),
         };
         let mut engines = Vec::new();
@@ -332,7 +332,7 @@ impl Builder<'_> {
             None => None,
         };
         let capacity = match &description.capacity {
-            Some(capacity) => Some(self.capacity(place, capacity, engines.len(), again)?),
+            Some(capacity) => Some(self.capacity(place, capacity, engines.len(), recipes)?),
             None => None,
         };
         Ok(Pool { engines, router, hands_to, capacity })
@@ -343,7 +343,7 @@ impl Builder<'_> {
         pool: usize,
         description: &CapacityDescription,
         places: usize,
-        again: Vec<Arc<Again>>,
+        recipes: Vec<Arc<EngineRecipe>>,
     ) -> Result<Capacity> {
         let object = self.user_defined.scalers.iter().position(|scaler| scaler.0 == pool);
         let autoscaler = match (&description.autoscaler, object) {
@@ -360,26 +360,31 @@ impl Builder<'_> {
         let autoscaler = autoscaler.transpose().map_err(|error| error.within("autoscaler"))?;
         let failures = description.failures.as_ref().map(|failures| failures.build(self.seed, places));
         let failures = failures.transpose().map_err(|error| error.within("failures"))?;
-        let spare = Box::new(move |place: usize| again[place].build());
+        let spare = Box::new(move |place: usize| recipes[place].build());
         Ok(Capacity { open: description.open, autoscaler, failures, spare })
     }
 
     /// Returns recipes for the replacements of each replica of a pool.
-    fn again(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<Again>>> {
+    fn recipes(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<EngineRecipe>>> {
         let mut all = Vec::new();
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
             let objects = self.user_defined.schedulers.iter().find(|objects| (objects.0, objects.1) == (pool, which));
-            let again = match objects {
-                None => Again::Described(Box::new(parse(engine.get())?), classes.to_vec()),
+            let recipes = match objects {
+                None => EngineRecipe::Described(Box::new(parse(engine.get())?), classes.to_vec()),
                 Some((_, _, objects)) => {
                     // The copy for the first replica has not been called yet.
                     let copied =
                         Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (&objects[0],))?.unbind()));
                     let copied = copied.map_err(|error| self.raised.keep(error))?;
-                    Again::UserDefined(Box::new(parse(engine.get())?), copied, self.policy.clone(), self.raised.clone())
+                    EngineRecipe::UserDefined(
+                        Box::new(parse(engine.get())?),
+                        copied,
+                        self.policy.clone(),
+                        self.raised.clone(),
+                    )
                 }
             };
-            all.extend(std::iter::repeat_n(Arc::new(again), count));
+            all.extend(std::iter::repeat_n(Arc::new(recipes), count));
         }
         Ok(all)
     }
@@ -398,7 +403,10 @@ impl Builder<'_> {
         };
         let objects = schedulers.swap_remove(place).2;
         if objects.len() != count {
-            return Err(Error::config("scheduler", format!("must be one object per replica ({count}), got {}", objects.len())));
+            return Err(Error::config(
+                "scheduler",
+                format!("must be one object per replica ({count}), got {}", objects.len()),
+            ));
         }
         let engine: UserDefinedEngine = parse(description)?;
         objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
@@ -462,18 +470,18 @@ pub(crate) fn simulate<'py>(
             let control = setup.control(&workload, scenario.seed)?;
             cluster.control = Some((control, setup.patience(scenario.seed)));
         }
-        let results = simulate_cluster(&workload, cluster, &options, &mut border.bell)?;
+        let results = simulate_cluster(&workload, cluster, &options, &mut border.poller)?;
         Ok((options, results))
     });
     let (options, results) = outcome.map_err(|error| border.raised.explain(error))?;
     let dict = tables(py, &results, &options)?;
-    let given = Given {
-        arrival_s: held(columns, "arrival_s")?,
-        prompt_tokens: held(columns, "prompt_tokens")?,
-        output_tokens: held(columns, "output_tokens")?,
-        class: (!workload.class.is_empty()).then(|| held(columns, "class")).transpose()?,
+    let workload_columns = WorkloadColumns {
+        arrival_s: owned(columns, "arrival_s")?,
+        prompt_tokens: owned(columns, "prompt_tokens")?,
+        output_tokens: owned(columns, "output_tokens")?,
+        class: (!workload.class.is_empty()).then(|| owned(columns, "class")).transpose()?,
     };
-    let requests = PyRequestRows::new(results.requests, given, 0, options.measured, threads);
+    let requests = PyRequestRows::new(results.requests, workload_columns, 0, options.measured, threads);
     let as_given = workload.flow.is_empty() && options.max_in_flight.is_none();
     let requests = if as_given { requests } else { requests.that_arrived() };
     dict.set_item("requests", Bound::new(py, requests)?)?;

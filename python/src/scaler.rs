@@ -19,12 +19,12 @@ impl ScalingPolicy for PythonScaler {
             let answer = self.object.bind(py).call_method1(intern!(py, "wanted"), (FleetFigures(*figures),));
             let answer = answer.map_err(|raised| self.raised.keep(raised))?;
             // Any integer type, numpy's included, but no boolean.
-            let wanted = if answer.is_instance_of::<pyo3::types::PyBool>() {
+            let replicas = if answer.is_instance_of::<pyo3::types::PyBool>() {
                 None
             } else {
                 answer.call_method0(intern!(py, "__index__")).and_then(|index| index.extract::<usize>()).ok()
             };
-            wanted.ok_or_else(|| {
+            replicas.ok_or_else(|| {
                 let shown = answer.repr().map_or_else(|_| String::new(), |shown| shown.to_string());
                 let at_s = figures.now.seconds();
                 let rule = format!(

@@ -18,7 +18,7 @@ impl PyStatistics {
     }
 
     /// Adds values, and the group of each.
-    fn take(
+    fn add(
         &mut self,
         py: Python,
         values: PyReadonlyArray1<'_, f64>,
@@ -28,28 +28,28 @@ impl PyStatistics {
         if values.len() != groups.len() {
             return Err(PyValueError::new_err("values and groups differ in length"));
         }
-        py.detach(|| self.0.take(values, groups));
+        py.detach(|| self.0.add(values, groups));
         Ok(())
     }
 
     /// Ends a pass over the values. Returns whether another pass is needed.
-    fn again(&mut self, py: Python) -> bool {
-        py.detach(|| self.0.again())
+    fn end_pass(&mut self, py: Python) -> bool {
+        py.detach(|| self.0.end_pass())
     }
 
     /// Returns the value of each statistic for each group.
-    fn found<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = self.0.statistics();
-        let found = PyDict::new(py);
+        let columns = PyDict::new(py);
         let put = |key: &str, of: &dyn Fn(&Statistics) -> f64| {
             let column: Vec<f64> = statistics.iter().map(of).collect();
-            found.set_item(key, PyArray1::from_vec(py, column))
+            columns.set_item(key, PyArray1::from_vec(py, column))
         };
         put("mean", &|group| group.mean)?;
         for (place, percent) in PERCENTS.iter().enumerate() {
             put(&format!("p{percent}"), &|group| group.percentiles[place])?;
         }
         put("max", &|group| group.max)?;
-        Ok(found)
+        Ok(columns)
     }
 }

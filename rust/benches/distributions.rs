@@ -20,7 +20,7 @@ fn w1() -> (Arrivals, Length, Length) {
 
 fn draw(criterion: &mut Criterion) {
     let (arrivals, prompt, output) = w1();
-    let lengths = Lengths::Apart { prompt: prompt.clone(), output };
+    let lengths = Lengths::Independent { prompt: prompt.clone(), output };
     let synthetic = Synthetic { requests: REQUESTS, arrivals: arrivals.clone(), lengths };
     let gamma = Arrivals::Gamma { rate: 10.0, cv: 2.0 };
     let geometric = Length::Geometric { mean: 250.0, cap: None };

@@ -187,7 +187,7 @@ fn lognormal(mean: f64, median: f64, cap: i64) -> Length {
 }
 
 fn chat() -> Lengths {
-    Lengths::Apart { prompt: lognormal(230.0, 90.0, 4096), output: lognormal(250.0, 150.0, 4096) }
+    Lengths::Independent { prompt: lognormal(230.0, 90.0, 4096), output: lognormal(250.0, 150.0, 4096) }
 }
 
 fn w1() -> Source {
@@ -208,18 +208,18 @@ fn w2() -> Option<Source> {
         prompt_tokens.extend(tokens.next());
         output_tokens.extend(tokens.next());
     }
-    let lengths = Lengths::Together(Joint::Empirical { prompt_tokens, output_tokens });
+    let lengths = Lengths::Joint(Joint::Empirical { prompt_tokens, output_tokens });
     Some(Source::new("W2", 1_000_000, lengths, SARATHI))
 }
 
 fn w3() -> Source {
     let (prompt, output) = (lognormal(500.0, 350.0, 8192), lognormal(4000.0, 3000.0, 32_000));
-    Source::new("W3", 100_000, Lengths::Apart { prompt, output }, SARATHI)
+    Source::new("W3", 100_000, Lengths::Independent { prompt, output }, SARATHI)
 }
 
 fn w4() -> Source {
     let prompt = Length::LogUniform { low: 10_000, high: 100_000 };
-    Source::new("W4", 100_000, Lengths::Apart { prompt, output: lognormal(100.0, 80.0, 1000) }, SARATHI)
+    Source::new("W4", 100_000, Lengths::Independent { prompt, output: lognormal(100.0, 80.0, 1000) }, SARATHI)
 }
 
 fn replica(criterion: &mut Criterion) {

@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ())?.with_columns(&workload);
 
     let mut waited: Vec<f64> =
-        results.requests.first_token_s.iter().zip(&arrivals).map(|(first, came)| first - came).collect();
+        results.requests.first_token_s.iter().zip(&arrivals).map(|(first, arrival)| first - arrival).collect();
     waited.sort_by(f64::total_cmp);
     println!("{requests} requests over 4 replicas, {} iterations", results.totals.iterations);
     println!(

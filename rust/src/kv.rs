@@ -21,7 +21,7 @@ use crate::request::Place;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;
 use block_cache::BlockCache;
-use content_tree::Newcomer;
+use content_tree::NewRequest;
 pub(crate) use content_tree::OWN;
 pub use content_tree::Segment;
 pub(crate) use prefix_cache::Hit;
@@ -57,7 +57,10 @@ impl KvCache {
     /// Checks the fields.
     pub fn check(&self) -> Result<()> {
         if !(1..=LARGEST_BLOCK).contains(&self.block) {
-            return Err(Error::config("block", format!("must be from 1 to {LARGEST_BLOCK} tokens, got {}", self.block)));
+            return Err(Error::config(
+                "block",
+                format!("must be from 1 to {LARGEST_BLOCK} tokens, got {}", self.block),
+            ));
         }
         if self.tokens.is_some_and(|tokens| tokens < u64::from(self.block)) {
             return Err(Error::config("tokens", "the cache must hold at least one block"));
@@ -108,7 +111,7 @@ impl KvBlocks {
     /// Returns the blocks that store `tokens` tokens.
     #[inline]
     pub(crate) fn need(&self, tokens: u64) -> u64 {
-        self.block.quotient(tokens + self.block.less_one)
+        self.block.quotient(tokens + self.block.minus_one)
     }
 
     /// Tokens per block.
@@ -159,7 +162,7 @@ impl KvBlocks {
 
     /// Frees blocks whose content no other request can use.
     #[inline]
-    pub(crate) fn give(&mut self, blocks: u64) {
+    pub(crate) fn give_back(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.used, "L4: freed blocks never exceed the used ones");
         self.used -= blocks;
     }
@@ -178,11 +181,11 @@ impl KvBlocks {
     /// Reserves free blocks: their cached content is evicted in the order in which it was released.
     #[inline(never)]
     pub(crate) fn reserve(&mut self, blocks: u64) {
-        let most = self.free().saturating_sub(blocks);
+        let limit = self.free().saturating_sub(blocks);
         if let Some(cache) = &mut self.cache
-            && cache.unreferenced() > most
+            && cache.unreferenced() > limit
         {
-            cache.evict_until(most);
+            cache.evict_until(limit);
         }
     }
 
@@ -192,7 +195,7 @@ impl KvBlocks {
         if let Some(cache) = &mut self.cache {
             let prompt = arrival.prompt_tokens;
             let tokens = prompt + arrival.output_tokens;
-            cache.open(place, Newcomer { content, own: OWN | u64::from(arrival.id), prompt, tokens });
+            cache.open(place, NewRequest { content, own: OWN | u64::from(arrival.id), prompt, tokens });
         }
     }
 
@@ -210,13 +213,13 @@ impl KvBlocks {
     }
 
     /// Returns the longest cached prefix of the first `limit` tokens of a request.
-    pub(crate) fn find(&self, place: Place, most: u64) -> Hit {
-        self.cache.as_ref().map_or(Hit::NONE, |cache| cache.find(place, most))
+    pub(crate) fn find(&self, place: Place, limit: u64) -> Hit {
+        self.cache.as_ref().map_or(Hit::NONE, |cache| cache.find(place, limit))
     }
 
     /// Looks up a prefix, counts it as used, and splits the run in which it ends. Returns its number of tokens.
-    pub(crate) fn refresh(&mut self, place: Place, most: u64) -> u64 {
-        self.cache.as_mut().map_or(0, |cache| cache.refresh(place, most))
+    pub(crate) fn refresh(&mut self, place: Place, limit: u64) -> u64 {
+        self.cache.as_mut().map_or(0, |cache| cache.refresh(place, limit))
     }
 
     /// Returns the content that includes a token of a request.
@@ -291,14 +294,14 @@ impl KvBlocks {
             cache.leave(place);
             free += cache.unreferenced() - unreferenced;
         }
-        self.give(free);
+        self.give_back(free);
     }
 
     /// Detaches the blocks of a leaving request, which stay used until they are released.
-    pub(crate) fn keep(&mut self, place: Place, blocks: u64, context: u64) -> Kept {
+    pub(crate) fn detach(&mut self, place: Place, blocks: u64, context: u64) -> DetachedBlocks {
         let shared = self.end(place, context, true);
-        let part = self.cache.as_mut().map(|cache| cache.keep(place));
-        Kept { blocks: blocks - shared, parts: part.into_iter().collect() }
+        let part = self.cache.as_mut().map(|cache| cache.detach(place));
+        DetachedBlocks { blocks: blocks - shared, parts: part.into_iter().collect() }
     }
 
     /// Caches the content of a leaving request. Returns the number of its blocks in the cache.
@@ -308,14 +311,14 @@ impl KvBlocks {
     }
 
     /// Releases detached blocks.
-    pub(crate) fn let_go(&mut self, kept: Kept) {
-        let mut unreferenced = kept.blocks;
+    pub(crate) fn release_detached(&mut self, detached: DetachedBlocks) {
+        let mut unreferenced = detached.blocks;
         if let Some(cache) = &mut self.cache {
             let before = cache.unreferenced();
-            kept.parts.into_iter().for_each(|part| cache.let_go(part));
+            detached.parts.into_iter().for_each(|part| cache.release_detached(part));
             unreferenced += cache.unreferenced() - before;
         }
-        self.give(unreferenced);
+        self.give_back(unreferenced);
     }
 
     /// Running requests whose output another request continues, if their content is cached while they run.
@@ -331,8 +334,8 @@ impl KvBlocks {
 
     /// Whether two requests have the same next block after their first `tokens` tokens, and the same content before
     /// it.
-    pub(crate) fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.go_on_alike(one, other, tokens))
+    pub(crate) fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.share_next_block(first, second, tokens))
     }
 
     /// Unreferenced blocks of the cache.
@@ -346,14 +349,14 @@ impl KvBlocks {
     }
 
     /// Whether cached, reported or current content begins with this content.
-    pub(crate) fn knows(&self, content: u64) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.knows(content))
+    pub(crate) fn has_content(&self, content: u64) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.has_content(content))
     }
 
     /// Returns the cached tokens of a prompt that begins with this content, and the request that computes the tokens
     /// after them (see [`PrefixCache::cached`]).
-    pub(crate) fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
-        self.cache.as_ref().map_or((0, None), |cache| cache.cached_prefix(content, most))
+    pub(crate) fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>) {
+        self.cache.as_ref().map_or((0, None), |cache| cache.cached_prefix(content, limit))
     }
 
     /// Makes the current content of the cache visible to routers.
@@ -364,8 +367,8 @@ impl KvBlocks {
     }
 
     /// Returns the tokens of a prompt that begins with this content that were cached at the last report.
-    pub(crate) fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        self.cache.as_ref().map_or(0, |cache| cache.reported(content, most))
+    pub(crate) fn reported(&self, content: &[Segment], limit: u64) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.reported(content, limit))
     }
 
     /// Whether a request computes content that is cached already, so that blocks are freed while it runs.
@@ -376,15 +379,15 @@ impl KvBlocks {
 
 /// Blocks of requests that have left.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct DetachedBlocks {
     /// Blocks that no other request can use.
     blocks: u64,
     /// Blocks in the cache.
     parts: Vec<prefix_cache::Part>,
 }
 
-impl Kept {
-    pub(crate) fn add(&mut self, other: Kept) {
+impl DetachedBlocks {
+    pub(crate) fn add(&mut self, other: DetachedBlocks) {
         self.blocks += other.blocks;
         self.parts.extend(other.parts);
     }

@@ -185,13 +185,19 @@ impl Workload<'_> {
             return Err(Error::config("class_count", "must be at least 1, got 0"));
         }
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
-            return Err(Error::trace(row, format!("class code must be below {}, got {}", self.class_count, self.class[row])));
+            return Err(Error::trace(
+                row,
+                format!("class code must be below {}, got {}", self.class_count, self.class[row]),
+            ));
         }
         if !self.ids.is_sorted_by(|before, id| before < id) {
             return Err(Error::config("ids", "must be ascending"));
         }
         if !self.ids.is_empty() && !self.flow.is_empty() {
-            return Err(Error::config("ids", "not supported with dependent rows, which are referred to by their row numbers"));
+            return Err(Error::config(
+                "ids",
+                "not supported with dependent rows, which are referred to by their row numbers",
+            ));
         }
         self.flow.check(rows)?;
         self.content.check(self)?;
@@ -350,7 +356,7 @@ impl Workload<'_> {
 
     /// Time from arrival to cancellation of a row's request; `None`: never.
     #[inline]
-    pub fn cancelled_after(&self, row: usize) -> Option<Span> {
+    pub fn canceled_after(&self, row: usize) -> Option<Span> {
         span(self.cancel_s, row)
     }
 }

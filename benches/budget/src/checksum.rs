@@ -51,12 +51,12 @@ impl Checksum {
     /// Optional columns are added first.
     fn requests(&mut self, columns: &[NamedColumn]) {
         for names in [&HAND_OFF[..], &ELAPSED] {
-            let some: Vec<&NamedColumn> = columns.iter().filter(|one| names.contains(&one.name)).collect();
+            let some: Vec<&NamedColumn> = columns.iter().filter(|column| names.contains(&column.name)).collect();
             self.whole(!some.is_empty());
-            some.into_iter().for_each(|one| self.column(&one.column));
+            some.into_iter().for_each(|named| self.column(&named.column));
         }
-        let of_every_run = |one: &&NamedColumn| !HAND_OFF.contains(&one.name) && !ELAPSED.contains(&one.name);
-        columns.iter().filter(of_every_run).for_each(|one| self.column(&one.column));
+        let of_every_run = |named: &&NamedColumn| !HAND_OFF.contains(&named.name) && !ELAPSED.contains(&named.name);
+        columns.iter().filter(of_every_run).for_each(|named| self.column(&named.column));
     }
 
     fn histogram(&mut self, histogram: &Histogram) {

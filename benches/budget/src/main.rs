@@ -59,7 +59,10 @@ fn main() -> ExitCode {
     let all = cases::all();
     let work = |names: &[String], work: fn(&Case) -> std::result::Result<(), Box<dyn Error>>| {
         names.iter().try_for_each(|name| {
-            let case = all.iter().find(|case| case.name == name).ok_or_else(|| format!("unknown case {name:?}; --list prints all cases"))?;
+            let case = all
+                .iter()
+                .find(|case| case.name == name)
+                .ok_or_else(|| format!("unknown case {name:?}; --list prints all cases"))?;
             work(case)
         })
     };

@@ -174,7 +174,7 @@ const SEED: u64 = 1;
 pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
     let lognormal = |mean, median, cap| Length::Lognormal { mean, median, cap: Some(cap) };
     let lengths = |requests, prompt, output| {
-        let lengths = Lengths::Apart { prompt, output };
+        let lengths = Lengths::Independent { prompt, output };
         Synthetic { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths }.draw(SEED)
     };
     let w1 = lengths(16_000, lognormal(230.0, 90.0, 4096), lognormal(250.0, 150.0, 4096))?;
@@ -188,7 +188,7 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
 
     // Few instructions that are used often, and many documents that are used seldom.
     let chosen = lengths(3_000, Length::LogUniform { low: 1, high: 30 }, Length::LogUniform { low: 1, high: 400 })?;
-    let asked = lengths(3_000, lognormal(120.0, 60.0, 2000), lognormal(150.0, 100.0, 1000))?;
+    let questions = lengths(3_000, lognormal(120.0, 60.0, 2000), lognormal(150.0, 100.0, 1000))?;
     let sizes = lengths(400, Length::LogUniform { low: 50, high: 1500 }, Length::LogUniform { low: 200, high: 6000 })?;
     let of_number = |numbers: &[i32], sizes: &[i32]| -> Vec<i32> {
         numbers.iter().map(|&number| sizes[number as usize - 1]).collect()
@@ -198,8 +198,8 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
         &of_number(&chosen.prompt_tokens, &sizes.prompt_tokens),
         &chosen.output_tokens,
         &of_number(&chosen.output_tokens, &sizes.output_tokens),
-        &asked.prompt_tokens,
-        &asked.output_tokens,
+        &questions.prompt_tokens,
+        &questions.output_tokens,
     ];
     write(folder, "prefixes", &prefixes.map(|column| whole(column)))?;
 

@@ -5,7 +5,7 @@
 
 use super::gaps::{Clock, UnitGamma, UnitWeibull};
 use super::varying::{Piece, Rates, Walk, check_rate};
-use super::{DrawnColumns, LONGEST, MOST, check_tokens, column, within};
+use super::{DrawnColumns, LONGEST, MAX_REQUESTS, check_tokens, column, within};
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream};
 use serde::Deserialize;
@@ -80,9 +80,9 @@ enum Gap {
 }
 
 impl Gap {
-    fn one(&self, stream: Stream, request: u64) -> f64 {
+    fn draw(&self, stream: Stream, request: u64) -> f64 {
         match self {
-            Gap::Gamma(gamma) => gamma.one(stream, request),
+            Gap::Gamma(gamma) => gamma.draw_one(stream, request),
             Gap::Weibull(weibull) => weibull.of(stream.uniform(request, 0)),
         }
     }
@@ -109,12 +109,12 @@ impl Client {
         let mut walk = Walk::new(windows);
         loop {
             let request = columns.arrival_ns.len() as u64;
-            let arrival_ns = walk.after(gaps[walk.rates().present()].one(stream, request));
+            let arrival_ns = walk.after(gaps[walk.rates().present()].draw(stream, request));
             if walk.rates().is_over() {
                 break;
             }
-            if request == MOST {
-                return Err(Kind::TooMuch(format!("one client sends more than {MOST} requests")).into());
+            if request == MAX_REQUESTS {
+                return Err(Kind::TooMuch(format!("one client sends more than {MAX_REQUESTS} requests")).into());
             }
             columns.arrival_ns.push(arrival_ns);
         }

@@ -126,16 +126,16 @@ impl UnitGamma {
                 }
             }
             for (request, ((&normal, &uniform), boost)) in (first..).zip(normals.iter().zip(&uniforms).zip(&boosts)) {
-                let gamma = self.attempt(normal, uniform).unwrap_or_else(|| self.again(stream, request, 3));
+                let gamma = self.attempt(normal, uniform).unwrap_or_else(|| self.retry(stream, request, 3));
                 use_gap(gamma * boost / self.shape);
             }
         });
     }
 
     /// Returns the gap of one request, equal to the one that [`UnitGamma::draw`] passes for it.
-    pub(super) fn one(&self, stream: Stream, request: u64) -> f64 {
+    pub(super) fn draw_one(&self, stream: Stream, request: u64) -> f64 {
         let boost = if self.shape < 1.0 { libm::exp(libm::log(stream.uniform(request, 0)) / self.shape) } else { 1.0 };
-        self.again(stream, request, 1) * boost / self.shape
+        self.retry(stream, request, 1) * boost / self.shape
     }
 
     /// One attempt for shape d + 1/3, accepted with a probability above 0.95.
@@ -155,7 +155,7 @@ impl UnitGamma {
 
     /// Repeats attempts from draw number `draw` on.
     #[cold]
-    fn again(&self, stream: Stream, request: u64, mut draw: u64) -> f64 {
+    fn retry(&self, stream: Stream, request: u64, mut draw: u64) -> f64 {
         loop {
             let normal = normal_quantile(stream.uniform(request, draw));
             if let Some(gamma) = self.attempt(normal, stream.uniform(request, draw + 1)) {

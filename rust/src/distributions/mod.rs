@@ -29,7 +29,7 @@ mod tests;
 /// The longest prompt or output.
 const LONGEST: i64 = i32::MAX as i64;
 /// The maximum number of requests of a workload and of rows of a table: ids have 32 bits.
-const MOST: u64 = u32::MAX as u64;
+const MAX_REQUESTS: u64 = u32::MAX as u64;
 
 /// A description of a synthetic workload.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -47,14 +47,14 @@ pub struct Synthetic {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
     /// Independent prompt and output.
-    Apart {
+    Independent {
         /// Tokens of the prompt.
         prompt: Length,
         /// Tokens of the output.
         output: Length,
     },
     /// One joint distribution.
-    Together(Joint),
+    Joint(Joint),
     /// No lengths: the requests are jobs whose stages have lengths.
     Absent,
 }
@@ -86,16 +86,16 @@ pub struct DrawnColumns {
 impl Synthetic {
     /// Returns an error with the path of the invalid field, such as `arrivals.rate`, if any.
     pub(crate) fn check(&self) -> Result<()> {
-        if !(1..=MOST).contains(&self.requests) {
-            return Err(Error::config("requests", format!("must be from 1 to {MOST}, got {}", self.requests)));
+        if !(1..=MAX_REQUESTS).contains(&self.requests) {
+            return Err(Error::config("requests", format!("must be from 1 to {MAX_REQUESTS}, got {}", self.requests)));
         }
         self.arrivals.check().map_err(|error| error.within("arrivals"))?;
         match &self.lengths {
-            Lengths::Apart { prompt, output } => {
+            Lengths::Independent { prompt, output } => {
                 prompt.check().map_err(|error| error.within("prompt"))?;
                 output.check().map_err(|error| error.within("output"))
             }
-            Lengths::Together(joint) => joint.check().map_err(|error| error.within("lengths")),
+            Lengths::Joint(joint) => joint.check().map_err(|error| error.within("lengths")),
             Lengths::Absent => Ok(()),
         }
     }
@@ -111,13 +111,15 @@ impl Synthetic {
 
     /// Draws prompts and outputs of `requests` requests from `first` on, a multiple of four.
     fn lengths(&self, seed: u64, first: u64, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
-        let one = |length: &Length, side: Side| {
+        let lengths = |length: &Length, side: Side| {
             let stream = Stream::new(seed, side.source()).from(first);
             length.draw_from(stream, requests).map_err(|error| error.within(side.name()))
         };
         match &self.lengths {
-            Lengths::Apart { prompt, output } => Ok((one(prompt, Side::Prompt)?, one(output, Side::Output)?)),
-            Lengths::Together(joint) => {
+            Lengths::Independent { prompt, output } => {
+                Ok((lengths(prompt, Side::Prompt)?, lengths(output, Side::Output)?))
+            }
+            Lengths::Joint(joint) => {
                 let stream = Stream::new(seed, Source::Rows).from(first);
                 joint.draw_from(stream, requests).map_err(|error| error.within("lengths"))
             }
@@ -146,8 +148,8 @@ impl Drawing {
     }
 
     /// Draws the arrivals of the next `limit` requests, or of all remaining ones, in nanoseconds after 0.
-    pub fn arrivals(&mut self, most: u64) -> Result<Vec<i64>> {
-        let requests = self.count(most);
+    pub fn arrivals(&mut self, limit: u64) -> Result<Vec<i64>> {
+        let requests = self.count(limit);
         let mut arrival_ns = column(requests)?;
         self.process.append(requests, &mut arrival_ns);
         self.synthetic
@@ -159,19 +161,19 @@ impl Drawing {
     }
 
     /// Draws all columns of the next `limit` requests, or of all remaining ones.
-    pub fn columns(&mut self, most: u64) -> Result<DrawnColumns> {
-        let (first, requests) = (self.drawn, self.count(most));
+    pub fn columns(&mut self, limit: u64) -> Result<DrawnColumns> {
+        let (first, requests) = (self.drawn, self.count(limit));
         if requests == 0 {
             return Ok(DrawnColumns::default());
         }
-        let arrival_ns = self.arrivals(most)?;
+        let arrival_ns = self.arrivals(limit)?;
         let (prompt_tokens, output_tokens) = self.synthetic.lengths(self.seed, first, requests)?;
         Ok(DrawnColumns { arrival_ns, prompt_tokens, output_tokens })
     }
 
     /// Returns the number of requests of the next part: whole blocks of draws, except in the last part.
-    fn count(&self, most: u64) -> u64 {
-        (self.synthetic.requests - self.drawn).min(most.max(1).next_multiple_of(Self::STEP))
+    fn count(&self, limit: u64) -> u64 {
+        (self.synthetic.requests - self.drawn).min(limit.max(1).next_multiple_of(Self::STEP))
     }
 }
 
@@ -235,8 +237,8 @@ impl TryFrom<Form> for Synthetic {
 
     fn try_from(form: Form) -> std::result::Result<Synthetic, &'static str> {
         let lengths = match (form.prompt, form.output, form.lengths) {
-            (Some(prompt), Some(output), None) => Lengths::Apart { prompt, output },
-            (None, None, Some(joint)) => Lengths::Together(joint),
+            (Some(prompt), Some(output), None) => Lengths::Independent { prompt, output },
+            (None, None, Some(joint)) => Lengths::Joint(joint),
             (None, None, None) => Lengths::Absent,
             _ => return Err("a workload must have `prompt` and `output`, or `lengths`, or none of the three"),
         };
@@ -248,14 +250,14 @@ impl TryFrom<Form> for Synthetic {
 fn column<T>(requests: u64) -> Result<Vec<T>> {
     let mut column = Vec::new();
     match usize::try_from(requests).map(|requests| column.try_reserve_exact(requests)) {
-        Ok(Ok(())) if requests <= MOST => Ok(column),
+        Ok(Ok(())) if requests <= MAX_REQUESTS => Ok(column),
         _ => Err(Kind::TooMuch(format!("{requests} requests do not fit in memory")).into()),
     }
 }
 
 fn check_rows(field: &str, rows: u64) -> Result<()> {
-    if !(1..=MOST).contains(&rows) {
-        return Err(Error::config(field, format!("must be from 1 to {MOST} rows, got {rows}")));
+    if !(1..=MAX_REQUESTS).contains(&rows) {
+        return Err(Error::config(field, format!("must be from 1 to {MAX_REQUESTS} rows, got {rows}")));
     }
     Ok(())
 }

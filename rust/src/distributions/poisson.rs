@@ -52,8 +52,8 @@ impl Poisson {
                 let mut seconds = [0.0; BATCH];
                 stream.batches(requests, 0, |first, batch| {
                     stream.fill(first, 1, &mut seconds[..batch.len()]);
-                    for (request, (&one, &two)) in (first..).zip(batch.iter().zip(&seconds)) {
-                        use_value(rejection.attempt(one, two).unwrap_or_else(|| rejection.again(stream, request)));
+                    for (request, (&first, &second)) in (first..).zip(batch.iter().zip(&seconds)) {
+                        use_value(rejection.attempt(first, second).unwrap_or_else(|| rejection.retry(stream, request)));
                     }
                 });
             }
@@ -78,24 +78,24 @@ fn inverse(mean: f64, none: f64, uniform: f64) -> f64 {
 
 impl Rejection {
     #[inline]
-    fn attempt(&self, one: f64, two: f64) -> Option<f64> {
-        let centerd = one - 0.5;
-        let edge = 0.5 - centerd.abs();
-        let value = ((2.0 * self.a / edge + self.b) * centerd + self.mean + 0.43).floor();
+    fn attempt(&self, first: f64, second: f64) -> Option<f64> {
+        let centered = first - 0.5;
+        let edge = 0.5 - centered.abs();
+        let value = ((2.0 * self.a / edge + self.b) * centered + self.mean + 0.43).floor();
         // The first test implies the last and saves three logarithms.
-        if edge >= 0.07 && two <= self.accepted {
+        if edge >= 0.07 && second <= self.accepted {
             return Some(value);
         }
-        if value < 0.0 || (edge < 0.013 && two > edge) {
+        if value < 0.0 || (edge < 0.013 && second > edge) {
             return None;
         }
-        let left = libm::log(two) + self.log_inverse_alpha - libm::log(self.a / (edge * edge) + self.b);
+        let left = libm::log(second) + self.log_inverse_alpha - libm::log(self.a / (edge * edge) + self.b);
         (left <= value * self.log_mean - self.mean - libm::lgamma(value + 1.0)).then_some(value)
     }
 
     /// Repeats attempts after the first.
     #[cold]
-    fn again(&self, stream: Stream, request: u64) -> f64 {
+    fn retry(&self, stream: Stream, request: u64) -> f64 {
         let mut draw = 2;
         loop {
             if let Some(value) = self.attempt(stream.uniform(request, draw), stream.uniform(request, draw + 1)) {

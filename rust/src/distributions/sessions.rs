@@ -6,7 +6,7 @@
 //! so it does not depend on the number of sessions or on the turns of other sessions.
 //! source, so neither the number of sessions nor the turns of the others reach it.
 
-use super::{Arrivals, Duration, LONGEST, Length, MOST, column};
+use super::{Arrivals, Duration, LONGEST, Length, MAX_REQUESTS, column};
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream};
 use serde::Deserialize;
@@ -53,8 +53,8 @@ pub struct SessionColumns {
 impl Sessions {
     /// Returns an error that names the invalid parameter, if any.
     pub(crate) fn check(&self) -> Result<()> {
-        if !(1..=MOST).contains(&self.sessions) {
-            return Err(Error::config("sessions", format!("must be from 1 to {MOST}, got {}", self.sessions)));
+        if !(1..=MAX_REQUESTS).contains(&self.sessions) {
+            return Err(Error::config("sessions", format!("must be from 1 to {MAX_REQUESTS}, got {}", self.sessions)));
         }
         self.arrivals.check().map_err(|error| error.within("arrivals"))?;
         for (name, length) in [("turns", &self.turns), ("prompt", &self.prompt), ("output", &self.output)] {
@@ -62,10 +62,9 @@ impl Sessions {
         }
         self.think.check().map_err(|error| error.within("think"))?;
         match self.max_context {
-            Some(_) if !self.grows => Err(Error::config(
-                "max_context",
-                "has no effect unless prompts grow: set grows, or omit it",
-            )),
+            Some(_) if !self.grows => {
+                Err(Error::config("max_context", "has no effect unless prompts grow: set grows, or omit it"))
+            }
             Some(tokens) if !(2..=LONGEST).contains(&tokens) => {
                 Err(Error::config("max_context", format!("must be from 2 to {LONGEST} tokens, got {tokens}")))
             }
@@ -80,8 +79,8 @@ impl Sessions {
         let turns = self.turns.draw_from(Stream::new(seed, Source::Turns), self.sessions);
         let turns = turns.map_err(|error| error.within("turns"))?;
         let rows: u64 = turns.iter().map(|&turns| u64::from(turns.unsigned_abs())).sum();
-        if rows > MOST {
-            return Err(Kind::TooMuch(format!("the sessions have {rows} turns, the maximum is {MOST}")).into());
+        if rows > MAX_REQUESTS {
+            return Err(Kind::TooMuch(format!("the sessions have {rows} turns, the maximum is {MAX_REQUESTS}")).into());
         }
         let mut drawn = SessionColumns {
             arrival_ns: column(rows)?,
@@ -144,9 +143,9 @@ impl Sessions {
                 "is {most} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
                  the distributions of prompt and output"
             ),
-            None => format!(
-                "must be set: at turn {turn} session {session} exceeds the maximum length of {LONGEST} tokens"
-            ),
+            None => {
+                format!("must be set: at turn {turn} session {session} exceeds the maximum length of {LONGEST} tokens")
+            }
         };
         Error::config("max_context", message)
     }

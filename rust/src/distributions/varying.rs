@@ -176,7 +176,7 @@ pub(super) struct Phases {
 }
 
 /// Lower bound of the requests in a pair of phases; below it, each request would need too many phases.
-const LEAST_REQUESTS: f64 = 1e-3;
+const MIN_REQUESTS: f64 = 1e-3;
 /// Range of mean phase durations, in seconds.
 const PHASES: (f64, f64) = (1e-9, 1e9);
 
@@ -192,10 +192,10 @@ impl Phases {
             return Err(Error::config("on_rate", "must be positive if off_rate is 0; otherwise no request arrives"));
         }
         let requests = on_rate * mean_on_s + off_rate * mean_off_s;
-        if requests < LEAST_REQUESTS {
+        if requests < MIN_REQUESTS {
             let message = format!(
                 "must be longer: an on and an off phase together have {requests:e} requests on average, fewer than \
-                 {LEAST_REQUESTS:e}; with such short phases use Poisson"
+                 {MIN_REQUESTS:e}; with such short phases use Poisson"
             );
             return Err(Error::config("mean_on_s", message));
         }
@@ -251,11 +251,12 @@ mod tests {
     /// Arrivals before the second piece do not depend on it.
     #[test]
     fn the_past_does_not_know_the_future() {
-        let (one, two) = (draw(&varying(&[0.0], &[4.0], None)), draw(&varying(&[0.0, 500.0], &[4.0, 11.0], None)));
-        let before = one.iter().filter(|&&at| at <= 500_000_000_000).count();
+        let (constant, stepped) =
+            (draw(&varying(&[0.0], &[4.0], None)), draw(&varying(&[0.0, 500.0], &[4.0, 11.0], None)));
+        let before = constant.iter().filter(|&&at| at <= 500_000_000_000).count();
         assert!(before > 1500);
-        assert_eq!(one[..before], two[..before]);
-        assert_ne!(one[before..], two[before..]);
+        assert_eq!(constant[..before], stepped[..before]);
+        assert_ne!(constant[before..], stepped[before..]);
     }
 
     /// Equal rates on all pieces are one Poisson process: the residue of a gap is carried across each edge without
@@ -346,7 +347,7 @@ mod tests {
         for (distribution, expected) in [
             (varying(&[], &[], None), "times_s: must begin with 0"),
             (varying(&[0.0, f64::NAN], &[1.0; 2], None), "times_s[1]: must be from 0"),
-            (varying(&[0.0, 2.0], &[1.0], None), "rates: must hold one rate for each time"),
+            (varying(&[0.0, 2.0], &[1.0], None), "rates: must have one rate per time"),
             (on_off(-1.0, 0.0, 1.0, 1.0), "on_rate: must be 0, or from"),
             (on_off(1.0, f64::NAN, 1.0, 1.0), "off_rate: must be 0, or from"),
             (on_off(1.0, 0.0, 1.0, f64::INFINITY), "mean_off_s: must be from"),

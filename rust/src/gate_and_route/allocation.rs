@@ -71,7 +71,8 @@ impl AllocationTables {
         };
         let sum = allocation.prefill_sum();
         if sum > u128::from(ONE) {
-            let message = format!("must add up to at most 1 (one prefill per replica), got {}", sum as f64 / ONE as f64);
+            let message =
+                format!("must add up to at most 1 (one prefill per replica), got {}", sum as f64 / ONE as f64);
             return Err(Error::config("prefill", message));
         }
         Ok(allocation)
@@ -98,7 +99,8 @@ fn column(name: &str, table: &BTreeMap<String, f64>, classes: &[String]) -> Resu
     }
     let number = |class: &String| {
         let path = || format!("{name}.{class}");
-        let &number = table.get(class).ok_or_else(|| Error::config(path(), "missing: every class requires a number"))?;
+        let &number =
+            table.get(class).ok_or_else(|| Error::config(path(), "missing: every class requires a number"))?;
         if number.is_nan() || number.abs() > MOST {
             return Err(Error::config(path(), format!("must be from 0 to {MOST}, got {number}")));
         }
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_knows_no_dust() {
+    fn rounding_removes_numerical_noise() {
         // 10 · (0.1 + 0.2) is 3.0000000000000004 in doubles.
         let cases = [
             (&[0.1, 0.2][..], 10, 3),
@@ -141,12 +143,12 @@ mod tests {
 
     #[test]
     fn numbers_that_make_no_sense_name_their_class() {
-        for (numbers, says) in [
+        for (numbers, message) in [
             (&[0.6, 0.5][..], "prefill: must add up to at most 1 (one prefill per replica), got 1.1"),
             (&[0.1, -0.2], "prefill.1: must not be negative, got -0.2"),
             (&[f64::NAN], "prefill.0: must be from 0 to 1000000, got NaN"),
         ] {
-            assert_eq!(shares(numbers).expect_err("an error").to_string(), says);
+            assert_eq!(shares(numbers).expect_err("an error").to_string(), message);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Dispatch {
     control: Control,
     patience: Patience,
     /// Requests by handle; `None`: a free handle.
-    held: Vec<Option<Undispatched>>,
+    waiting: Vec<Option<Undispatched>>,
     free: Vec<u32>,
     /// Handles of requests that began to wait at this instant.
     arrived: Vec<u32>,
@@ -48,7 +48,7 @@ impl Dispatch {
         Dispatch {
             control,
             patience,
-            held: Vec::new(),
+            waiting: Vec::new(),
             free: Vec::new(),
             arrived: Vec::new(),
             deadlines: BinaryHeap::new(),
@@ -57,7 +57,7 @@ impl Dispatch {
 
     /// Number of waiting requests.
     pub(crate) fn len(&self) -> usize {
-        self.held.len() - self.free.len()
+        self.waiting.len() - self.free.len()
     }
 
     /// Adds an arriving request.
@@ -93,7 +93,7 @@ impl Dispatch {
     /// Draws the patience of requests that began to wait at this instant and still wait.
     pub(crate) fn wait(&mut self, now: Instant) -> Result<()> {
         for handle in self.arrived.drain(..) {
-            let (arrival, queue) = match &self.held[handle as usize] {
+            let (arrival, queue) = match &self.waiting[handle as usize] {
                 None => continue,
                 Some(Undispatched::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
                 Some(Undispatched::Buffer(departure, _)) => (&departure.history.arrival, QueueKind::Decode),
@@ -124,12 +124,12 @@ impl Dispatch {
             if !self.waits(id, handle, decodes) {
                 continue;
             }
-            let held = self.take(handle)?;
-            match &held {
+            let waiting = self.take(handle)?;
+            match &waiting {
                 Undispatched::Queue(arrival, place) => self.control.left_queue(arrival.class, *place),
                 Undispatched::Buffer(_, place) => self.control.left_buffer(*place),
             }
-            return Some(held.leave(now));
+            return Some(waiting.leave(now));
         }
         None
     }
@@ -137,11 +137,11 @@ impl Dispatch {
     /// Returns every request that still waits at the end.
     pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (History, u32)> {
         self.free.clear();
-        std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))
+        std::mem::take(&mut self.waiting).into_iter().flatten().map(move |waiting| waiting.leave(end))
     }
 
     fn waits(&self, id: u32, handle: u32, decodes: bool) -> bool {
-        match &self.held[handle as usize] {
+        match &self.waiting[handle as usize] {
             None => false,
             Some(Undispatched::Queue(arrival, _)) => !decodes && arrival.id == id,
             Some(Undispatched::Buffer(departure, _)) => decodes && departure.history.arrival.id == id,
@@ -150,19 +150,19 @@ impl Dispatch {
 
     fn handle(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.held.push(None);
-            self.held.len() as u32 - 1
+            self.waiting.push(None);
+            self.waiting.len() as u32 - 1
         })
     }
 
-    fn hold(&mut self, handle: u32, held: Undispatched) {
-        self.held[handle as usize] = Some(held);
+    fn hold(&mut self, handle: u32, waiting: Undispatched) {
+        self.waiting[handle as usize] = Some(waiting);
         self.arrived.push(handle);
     }
 
     fn take(&mut self, handle: u32) -> Option<Undispatched> {
         self.free.push(handle);
-        self.held[handle as usize].take()
+        self.waiting[handle as usize].take()
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Waiting {
 pub(super) struct Line {
     entries: VecDeque<Option<Waiting>>,
     /// Number of entries removed from the front.
-    gone: u64,
+    removed: u64,
     length: u64,
 }
 
@@ -37,7 +37,7 @@ impl Line {
     pub(super) fn push(&mut self, waiting: Waiting) -> u64 {
         self.entries.push_back(Some(waiting));
         self.length += 1;
-        self.gone + self.entries.len() as u64 - 1
+        self.removed + self.entries.len() as u64 - 1
     }
 
     /// Returns the first request. The front is never a gap.
@@ -48,7 +48,7 @@ impl Line {
     /// Removes the first request.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let first = self.entries.pop_front().flatten()?;
-        self.gone += 1;
+        self.removed += 1;
         self.length -= 1;
         self.close_gaps();
         Some(first)
@@ -56,7 +56,7 @@ impl Line {
 
     /// Removes the request at a place.
     pub(super) fn leave(&mut self, place: u64) {
-        let Some(entry) = place.checked_sub(self.gone).and_then(|place| self.entries.get_mut(place as usize)) else {
+        let Some(entry) = place.checked_sub(self.removed).and_then(|place| self.entries.get_mut(place as usize)) else {
             debug_assert!(false, "a request that leaves a queue is in it");
             return;
         };
@@ -68,7 +68,7 @@ impl Line {
     fn close_gaps(&mut self) {
         while let Some(None) = self.entries.front() {
             self.entries.pop_front();
-            self.gone += 1;
+            self.removed += 1;
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_from_the_middle_is_passed_over() {
+    fn a_request_that_left_from_the_middle_is_skipped() {
         let mut line = Line::default();
         let waiting = |request| Waiting { request, handle: 0, class: 0, from: 0, turn: u64::from(request) };
         let places: Vec<u64> = (0..5).map(|request| line.push(waiting(request))).collect();

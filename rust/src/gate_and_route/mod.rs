@@ -58,7 +58,10 @@ impl ControlConfig {
     pub(crate) fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
         self.router.check_plan(self.planned)?;
         if self.planned && slots < 2 {
-            return Err(Error::config("slots", format!("must be at least 2 with a plan (one slot is reserved for prefills), got {slots}")));
+            return Err(Error::config(
+                "slots",
+                format!("must be at least 2 with a plan (one slot is reserved for prefills), got {slots}"),
+            ));
         }
         let pools = matches!(self.router, DecodeRouterKind::Randomized | DecodeRouterKind::General);
         let follows = self.planned || matches!(self.gate, GateKind::Occupancy | GateKind::Queue);
@@ -67,7 +70,10 @@ impl ControlConfig {
             return if follows { Err(missing) } else { Ok(()) };
         };
         if self.planned && allocation.prefill_sum() == 0 {
-            return Err(Error::config("allocation.prefill", "must be positive for at least one class; otherwise no replica runs prefills"));
+            return Err(Error::config(
+                "allocation.prefill",
+                "must be positive for at least one class; otherwise no replica runs prefills",
+            ));
         }
         for (name, is_needed, table) in [
             ("prefill_queue", self.gate == GateKind::Queue, &allocation.prefill_queue),

@@ -46,7 +46,7 @@ impl OpenSet {
     }
 
     /// Returns the member of the union with a disjoint set selected by 64 uniform bits.
-    pub(super) fn pick_of_both(&self, other: &OpenSet, word: u64) -> Option<u32> {
+    pub(super) fn pick_of_union(&self, other: &OpenSet, word: u64) -> Option<u32> {
         let place = below(word, (self.len() + other.len()) as u64) as usize;
         self.members.get(place).or_else(|| other.members.get(place - self.len())).copied()
     }
@@ -72,9 +72,9 @@ mod tests {
                 prop_assert_eq!(&drawn, &plain);
                 prop_assert_eq!(open.is_empty(), plain.is_empty());
                 let none = OpenSet::new(12);
-                let both: BTreeSet<u32> =
-                    (0..members).filter_map(|part| none.pick_of_both(&open, middle(part))).collect();
-                prop_assert_eq!(&both, &plain);
+                let union: BTreeSet<u32> =
+                    (0..members).filter_map(|part| none.pick_of_union(&open, middle(part))).collect();
+                prop_assert_eq!(&union, &plain);
             }
         }
     }

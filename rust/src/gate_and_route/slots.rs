@@ -18,7 +18,7 @@ pub(super) struct Slots {
     /// Solo replicas with a free decode slot; without a plan, replicas that run no prefill at the moment.
     pub(super) solo: OpenSet,
     /// Mixed replicas with a free decode slot; without a plan, replicas that run a prefill at the moment.
-    pub(super) beside_prefill: OpenSet,
+    pub(super) with_prefill: OpenSet,
 }
 
 impl Slots {
@@ -31,7 +31,7 @@ impl Slots {
             decodes: vec![0; replicas as usize],
             for_prefill: OpenSet::new(replicas),
             solo: OpenSet::new(replicas),
-            beside_prefill: OpenSet::new(replicas),
+            with_prefill: OpenSet::new(replicas),
         };
         for replica in 0..replicas {
             slots.note(replica);
@@ -64,20 +64,20 @@ impl Slots {
     fn note(&mut self, replica: u32) {
         let prefilling = self.prefilling[replica as usize];
         let decodes = self.decodes[replica as usize];
-        let taken = decodes + u32::from(prefilling);
-        debug_assert!(taken <= self.per_replica, "at most B slots of a replica are in use");
-        let has_slot = taken < self.per_replica;
+        let used = decodes + u32::from(prefilling);
+        debug_assert!(used <= self.per_replica, "at most B slots of a replica are in use");
+        let has_slot = used < self.per_replica;
         match self.mixed {
             Some(mixed) if replica < mixed => {
                 debug_assert!(decodes < self.per_replica, "a mixed replica reserves one slot for prefills");
                 self.for_prefill.set(replica, !prefilling);
-                self.beside_prefill.set(replica, decodes + 1 < self.per_replica);
+                self.with_prefill.set(replica, decodes + 1 < self.per_replica);
             }
             Some(_) => self.solo.set(replica, has_slot),
             None => {
                 self.for_prefill.set(replica, !prefilling && has_slot);
                 self.solo.set(replica, !prefilling && has_slot);
-                self.beside_prefill.set(replica, prefilling && has_slot);
+                self.with_prefill.set(replica, prefilling && has_slot);
             }
         }
     }

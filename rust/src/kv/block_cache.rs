@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use self::runs::Runs;
-use super::content_tree::{Chains, KnownRuns, Mixer, NONE, Newcomer, Segment, Step, step_of};
+use super::content_tree::{CachedRuns, Chains, Mixer, NONE, NewRequest, Segment, Step, step_of};
 use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
@@ -38,7 +38,7 @@ pub(super) struct BlockCache {
     chains: Chains,
     runs: Runs,
     /// Entries used by each request: its first blocks in order.
-    held: Vec<Holding>,
+    used_blocks: Vec<Holding>,
     /// Entries, duplicates included: current, and total ever inserted.
     cached: u64,
     inserted: u64,
@@ -70,7 +70,7 @@ impl BlockCache {
             beyond,
             chains: Chains::default(),
             runs: Runs { all: Vec::new(), vacant: Vec::new(), oldest: NONE, newest: NONE, unreferenced: 0 },
-            held: Vec::new(),
+            used_blocks: Vec::new(),
             cached: 0,
             inserted: 0,
             owners: HashMap::default(),
@@ -114,23 +114,23 @@ impl BlockCache {
 
     /// End of the cached blocks of a node.
     #[inline]
-    fn known_until(&self, node: u32) -> u32 {
+    fn cached_until(&self, node: u32) -> u32 {
         self.runs.all.get(self.chains.tree.nodes[node as usize].known.last as usize).map_or(0, |run| run.end)
     }
 
     /// Returns the nodes that contain the first `limit` cached whole blocks of a chain, each with its end block. The
     /// cached part of a chain is always its beginning.
     #[inline]
-    fn cached_blocks(&self, path: impl Iterator<Item = Step>, most: u32) -> impl Iterator<Item = (u32, u32)> {
+    fn cached_blocks(&self, path: impl Iterator<Item = Step>, limit: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut block = 0;
-        let mut goes_on = most > 0;
+        let mut goes_on = limit > 0;
         path.map_while(move |Step { node, end }| {
             if !goes_on {
                 return None;
             }
-            let until = most.min(self.blocks_until(end));
-            let known = self.known_until(node).clamp(block, until);
-            goes_on = known == until && known < most;
+            let until = limit.min(self.blocks_until(end));
+            let known = self.cached_until(node).clamp(block, until);
+            goes_on = known == until && known < limit;
             block = known;
             Some((node, block))
         })
@@ -138,8 +138,8 @@ impl BlockCache {
 
     /// Makes the first `tokens` tokens of a request available to other requests.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let whole = self.whole(self.chains.said(place, tokens));
-        let mut block = self.held[place.index()].blocks;
+        let whole = self.whole(self.chains.limit_tokens(place, tokens));
+        let mut block = self.used_blocks[place.index()].blocks;
         if whole <= block {
             return;
         }
@@ -148,7 +148,7 @@ impl BlockCache {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
             let until = whole.min(self.blocks_until(end));
-            let known = self.known_until(node).min(until);
+            let known = self.cached_until(node).min(until);
             if block < known {
                 self.insert(place, node, block..known, true);
                 block = known;
@@ -162,28 +162,28 @@ impl BlockCache {
 
     /// Whether the cache is empty and has no requests.
     #[cfg(test)]
-    pub(super) fn is_bare(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.chains.tree.is_empty() && self.owners.is_empty() && self.runs.all.len() == self.runs.vacant.len()
     }
 }
 
 impl PrefixCache for BlockCache {
-    fn open(&mut self, place: Place, newcomer: Newcomer) {
-        if self.held.len() <= place.index() {
-            self.held.resize_with(place.index() + 1, Holding::default);
+    fn open(&mut self, place: Place, request: NewRequest) {
+        if self.used_blocks.len() <= place.index() {
+            self.used_blocks.resize_with(place.index() + 1, Holding::default);
         }
-        self.chains.open(place, newcomer);
-        if let Some(before) = self.last_before(place, newcomer.content)
-            && self.held[before.index()].followed == 0
+        self.chains.open(place, request);
+        if let Some(before) = self.last_before(place, request.content)
+            && self.used_blocks[before.index()].followed == 0
         {
             self.follow(before);
         }
-        self.owners.insert(newcomer.own, place);
-        let known_until = |known: KnownRuns| match known.last {
+        self.owners.insert(request.own, place);
+        let cached_until = |known: CachedRuns| match known.last {
             NONE => 0,
             last => self.tokens(self.runs.at(last).end),
         };
-        if self.chains.is_continued(place, known_until) {
+        if self.chains.is_continued(place, cached_until) {
             self.follow(place);
         }
     }
@@ -191,7 +191,7 @@ impl PrefixCache for BlockCache {
     fn close(&mut self, place: Place) {
         self.owners.remove(&self.chains.own(place).content);
         self.stop(place);
-        let followed = std::mem::take(&mut self.held[place.index()].followed);
+        let followed = std::mem::take(&mut self.used_blocks[place.index()].followed);
         self.followed_here -= u64::from(followed > 0);
         self.chains.close(place);
     }
@@ -200,9 +200,9 @@ impl PrefixCache for BlockCache {
         self.chains.content(place)
     }
 
-    fn find(&self, place: Place, most: u64) -> Hit {
+    fn find(&self, place: Place, limit: u64) -> Hit {
         let (mut whole, mut unreferenced) = (0, 0);
-        for (node, end) in self.cached_blocks(self.chains.path(place).iter().copied(), self.whole(most)) {
+        for (node, end) in self.cached_blocks(self.chains.path(place).iter().copied(), self.whole(limit)) {
             let runs = self.runs_before(node, end).filter(|run| run.holders == 0);
             unreferenced += runs.map(|run| u64::from(end.min(run.end) - run.first)).sum::<u64>();
             whole = end;
@@ -211,8 +211,8 @@ impl PrefixCache for BlockCache {
     }
 
     /// Blocks are ordered by release, not by lookup.
-    fn refresh(&mut self, place: Place, most: u64) -> u64 {
-        self.find(place, most).tokens
+    fn refresh(&mut self, place: Place, limit: u64) -> u64 {
+        self.find(place, limit).tokens
     }
 
     fn content_at(&self, place: Place, token: u64) -> u32 {
@@ -220,7 +220,7 @@ impl PrefixCache for BlockCache {
     }
 
     fn hold(&mut self, place: Place, hit: Hit) {
-        debug_assert_eq!(self.held[place.index()].blocks, 0, "only a request without blocks looks up a prefix");
+        debug_assert_eq!(self.used_blocks[place.index()].blocks, 0, "only a request without blocks looks up a prefix");
         let whole = self.whole(hit.tokens);
         let (mut step, mut block) = (0, 0);
         while block < whole {
@@ -232,12 +232,12 @@ impl PrefixCache for BlockCache {
                 block = until;
             }
         }
-        self.held[place.index()].blocks = whole;
+        self.used_blocks[place.index()].blocks = whole;
     }
 
     #[inline]
     fn scheduled(&mut self, place: Place, tokens: u64) {
-        let holding = &mut self.held[place.index()];
+        let holding = &mut self.used_blocks[place.index()];
         if !std::mem::replace(&mut holding.is_running, true) && holding.followed > 0 {
             self.list_followed(place);
         }
@@ -255,30 +255,30 @@ impl PrefixCache for BlockCache {
 
     #[inline]
     fn shared(&self, place: Place) -> u64 {
-        u64::from(self.held[place.index()].blocks)
+        u64::from(self.used_blocks[place.index()].blocks)
     }
 
     fn leave(&mut self, place: Place) {
         self.stop(place);
-        let holding = &mut self.held[place.index()];
+        let holding = &mut self.used_blocks[place.index()];
         holding.blocks = 0;
         let mut runs = std::mem::take(&mut holding.runs);
-        runs.drain(..).rev().for_each(|held| self.drop_holder(held));
+        runs.drain(..).rev().for_each(|used_blocks| self.drop_holder(used_blocks));
         // Places that thousands of runs passed through keep no capacity for them.
         if runs.capacity() <= MOST_KEPT {
-            self.held[place.index()].runs = runs;
+            self.used_blocks[place.index()].runs = runs;
         }
     }
 
-    fn keep(&mut self, place: Place) -> Part {
+    fn detach(&mut self, place: Place) -> Part {
         self.stop(place);
-        let holding = &mut self.held[place.index()];
+        let holding = &mut self.used_blocks[place.index()];
         holding.blocks = 0;
         Part(std::mem::take(&mut holding.runs))
     }
 
-    fn let_go(&mut self, part: Part) {
-        part.0.into_iter().rev().for_each(|held| self.drop_holder(held));
+    fn release_detached(&mut self, part: Part) {
+        part.0.into_iter().rev().for_each(|used_blocks| self.drop_holder(used_blocks));
     }
 
     #[inline]
@@ -298,8 +298,8 @@ impl PrefixCache for BlockCache {
     fn evict_until(&mut self, unreferenced: u64) {
         while self.runs.unreferenced > unreferenced {
             let oldest = self.runs.oldest;
-            let most = self.runs.unreferenced - unreferenced;
-            self.evict(oldest, self.runs.at(oldest).blocks().min(most) as u32);
+            let limit = self.runs.unreferenced - unreferenced;
+            self.evict(oldest, self.runs.at(oldest).blocks().min(limit) as u32);
         }
     }
 
@@ -316,8 +316,8 @@ impl PrefixCache for BlockCache {
         self.followed_here > 0
     }
 
-    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
-        self.chains.go_on_alike(one, other, tokens, self.tokens(1))
+    fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool {
+        self.chains.share_next_block(first, second, tokens, self.tokens(1))
     }
 
     /// Equal blocks are not merged.
@@ -325,23 +325,24 @@ impl PrefixCache for BlockCache {
         false
     }
 
-    fn knows(&self, content: u64) -> bool {
-        self.chains.tree.knows(content)
+    fn has_content(&self, content: u64) -> bool {
+        self.chains.tree.has_content(content)
     }
 
-    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+    fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>) {
         let steps = || self.chains.tree.steps(content);
-        let cached = self.cached_blocks(steps(), self.whole(most)).map(|(_, end)| end).last();
+        let cached = self.cached_blocks(steps(), self.whole(limit)).map(|(_, end)| end).last();
         let blocks = cached.unwrap_or(0);
-        (self.tokens(blocks), self.speaker(content, self.last_of(blocks)))
+        (self.tokens(blocks), self.owner_of(content, self.last_of(blocks)))
     }
 
     fn report(&mut self) {
         self.reported.get_or_insert_default().update(&mut self.chains.tree);
     }
 
-    fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.block, self.beyond), most);
+    fn reported(&self, content: &[Segment], limit: u64) -> u64 {
+        let blocks =
+            |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.block, self.beyond), limit);
         self.reported.as_ref().map_or(0, blocks) * self.tokens(1)
     }
 }

@@ -56,16 +56,16 @@ pub(super) struct ContentNode {
     /// Number of pinned children and of reports that need it: a pinned node keeps its number.
     pins: u32,
     /// Runs of blocks whose last token is in it, as linked by the block cache.
-    pub(super) known: KnownRuns,
+    pub(super) known: CachedRuns,
 }
 
 /// The cached blocks of a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KnownRuns {
+pub(super) struct CachedRuns {
     /// The last of the consecutive runs.
     pub(super) last: u32,
     /// The oldest run of duplicate blocks.
-    pub(super) oldest_twin: u32,
+    pub(super) oldest_duplicate: u32,
 }
 
 impl ContentNode {
@@ -220,7 +220,7 @@ impl Tree {
     /// Adds an unused node without content.
     fn add(&mut self, key: Key) -> u32 {
         let node = self.vacant.pop().unwrap_or_else(|| {
-            let known = KnownRuns { last: NONE, oldest_twin: NONE };
+            let known = CachedRuns { last: NONE, oldest_duplicate: NONE };
             self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, known });
             self.nodes.len() as u32 - 1
         });
@@ -308,7 +308,7 @@ impl Tree {
     }
 
     /// Whether a chain begins with this content.
-    pub(super) fn knows(&self, content: u64) -> bool {
+    pub(super) fn has_content(&self, content: u64) -> bool {
         self.by_key.contains_key(&Position::START.key(content))
     }
 
@@ -342,7 +342,7 @@ struct Path {
 
 /// A request that enters a cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
+pub(crate) struct NewRequest<'a> {
     /// Shared contents at the start of its tokens.
     pub(crate) content: &'a [Segment],
     /// Its own content.
@@ -354,11 +354,11 @@ pub(crate) struct Newcomer<'a> {
 
 impl Chains {
     /// Adds a request.
-    pub(super) fn open(&mut self, place: Place, newcomer: Newcomer) {
+    pub(super) fn open(&mut self, place: Place, request: NewRequest) {
         if self.paths.len() <= place.index() {
             self.paths.resize_with(place.index() + 1, Path::default);
         }
-        let Newcomer { content, own, tokens, .. } = newcomer;
+        let NewRequest { content, own, tokens, .. } = request;
         let Path { steps, own: of_this, is_new } = &mut self.paths[place.index()];
         debug_assert!(steps.is_empty(), "a place belongs to one request");
         let (new_from, shared) = self.tree.enter(Chain { content, own: Some((own, tokens)) }, steps);
@@ -377,7 +377,7 @@ impl Chains {
 
     /// Limits tokens to those of the request: a dropped row computes one more.
     #[inline]
-    pub(super) fn said(&self, place: Place, tokens: u64) -> u64 {
+    pub(super) fn limit_tokens(&self, place: Place, tokens: u64) -> u64 {
         self.path(place).last().map_or(0, |last| tokens.min(u64::from(last.end)))
     }
 
@@ -424,9 +424,9 @@ impl Chains {
 
     /// Whether two requests have the same next block after their first `tokens` tokens, and the same content before
     /// it.
-    pub(super) fn go_on_alike(&self, one: Place, other: Place, tokens: u64, block: u64) -> bool {
+    pub(super) fn share_next_block(&self, first: Place, second: Place, tokens: u64, block: u64) -> bool {
         let last = tokens / block * block + block - 1;
-        self.has(other, last, self.content_at(one, last))
+        self.has(second, last, self.content_at(first, last))
     }
 
     /// Returns the own content of a current request, and the tokens before it.
@@ -447,17 +447,17 @@ impl Chains {
     /// Whether own content of a request, from its first token on, is cached or used by another request. Content is
     /// cached before the token that `cached_until` returns for the runs of a node.
     #[inline]
-    pub(super) fn is_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
-        !self.paths[place.index()].is_new && self.is_old_continued(place, known_until)
+    pub(super) fn is_continued(&self, place: Place, cached_until: impl Fn(CachedRuns) -> u64) -> bool {
+        !self.paths[place.index()].is_new && self.is_old_continued(place, cached_until)
     }
 
     #[cold]
-    fn is_old_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+    fn is_old_continued(&self, place: Place, cached_until: impl Fn(CachedRuns) -> u64) -> bool {
         let first = u64::from(self.own(place).tokens);
         let node = self.content_at(place, first);
         let mut others = (0..self.paths.len() as u32).map(Place).filter(|&other| other != place);
         let is_known = |(other, at): (usize, &ContentNode)| {
-            known_until(at.known) > first && self.tree.is_behind(other as u32, node, first as u32)
+            cached_until(at.known) > first && self.tree.is_behind(other as u32, node, first as u32)
         };
         others.any(|other| self.has(other, first, node)) || self.tree.nodes.iter().enumerate().any(is_known)
     }

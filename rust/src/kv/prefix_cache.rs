@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::Segment;
-use super::content_tree::Newcomer;
+use super::content_tree::NewRequest;
 use crate::request::Place;
 
 /// Cached prefix of a request.
@@ -36,7 +36,7 @@ pub(crate) struct Part(pub(super) Vec<HeldRun>);
 /// when unreferenced blocks are evicted. Blocks that are not cached belong to one request.
 pub(crate) trait PrefixCache: Debug + Send {
     /// Adds a request.
-    fn open(&mut self, place: Place, newcomer: Newcomer);
+    fn open(&mut self, place: Place, request: NewRequest);
 
     /// Removes a request without blocks.
     fn close(&mut self, place: Place);
@@ -45,10 +45,10 @@ pub(crate) trait PrefixCache: Debug + Send {
     fn content(&self, place: Place) -> Vec<Segment>;
 
     /// Returns the longest cached prefix within the first `limit` tokens of a request.
-    fn find(&self, place: Place, most: u64) -> Hit;
+    fn find(&self, place: Place, limit: u64) -> Hit;
 
     /// Like `find`, but counts as a use of the prefix. Returns the number of tokens.
-    fn refresh(&mut self, place: Place, most: u64) -> u64;
+    fn refresh(&mut self, place: Place, limit: u64) -> u64;
 
     /// Returns the content of a token: equal for all requests that agree on it and on all tokens before it.
     fn content_at(&self, place: Place, token: u64) -> u32;
@@ -72,10 +72,10 @@ pub(crate) trait PrefixCache: Debug + Send {
     fn leave(&mut self, place: Place);
 
     /// Removes a request; its blocks stay used.
-    fn keep(&mut self, place: Place) -> Part;
+    fn detach(&mut self, place: Place) -> Part;
 
     /// Releases detached blocks.
-    fn let_go(&mut self, part: Part);
+    fn release_detached(&mut self, part: Part);
 
     /// Cached blocks.
     fn cached(&self) -> u64;
@@ -86,7 +86,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Cached blocks that no request uses.
     fn unreferenced(&self) -> u64;
 
-    /// Evicts blocks in the order of their release until at most `unreferenced` are left.
+    /// Evicts blocks in the order of their release until at limit `unreferenced` are left.
     fn evict_until(&mut self, unreferenced: u64);
 
     /// Whether an eviction may remove more blocks than required.
@@ -100,23 +100,23 @@ pub(crate) trait PrefixCache: Debug + Send {
 
     /// Whether two requests have the same next block after their first `tokens` tokens, and the same content before
     /// it.
-    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool;
+    fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool;
 
     /// Whether a request computes content that is cached already, so that blocks are freed while it runs.
     fn is_computed_twice(&self, place: Place) -> bool;
 
     /// Whether cached, reported or current content begins with this content.
-    fn knows(&self, content: u64) -> bool;
+    fn has_content(&self, content: u64) -> bool;
 
     /// Returns the cached tokens within the first `limit` tokens of a prompt, and the request that computes the
     /// tokens after them if its decodes are cached while it runs.
-    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
+    fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>);
 
     /// Stores the current state of the cache for `reported`.
     fn report(&mut self);
 
     /// Returns the tokens within the first `limit` tokens of a prompt that were cached at the last report.
-    fn reported(&self, content: &[Segment], most: u64) -> u64;
+    fn reported(&self, content: &[Segment], limit: u64) -> u64;
 }
 
 #[cfg(test)]
@@ -143,16 +143,16 @@ mod tests {
             (0..3).map(cached).collect::<Vec<u64>>()
         };
         let mut report = Vec::new();
-        let mut here: [Option<u64>; 3] = [None; 3];
+        let mut contexts: [Option<u64>; 3] = [None; 3];
         for place in 0..3 {
             let own = u64::MAX - u64::from(place);
-            cache.open(Place(place), Newcomer { content: &[], own, prompt: 1, tokens: 2 });
+            cache.open(Place(place), NewRequest { content: &[], own, prompt: 1, tokens: 2 });
             cache.close(Place(place));
         }
         for (id, &(text, shared, rest, output, left)) in visits.iter().enumerate() {
             let index = id % 3;
             let place = Place(index as u32);
-            if let Some(context) = here[index].take() {
+            if let Some(context) = contexts[index].take() {
                 cache.ended(place, context, id % 2 == 0);
                 cache.leave(place);
                 cache.close(place);
@@ -160,7 +160,7 @@ mod tests {
             let prompt = shared + rest;
             let content = [Segment { content: text, tokens: shared }];
             let before = cache.cached_prefix(&content, u64::from(prompt) - 1).0;
-            cache.open(place, Newcomer { content: &content, own: OWN | id as u64, prompt, tokens: prompt + output });
+            cache.open(place, NewRequest { content: &content, own: OWN | id as u64, prompt, tokens: prompt + output });
             let hit = cache.find(place, u64::from(prompt) - 1);
             assert_eq!(before, hit.tokens, "a prompt without a request has the same hit");
             if id % 4 == 0 {
@@ -181,12 +181,12 @@ mod tests {
             cache.computed(place, u64::from(prompt));
             // All cached content is available to every request with the same tokens.
             assert_eq!(cache.find(place, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
-            here[index] = Some(u64::from(prompt + output) - 1);
+            contexts[index] = Some(u64::from(prompt + output) - 1);
             cache.evict_until(left);
             assert!(cache.unreferenced() <= left && cache.unreferenced() <= cache.cached());
             assert!(held(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
         }
-        for index in (0..3).filter(|&index| here[index].is_some()) {
+        for index in (0..3).filter(|&index| contexts[index].is_some()) {
             cache.leave(Place(index as u32));
             cache.close(Place(index as u32));
         }
@@ -202,7 +202,7 @@ mod tests {
             let (mut blocks, mut radix) = (BlockCache::new(block, 0), RadixCache::new(block));
             run(&mut blocks, block, &visits);
             run(&mut radix, block, &visits);
-            prop_assert!(blocks.is_bare() && radix.is_bare());
+            prop_assert!(blocks.is_unused() && radix.is_unused());
         }
     }
 }

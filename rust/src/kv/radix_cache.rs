@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
-use super::content_tree::{Chains, Mixer, NONE, Newcomer, Segment, Step, step_of};
+use super::content_tree::{Chains, Mixer, NONE, NewRequest, Segment, Step, step_of};
 use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
@@ -170,9 +170,9 @@ impl RadixCache {
         let (depth, steps) = self.steps(place, first, at);
         let front = self.add(PageRun { parent, children: 1, first, end: at, depth, steps, locks, used }, place);
         let (page, rest) = (self.page, &mut self.runs[run as usize]);
-        let gone = step_of(&rest.steps, (at + 1) * page - 1);
-        let left: Vec<Step> = rest.steps.drain(..gone).collect();
-        (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + gone);
+        let passed = step_of(&rest.steps, (at + 1) * page - 1);
+        let left: Vec<Step> = rest.steps.drain(..passed).collect();
+        (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + passed);
         let content = rest.steps[0].node;
         left.iter().for_each(|step| self.chains.tree.leave(step.node));
         self.by_first_page.insert((content, at), run);
@@ -247,7 +247,7 @@ impl RadixCache {
 
     /// Inserts the first `tokens` tokens of a request.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let pages = self.chains.said(place, tokens) / self.page;
+        let pages = self.chains.limit_tokens(place, tokens) / self.page;
         if pages == 0 {
             return;
         }
@@ -322,19 +322,19 @@ impl RadixCache {
 
     /// Whether the tree is empty and has no requests.
     #[cfg(test)]
-    pub(super) fn is_bare(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.chains.tree.is_empty() && self.by_first_page.is_empty() && self.ends.is_empty()
     }
 }
 
 impl PrefixCache for RadixCache {
-    fn open(&mut self, place: Place, newcomer: Newcomer) {
-        let share = RequestPages { prompt: u64::from(newcomer.prompt), node: ROOT, pages: 0 };
+    fn open(&mut self, place: Place, request: NewRequest) {
+        let share = RequestPages { prompt: u64::from(request.prompt), node: ROOT, pages: 0 };
         if self.shares.len() <= place.index() {
             self.shares.resize(place.index() + 1, share);
         }
         self.shares[place.index()] = share;
-        self.chains.open(place, newcomer);
+        self.chains.open(place, request);
     }
 
     fn close(&mut self, place: Place) {
@@ -346,8 +346,8 @@ impl PrefixCache for RadixCache {
     }
 
     /// Runs are split and count as used when they are taken, not when they are looked up.
-    fn find(&self, place: Place, most: u64) -> Hit {
-        let (limit, mut page, mut unreferenced) = (most / self.page, 0, 0);
+    fn find(&self, place: Place, limit: u64) -> Hit {
+        let (limit, mut page, mut unreferenced) = (limit / self.page, 0, 0);
         while page < limit {
             let Some(child) = self.child(place, page) else { break };
             let agreed = self.agreed(place, child, limit);
@@ -360,8 +360,8 @@ impl PrefixCache for RadixCache {
         Hit { tokens: page * self.page, unreferenced }
     }
 
-    fn refresh(&mut self, place: Place, most: u64) -> u64 {
-        self.follow(place, most / self.page).1 * self.page
+    fn refresh(&mut self, place: Place, limit: u64) -> u64 {
+        self.follow(place, limit / self.page).1 * self.page
     }
 
     fn content_at(&self, place: Place, token: u64) -> u32 {
@@ -397,11 +397,11 @@ impl PrefixCache for RadixCache {
         self.unlock(node);
     }
 
-    fn keep(&mut self, place: Place) -> Part {
+    fn detach(&mut self, place: Place) -> Part {
         Part(vec![HeldRun { run: self.give_up(place), first: 0 }])
     }
 
-    fn let_go(&mut self, part: Part) {
+    fn release_detached(&mut self, part: Part) {
         part.0.into_iter().for_each(|held| self.unlock(held.run));
     }
 
@@ -453,22 +453,22 @@ impl PrefixCache for RadixCache {
         false
     }
 
-    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
-        self.chains.go_on_alike(one, other, tokens, self.page)
+    fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool {
+        self.chains.share_next_block(first, second, tokens, self.page)
     }
 
     fn is_computed_twice(&self, place: Place) -> bool {
         self.child(place, self.shares[place.index()].pages).is_some()
     }
 
-    fn knows(&self, content: u64) -> bool {
-        self.chains.tree.knows(content)
+    fn has_content(&self, content: u64) -> bool {
+        self.chains.tree.has_content(content)
     }
 
-    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+    fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>) {
         let path: Vec<Step> = self.chains.tree.steps(content).collect();
         let end = path.last().map_or(0, |step| u64::from(step.end));
-        let (limit, mut page) = (most.min(end) / self.page, 0);
+        let (limit, mut page) = (limit.min(end) / self.page, 0);
         while page < limit {
             let node = path[step_of(&path, (page + 1) * self.page - 1)].node;
             let Some(&child) = self.by_first_page.get(&(node, page)) else { break };
@@ -484,8 +484,8 @@ impl PrefixCache for RadixCache {
         self.reported.get_or_insert_default().update(&mut self.chains.tree);
     }
 
-    fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.page as u32, 0), most);
+    fn reported(&self, content: &[Segment], limit: u64) -> u64 {
+        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.page as u32, 0), limit);
         self.reported.as_ref().map_or(0, pages) * self.page
     }
 }

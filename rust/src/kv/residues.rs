@@ -4,13 +4,13 @@
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
     pub(super) value: u64,
-    pub(super) less_one: u64,
+    pub(super) minus_one: u64,
     shift: Option<u32>,
 }
 
 impl Divisor {
     pub(super) fn new(value: u64) -> Divisor {
-        Divisor { value, less_one: value - 1, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+        Divisor { value, minus_one: value - 1, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
     }
 
     #[inline]
@@ -24,7 +24,7 @@ impl Divisor {
     #[inline]
     pub(super) fn rest(self, number: u64) -> u64 {
         match self.shift {
-            Some(_) => number & self.less_one,
+            Some(_) => number & self.minus_one,
             None => number % self.value,
         }
     }
@@ -34,7 +34,7 @@ impl Divisor {
     fn below(self, rest: u64, steps: u64) -> u64 {
         match self.shift {
             // 2^64 is a multiple of the divisor.
-            Some(_) => rest.wrapping_sub(steps) & self.less_one,
+            Some(_) => rest.wrapping_sub(steps) & self.minus_one,
             None => (rest + self.value - steps % self.value) % self.value,
         }
     }
@@ -84,7 +84,7 @@ impl Residues {
     /// ⌈context / m⌉.
     #[inline]
     pub(crate) fn ceiling(&self, context: u64) -> u64 {
-        self.modulus.quotient(context + self.modulus.less_one)
+        self.modulus.quotient(context + self.modulus.minus_one)
     }
 
     /// Grows all members by `ticks` tokens.
@@ -111,7 +111,9 @@ impl Residues {
             return u64::MAX;
         }
         let places = self.counts.len();
-        (1..=places).find(|back| self.counts[(self.next + places - back) % places] > 0).unwrap_or(places) as u64 - 1
+        (1..=places).find(|steps_back| self.counts[(self.next + places - steps_back) % places] > 0).unwrap_or(places)
+            as u64
+            - 1
     }
 
     /// Returns the total blocks that the next `ticks` ticks take.
@@ -124,8 +126,8 @@ impl Residues {
         if 2 * rest <= all {
             return whole + self.members_from(self.next, rest);
         }
-        let behind = if rest > self.next { self.next + all - rest } else { self.next - rest };
-        whole + self.total - self.members_from(behind, all - rest)
+        let wrapped = if rest > self.next { self.next + all - rest } else { self.next - rest };
+        whole + self.total - self.members_from(wrapped, all - rest)
     }
 
     /// Returns the members in `places` places, descending from `place` with wraparound.

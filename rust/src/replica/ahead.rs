@@ -296,7 +296,7 @@ impl Replica {
             }
             let Held { blocks, kept } = std::mem::take(held);
             state.sent_blocks -= blocks;
-            state.blocks.let_go(kept);
+            state.blocks.release_detached(kept);
             false
         });
     }

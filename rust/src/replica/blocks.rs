@@ -11,7 +11,7 @@
 use super::batch::Chunk;
 use super::state::State;
 use crate::features::Features;
-use crate::kv::{Hit, Kept};
+use crate::kv::{DetachedBlocks, Hit};
 use crate::request::{History, Phase, Place, Request};
 
 /// What was found for a request that waits, when the policy thought of admitting it.
@@ -97,7 +97,7 @@ impl State {
         if F::ANY && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
         } else {
-            self.blocks.give(blocks);
+            self.blocks.give_back(blocks);
         }
     }
 
@@ -112,11 +112,11 @@ impl State {
     }
 
     /// A request is over, and what it holds stays taken for a while.
-    pub(crate) fn keep(&mut self, place: Place) -> Kept {
+    pub(crate) fn keep(&mut self, place: Place) -> DetachedBlocks {
         let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) };
         let request = self.requests.at_mut(place);
         let blocks = std::mem::take(&mut request.blocks);
-        self.blocks.keep(place, blocks, context)
+        self.blocks.detach(place, blocks, context)
     }
 
     /// A request that holds nothing is here no more.
@@ -218,8 +218,8 @@ impl State {
             let mut others = chunks[..index].iter().filter(lasts);
             let mut waiting = self.batch.looked_up.iter().filter(refused);
             self.blocks.is_computed_twice(chunk.place)
-                || others.any(|other| self.blocks.go_on_alike(chunk.place, other.place, computed(other)))
-                || waiting.any(|one| self.blocks.go_on_alike(one.place, chunk.place, one.hit.tokens))
+                || others.any(|other| self.blocks.share_next_block(chunk.place, other.place, computed(other)))
+                || waiting.any(|one| self.blocks.share_next_block(one.place, chunk.place, one.hit.tokens))
         })
     }
 }

@@ -173,7 +173,7 @@ impl Replica {
                     history.longest_gap = history.longest_gap.max(gap);
                     if is_measured {
                         results.gap::<Long>(request.class, gap)?;
-                        results.no_gaps(request.class, u64::from(out - 1))?;
+                        results.zero_gaps(request.class, u64::from(out - 1))?;
                     }
                 }
                 history.last_token = end;

@@ -29,7 +29,7 @@ use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::features::{Features, Full, Plain, PlainGroups, Variant};
-use crate::kv::{Kept, KvBlocks, Segment};
+use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
@@ -134,7 +134,7 @@ pub(crate) struct Stranded {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     blocks: u64,
-    kept: Kept,
+    kept: DetachedBlocks,
 }
 
 /// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
@@ -185,7 +185,7 @@ impl Replica {
             }
             None => engine.scheduler,
         };
-        let takes_short_way = engine.host.is_nothing() && drafts.is_none();
+        let takes_short_way = engine.host.is_zero() && drafts.is_none();
         let line = engine.timing.short_line().filter(|_| takes_short_way);
         Replica {
             index,
@@ -215,7 +215,7 @@ impl Replica {
                 emitted_tokens: 0,
                 brought_tokens: 0,
                 waiting_blocks: None,
-                kept: Kept::default(),
+                kept: DetachedBlocks::default(),
                 sent_blocks: 0,
                 cached_tokens: 0,
                 fruitless_preemptions: 0,
@@ -232,7 +232,7 @@ impl Replica {
             scheduler,
             line: line.cloned(),
             timing: engine.timing,
-            host: Some(engine.host).filter(|host| !host.is_nothing()),
+            host: Some(engine.host).filter(|host| !host.is_zero()),
             max_model_len: engine.max_model_len,
             surely_fits,
             stretch: Stretch::default(),
@@ -444,7 +444,7 @@ impl Replica {
             pace.first = pace.first.plus(drafts.drafting(pace.first, &shape)?)?;
         }
         match &self.host {
-            Some(host) => host.beside(pace, &shape),
+            Some(host) => host.add_to(pace, &shape),
             None => Ok(pace),
         }
     }

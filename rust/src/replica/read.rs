@@ -130,8 +130,8 @@ impl Replica {
     }
 
     /// Has its cache anything that begins with this content, or had it at its last report; or a request here?
-    pub(crate) fn knows(&self, content: u64) -> bool {
-        self.state.blocks.knows(content)
+    pub(crate) fn has_content(&self, content: u64) -> bool {
+        self.state.blocks.has_content(content)
     }
 
     /// Tokens in a block.

@@ -106,7 +106,7 @@ pub struct NamedColumn {
 /// Declares the columns of requests: type, runs that have the column, and the function that fills the cells of a
 /// block and counts empty ones.
 macro_rules! request_columns {
-    ($($(#[$doc:meta])* $column:ident: $type:ty = $is_there:expr, $fill:expr;)*) => {
+    ($($(#[$doc:meta])* $column:ident: $type:ty = $is_present:expr, $fill:expr;)*) => {
         /// One row per request that arrived by the horizon; seconds, NaN if there is no value.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct RequestColumns {
@@ -117,7 +117,7 @@ macro_rules! request_columns {
             /// Names of the columns of these rows, in order.
             pub fn names(&self) -> Vec<&'static str> {
                 let mut names = Vec::new();
-                $(if $is_there(self) { names.push(stringify!($column)) })*
+                $(if $is_present(self) { names.push(stringify!($column)) })*
                 names
             }
 
@@ -130,7 +130,7 @@ macro_rules! request_columns {
                 threads: Option<NonZeroUsize>,
             ) -> Option<NamedColumn> {
                 $(
-                    if name == stringify!($column) && $is_there(self) {
+                    if name == stringify!($column) && $is_present(self) {
                         let absent = AtomicUsize::new(0);
                         let mut cells: Vec<$type> = vec![Default::default(); self.len()];
                         let blocks = (0..).step_by(BLOCK).zip(cells.chunks_mut(BLOCK));
@@ -162,7 +162,7 @@ macro_rules! request_columns {
                 let mut named = Vec::new();
                 $(
                     let absent = counts.next().unwrap_or(0);
-                    if $is_there(self) && !but.contains(&stringify!($column)) {
+                    if $is_present(self) && !but.contains(&stringify!($column)) {
                         named.push(NamedColumn { name: stringify!($column), column: columns.$column.into(), absent });
                     }
                 )*
@@ -177,9 +177,9 @@ macro_rules! request_columns {
                 workload: &Workload,
                 threads: Option<NonZeroUsize>,
             ) -> (RequestColumns, Vec<usize>) {
-                let room = |name, is_there: bool| if is_there && !but.contains(&name) { self.len() } else { 0 };
+                let room = |name, is_present: bool| if is_present && !but.contains(&name) { self.len() } else { 0 };
                 let mut columns = RequestColumns {
-                    $($column: vec![Default::default(); room(stringify!($column), $is_there(self))],)*
+                    $($column: vec![Default::default(); room(stringify!($column), $is_present(self))],)*
                 };
                 let counts = [$(stringify!($column)),*].map(|_| AtomicUsize::new(0));
                 $(let mut $column = columns.$column.chunks_mut(BLOCK);)*

@@ -17,17 +17,17 @@ mod rows;
 mod short;
 pub mod summary;
 mod times;
-mod told;
+mod live_events;
 mod work_conservation;
 
 pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};
 pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
+pub(crate) use live_events::{Emissions, LiveEvents};
 pub(crate) use members::Members;
 pub(crate) use recorder::{Cut, MOST_SAMPLES, Recorder, Rejections, too_many_samples};
 pub use rows::RequestRows;
-pub(crate) use told::{Emissions, Told};
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BatchRow, Bound, Histogram, IterationRow, Members, RequestRows, Results, Status, Told, rows};
+use super::{BatchRow, Bound, Histogram, IterationRow, LiveEvents, Members, RequestRows, Results, Status, rows};
 use crate::clock::{Instant, Long, Span, Unit, Width};
 use crate::error::{Error, Kind, Result};
 use crate::request::History;
@@ -16,7 +16,7 @@ pub(crate) struct Recorder {
     keep_iterations: bool,
     keep_batches: bool,
     /// Events for a live run, if the run is live.
-    told: Option<Box<Told>>,
+    live_events: Option<Box<LiveEvents>>,
     sojourn: u128,
     left: u64,
     /// Bitwise or of the high words of all instants in the rows.
@@ -29,7 +29,7 @@ pub(crate) struct Recorder {
     /// Requests that finished since the last read; `None` if no request waits for a finish.
     pub(crate) finished: Option<Vec<u32>>,
     /// Canceled requests, which leave with their next token.
-    cancelled: BTreeSet<u32>,
+    canceled: BTreeSet<u32>,
     /// Number of requests that left because they were canceled.
     pub(crate) taken_back: u64,
     pub(crate) rejections: Vec<Rejections>,
@@ -92,14 +92,14 @@ impl Recorder {
             first_row: 0,
             keep_iterations: keep_iterations || keep_batches,
             keep_batches,
-            told: None,
+            live_events: None,
             sojourn: 0,
             left: 0,
             high_words: 0,
             is_simple: true,
             unit,
             finished: None,
-            cancelled: BTreeSet::new(),
+            canceled: BTreeSet::new(),
             taken_back: 0,
             rejections: Vec::new(),
             cut: Cut::default(),
@@ -109,7 +109,7 @@ impl Recorder {
     }
 
     /// Sets the API time of each replica, from replica `first` on.
-    pub(crate) fn behind(&mut self, first: u32, apis: Vec<Span>) {
+    pub(crate) fn set_apis(&mut self, first: u32, apis: Vec<Span>) {
         self.first_replica = first;
         self.apis = if apis.iter().any(|&api| api != Span::ZERO) { apis } else { Vec::new() };
         self.is_simple &= self.apis.is_empty();
@@ -250,7 +250,7 @@ impl Recorder {
     }
 
     /// Counts tokens emitted at the same instant as the previous one.
-    pub(crate) fn no_gaps(&mut self, class: u32, count: u64) -> Result<()> {
+    pub(crate) fn zero_gaps(&mut self, class: u32, count: u64) -> Result<()> {
         if count > 0 { self.results.itl[class as usize].add(Span::ZERO, count) } else { Ok(()) }
     }
 
@@ -280,7 +280,7 @@ impl Recorder {
 
     /// Whether stretches are recorded when they end.
     pub(crate) fn wants_iterations(&self) -> bool {
-        self.keep_iterations || self.told.is_some()
+        self.keep_iterations || self.live_events.is_some()
     }
 
     pub(crate) fn keeps_iterations(&self) -> bool {
@@ -288,13 +288,13 @@ impl Recorder {
     }
 
     /// Starts to collect events for a live run.
-    pub(crate) fn begin_to_tell(&mut self) {
-        self.told.get_or_insert_default();
+    pub(crate) fn record_live_events(&mut self) {
+        self.live_events.get_or_insert_default();
     }
 
     /// Returns the events since the last read, in a live run.
-    pub(crate) fn told(&mut self) -> Option<&mut Told> {
-        self.told.as_deref_mut()
+    pub(crate) fn live_events(&mut self) -> Option<&mut LiveEvents> {
+        self.live_events.as_deref_mut()
     }
 
     pub(crate) fn iteration(&mut self, row: IterationRow) {
@@ -313,7 +313,7 @@ impl Recorder {
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
-        self.tell_left(arrival.id, Status::Rejected);
+        self.record_left(arrival.id, Status::Rejected);
         self.high_words |= (arrival.at.0 >> 64) as u64;
         let row = arrival.row as usize - self.first_row;
         self.results.requests.reject(row, replica, arrival.at);
@@ -332,8 +332,8 @@ impl Recorder {
     #[cold]
     pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
         self.cut = self.cut.and(Cut { count: 1, first: arrival.id });
-        if let Some(told) = &mut self.told {
-            told.cut.push((arrival.id, tokens));
+        if let Some(events) = &mut self.live_events {
+            events.cut.push((arrival.id, tokens));
         }
         self.results.requests.cut(arrival.row as usize - self.first_row, tokens);
     }
@@ -360,7 +360,10 @@ impl Recorder {
 
     #[inline(never)]
     fn leave_further(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
-        if status == Status::Finished && self.finished.is_some() && self.ends_cancelled(request, replica, left) {
+        if status == Status::Finished
+            && self.finished.is_some()
+            && self.ends_canceled_and_leaves(request, replica, left)
+        {
             return;
         }
         let mut at_client = (request.first_token, left);
@@ -391,7 +394,7 @@ impl Recorder {
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
         if !matches!(status, Status::Finished | Status::Unfinished) {
-            self.tell_left(request.arrival.id, status);
+            self.record_left(request.arrival.id, status);
         }
     }
 
@@ -404,32 +407,32 @@ impl Recorder {
     /// Cancels a request: it leaves without finishing.
     pub(crate) fn cancel(&mut self, id: u32) {
         self.expect_finishes();
-        self.cancelled.insert(id);
+        self.canceled.insert(id);
     }
 
     /// Returns whether a request that is about to leave was canceled.
-    pub(crate) fn ends_taken_back(&mut self, id: u32) -> bool {
-        let is_cancelled = self.cancelled.remove(&id);
-        self.taken_back += u64::from(is_cancelled);
-        is_cancelled
+    pub(crate) fn ends_canceled(&mut self, id: u32) -> bool {
+        let is_canceled = self.canceled.remove(&id);
+        self.taken_back += u64::from(is_canceled);
+        is_canceled
     }
 
     /// Handles the last token of a request. Returns whether it was canceled and has left without an answer.
     #[cold]
-    fn ends_cancelled(&mut self, request: &History, replica: u32, left: Instant) -> bool {
-        let is_cancelled = self.ends_taken_back(request.arrival.id);
-        if is_cancelled {
+    fn ends_canceled_and_leaves(&mut self, request: &History, replica: u32, left: Instant) -> bool {
+        let is_canceled = self.ends_canceled(request.arrival.id);
+        if is_canceled {
             self.leave::<Long>(request, replica, Status::Abandoned, left);
         } else if let Some(finished) = &mut self.finished {
             finished.push(request.arrival.id);
         }
-        is_cancelled
+        is_canceled
     }
 
     #[cold]
-    fn tell_left(&mut self, id: u32, status: Status) {
-        if let Some(told) = &mut self.told {
-            told.left.push((id, status));
+    fn record_left(&mut self, id: u32, status: Status) {
+        if let Some(events) = &mut self.live_events {
+            events.left.push((id, status));
         }
     }
 

@@ -87,8 +87,8 @@ impl RequestRows {
 
     /// Returns the status of the request of a row.
     pub fn status(&self, row: usize) -> Status {
-        let is_here = self.rows[row] == Row::default() && self.above.at(row) == Above::default();
-        self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
+        let is_awaited = self.rows[row] == Row::default() && self.above.at(row) == Above::default();
+        self.statuses.at(row).unwrap_or(if is_awaited { Status::Awaited } else { Status::Finished })
     }
 
     /// Whether all requests that left have finished, so that they left with their last token.
@@ -114,7 +114,10 @@ impl RequestRows {
     pub(super) fn not_finished(&self, rows: Range<usize>) -> Option<impl Iterator<Item = usize>> {
         let statuses = self.statuses.cells.get(rows)?;
         let places = statuses.iter().enumerate();
-        statuses.iter().any(Option::is_some).then(|| places.filter(|(_, status)| status.is_some()).map(|one| one.0))
+        statuses
+            .iter()
+            .any(Option::is_some)
+            .then(|| places.filter(|(_, status)| status.is_some()).map(|(place, _)| place))
     }
 
     /// Returns one of the times for each of these rows.
@@ -393,8 +396,8 @@ impl RequestRows {
 
     /// Number of leading rows whose requests have left.
     pub(crate) fn left_first(&self) -> usize {
-        let here = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);
-        here.unwrap_or(self.len())
+        let row = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);
+        row.unwrap_or(self.len())
     }
 
     /// Adds rows up to `rows`.

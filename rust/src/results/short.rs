@@ -27,7 +27,8 @@ impl<'a> Short<'a> {
         }
         // Exact, since no request is admitted before it arrives.
         let in_a_nanosecond = unit.nanosecond();
-        let arrivals: Vec<u64> = nanoseconds.iter().map(|&one| whole(one).wrapping_mul(in_a_nanosecond)).collect();
+        let arrivals: Vec<u64> =
+            nanoseconds.iter().map(|&arrival| whole(arrival).wrapping_mul(in_a_nanosecond)).collect();
         let stays = rows
             .iter()
             .zip(&arrivals)

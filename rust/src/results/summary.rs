@@ -23,15 +23,15 @@ pub struct Statistics {
 pub const PERCENTS: [u32; 4] = [50, 90, 95, 99];
 
 /// Maximum number of stored values: 32 MiB.
-const KEPT: usize = 1 << 22;
+const MAX_STORED: usize = 1 << 22;
 
 /// Maximum number of counters, with the same memory.
-const COUNTS: usize = 1 << 22;
+const MAX_COUNTS: usize = 1 << 22;
 
 /// Bits of a nonnegative double.
 const BITS: u32 = 63;
 
-/// Statistics of groups during the passes over their values. [`ByGroup::again`] returns whether another pass is
+/// Statistics of groups during the passes over their values. [`ByGroup::end_pass`] returns whether another pass is
 /// needed.
 #[derive(Clone, Debug)]
 pub struct ByGroup {
@@ -46,7 +46,7 @@ pub struct ByGroup {
 /// Number of stored values per range, and the bits by which further values are counted.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    kept: usize,
+    stored: usize,
     bits: u32,
 }
 
@@ -75,7 +75,7 @@ struct Range {
 
 #[derive(Clone, Debug)]
 enum Values {
-    Kept(Vec<f64>),
+    Stored(Vec<f64>),
     /// Counts by the following bits, without the given number of last bits.
     Counted(Vec<u64>, u32),
 }
@@ -83,7 +83,7 @@ enum Values {
 impl ByGroup {
     /// Builds empty statistics of `group_count` groups.
     pub fn new(group_count: usize) -> ByGroup {
-        ByGroup::with_room(group_count, (KEPT, COUNTS))
+        ByGroup::with_room(group_count, (MAX_STORED, MAX_COUNTS))
     }
 
     fn with_room(group_count: usize, room: (usize, usize)) -> ByGroup {
@@ -94,7 +94,7 @@ impl ByGroup {
     }
 
     /// Adds values (nonnegative seconds; NaN is absent) and the group of each.
-    pub fn take(&mut self, values: &[f64], groups: &[u32]) {
+    pub fn add(&mut self, values: &[f64], groups: &[u32]) {
         if let [group] = &mut self.groups[..] {
             group.make_room(values.len(), self.limits);
         }
@@ -106,13 +106,13 @@ impl ByGroup {
                     group.sum = group.sum.saturating_add(whole(value * 1e18));
                     group.max = group.max.max(value);
                 }
-                group.look(value, self.limits);
+                group.add(value, self.limits);
             }
         }
     }
 
     /// Ends a pass. Returns whether another pass is needed.
-    pub fn again(&mut self) -> bool {
+    pub fn end_pass(&mut self) -> bool {
         self.is_counted = true;
         self.groups.iter_mut().for_each(Group::narrow);
         let ranges: usize = self.groups.iter().map(|group| group.ranges.len()).sum();
@@ -128,29 +128,29 @@ impl ByGroup {
 
 impl Limits {
     /// Limits of each of `ranges` ranges.
-    fn of(ranges: usize, (kept, counts): (usize, usize)) -> Limits {
+    fn of(ranges: usize, (stored, counts): (usize, usize)) -> Limits {
         let share = |room: usize| (room / ranges.max(1)).max(8);
-        Limits { kept: share(kept), bits: share(counts).ilog2() }
+        Limits { stored: share(stored), bits: share(counts).ilog2() }
     }
 }
 
 impl Group {
     #[inline]
-    fn look(&mut self, value: f64, limits: Limits) {
+    fn add(&mut self, value: f64, limits: Limits) {
         let bits = (value + 0.0).to_bits(); // a zero has no sign
         if let [range] = &mut self.ranges[..] {
-            return range.look(bits, limits);
+            return range.add(bits, limits);
         }
         let after = self.ranges.partition_point(|range| range.first <= bits);
         if let Some(range) = after.checked_sub(1).and_then(|place| self.ranges.get_mut(place)) {
-            range.look(bits, limits);
+            range.add(bits, limits);
         }
     }
 
     /// Reserves room for further values while there is only one range.
     fn make_room(&mut self, values: usize, limits: Limits) {
-        if let [Range { free: BITS, values: Values::Kept(kept), .. }] = &mut self.ranges[..] {
-            kept.reserve(values.min(limits.kept - kept.len()));
+        if let [Range { free: BITS, values: Values::Stored(stored), .. }] = &mut self.ranges[..] {
+            stored.reserve(values.min(limits.stored - stored.len()));
         }
     }
 
@@ -198,18 +198,18 @@ impl Group {
 
 impl Range {
     fn new(first: u64, free: u32, below: u64) -> Range {
-        Range { first, free, below, values: Values::Kept(Vec::new()) }
+        Range { first, free, below, values: Values::Stored(Vec::new()) }
     }
 
     #[inline]
-    fn look(&mut self, bits: u64, limits: Limits) {
+    fn add(&mut self, bits: u64, limits: Limits) {
         let offset = bits.wrapping_sub(self.first);
         if offset >> self.free != 0 {
             return;
         }
         match &mut self.values {
-            Values::Kept(kept) if kept.len() < limits.kept => kept.push(f64::from_bits(bits)),
-            Values::Kept(_) => self.count(bits, limits),
+            Values::Stored(stored) if stored.len() < limits.stored => stored.push(f64::from_bits(bits)),
+            Values::Stored(_) => self.count(bits, limits),
             Values::Counted(counts, shift) => counts[(offset >> *shift) as usize] += 1,
         }
     }
@@ -218,20 +218,20 @@ impl Range {
     #[cold]
     fn count(&mut self, bits: u64, limits: Limits) {
         let counted = self.free.min(limits.bits);
-        let Values::Kept(kept) =
+        let Values::Stored(stored) =
             std::mem::replace(&mut self.values, Values::Counted(vec![0; 1 << counted], self.free - counted))
         else {
             return;
         };
-        kept.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.look(bits, limits));
+        stored.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.add(bits, limits));
     }
 
     /// Returns the values at these ascending ranks, or the narrower ranges that contain them.
     fn read(self, places: &[u64], known: &mut Vec<(u64, f64)>, narrower: &mut Vec<Range>) {
         match self.values {
-            Values::Kept(mut kept) => {
+            Values::Stored(mut stored) => {
                 // Values before a rank are not inspected for the next one.
-                let (mut rest, mut first) = (&mut kept[..], self.below);
+                let (mut rest, mut first) = (&mut stored[..], self.below);
                 for &place in places {
                     let (_, &mut value, above) = rest.select_nth_unstable_by((place - first) as usize, f64::total_cmp);
                     known.push((place, value));
@@ -274,8 +274,8 @@ mod tests {
 
     fn in_parts(mut all: ByGroup, values: &[f64], groups: &[u32], part: usize) -> Vec<Statistics> {
         loop {
-            values.chunks(part).zip(groups.chunks(part)).for_each(|(values, groups)| all.take(values, groups));
-            if !all.again() {
+            values.chunks(part).zip(groups.chunks(part)).for_each(|(values, groups)| all.add(values, groups));
+            if !all.end_pass() {
                 return all.statistics();
             }
         }
@@ -296,10 +296,10 @@ mod tests {
             let mut sorted = values.clone();
             sorted.sort_by(f64::total_cmp);
             let of = by_group(&values, &vec![0; rows as usize], 1)[0];
-            for (percent, told) in PERCENTS.into_iter().zip(of.percentiles) {
+            for (percent, percentile) in PERCENTS.into_iter().zip(of.percentiles) {
                 let place = f64::from((rows - 1) * percent) / 100.0;
                 let (lower, upper) = (sorted[place as usize], sorted[place.ceil() as usize]);
-                assert!((told - (lower + (upper - lower) * place.fract())).abs() < 1e-12, "p{percent} of {rows}");
+                assert!((percentile - (lower + (upper - lower) * place.fract())).abs() < 1e-12, "p{percent} of {rows}");
             }
         }
     }
@@ -319,16 +319,16 @@ mod tests {
                 0..200,
             ),
             groups in prop::collection::vec(0_u32..4, 200),
-            kept in 0_usize..100,
+            stored in 0_usize..100,
             counts in 0_usize..3000,
             part in 1_usize..70,
         ) {
             let groups = &groups[..values.len()];
             let whole = by_group(&values, groups, 3);
-            let limited = in_parts(ByGroup::with_room(3, (kept, counts)), &values, groups, part);
+            let limited = in_parts(ByGroup::with_room(3, (stored, counts)), &values, groups, part);
             let bits = |all: &[Statistics]| -> Vec<Vec<u64>> {
-                let of = |one: &Statistics| [&[one.mean, one.max][..], &one.percentiles].concat();
-                all.iter().map(|one| of(one).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
+                let of = |group: &Statistics| [&[group.mean, group.max][..], &group.percentiles].concat();
+                all.iter().map(|group| of(group).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
             };
             prop_assert_eq!(bits(&limited), bits(&whole));
         }

@@ -188,11 +188,11 @@ mod tests {
             spans in times(),
             nanoseconds in prop::collection::vec((0_u64..1 << 52, 0_u32..52).prop_map(|(all, shift)| all >> shift), 40),
         ) {
-            let since: Vec<u128> = nanoseconds.iter().map(|&one| Instant::from_nanoseconds(one).0).collect();
-            let both = spans.into_iter().zip(nanoseconds).zip(since);
-            let both = both.filter(|((span, _), since)| (span + since) >> 95 == 0);
-            let ((spans, nanoseconds), since): ((Vec<u128>, Vec<u64>), Vec<u128>) = both.unzip();
-            let nanoseconds: Vec<f64> = nanoseconds.into_iter().map(|one| one as f64).collect();
+            let since: Vec<u128> = nanoseconds.iter().map(|&arrival| Instant::from_nanoseconds(arrival).0).collect();
+            let rows = spans.into_iter().zip(nanoseconds).zip(since);
+            let rows = rows.filter(|((span, _), since)| (span + since) >> 95 == 0);
+            let ((spans, nanoseconds), since): ((Vec<u128>, Vec<u64>), Vec<u128>) = rows.unzip();
+            let nanoseconds: Vec<f64> = nanoseconds.into_iter().map(|arrival| arrival as f64).collect();
             let times: Vec<u128> = spans.iter().zip(&since).map(|(span, since)| span + since).collect();
             let arrivals = Times::of_nanoseconds(&nanoseconds);
             let each = |times: &[u128]| times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>();

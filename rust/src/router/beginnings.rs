@@ -80,7 +80,7 @@ impl Beginnings {
     fn forget(&mut self, fleet: &Fleet) {
         let mut places = 0;
         self.by_contents.retain(|_, known| {
-            known.replicas.retain(|&replica| fleet.knows(replica as usize, known.first));
+            known.replicas.retain(|&replica| fleet.has_content(replica as usize, known.first));
             places += known.replicas.len();
             !known.replicas.is_empty()
         });

@@ -70,7 +70,7 @@ impl Router for BySessionRouter {
         Ok(home)
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         self.spill.is_some()
     }
 }

@@ -24,7 +24,7 @@ pub trait Router: Send {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize>;
 
     /// Whether it depends on the state of replicas. Otherwise replicas are independent of each other.
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         true
     }
 
@@ -84,7 +84,7 @@ struct Open {
     /// Their places in ascending order.
     places: Vec<usize>,
     /// Whether each place is open.
-    are: Vec<bool>,
+    is_open: Vec<bool>,
 }
 
 /// Sort key of a replica: its number of requests, then its place.
@@ -95,7 +95,7 @@ fn before_place(requests: u32, place: usize) -> u64 {
 
 impl Fleet {
     /// Builds a fleet of which only the size is visible.
-    pub(crate) fn of_strangers(count: usize) -> Fleet {
+    pub(crate) fn of_size(count: usize) -> Fleet {
         let pools = vec![Pool { replicas: 0..count, open: None, fewest: Tournament::default(), ranking: None }];
         Fleet { pools, requests: vec![0; count], ..Fleet::default() }
     }
@@ -117,7 +117,7 @@ impl Fleet {
     /// Closes all replicas of a pool, which opens and closes replicas from now on.
     pub(crate) fn close_all(&mut self, pool: usize) {
         let Pool { replicas, open, .. } = &mut self.pools[pool];
-        *open = Some(Open { places: Vec::new(), are: vec![false; replicas.len()] });
+        *open = Some(Open { places: Vec::new(), is_open: vec![false; replicas.len()] });
         replicas.clone().for_each(|replica| self.hide(replica));
     }
 
@@ -126,7 +126,7 @@ impl Fleet {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;
         let Some(open) = &mut pool.open else { return };
-        open.are[place] = is_open;
+        open.is_open[place] = is_open;
         match (open.places.binary_search(&place), is_open) {
             (Err(at), true) => open.places.insert(at, place),
             (Ok(at), false) => drop(open.places.remove(at)),
@@ -191,7 +191,7 @@ impl Fleet {
     fn set_requests(&mut self, replica: usize, requests: u32) {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;
-        if pool.open.as_ref().is_some_and(|open| !open.are[place]) {
+        if pool.open.as_ref().is_some_and(|open| !open.is_open[place]) {
             return;
         }
         self.requests[replica] = requests;
@@ -224,7 +224,7 @@ impl Fleet {
     #[inline]
     pub(crate) fn is_open(&self, place: usize) -> bool {
         let Pool { replicas, open, .. } = &self.pools[self.pool];
-        open.as_ref().map_or(place < replicas.len(), |open| open.are.get(place) == Some(&true))
+        open.as_ref().map_or(place < replicas.len(), |open| open.is_open.get(place) == Some(&true))
     }
 
     /// Place of the nth open replica.
@@ -297,7 +297,7 @@ impl Fleet {
     /// Tokens of the request's prompt that are cached at a replica now: whole blocks, at most all tokens but one. All
     /// tokens if the request is handed off, since its KV moves with it.
     pub fn cached_tokens(&mut self, replica: usize) -> Result<u64> {
-        match self.most_cached() {
+        match self.max_cached() {
             Ok(most) => {
                 let replica = self.place(replica);
                 self.replicas[replica].cached_tokens(&self.content, most, self.now)
@@ -308,7 +308,7 @@ impl Fleet {
 
     /// Like `cached_tokens`, as of the replica's last report (see [`Router::reports_every`]).
     pub fn reported_tokens(&mut self, replica: usize) -> Result<u64> {
-        match self.most_cached() {
+        match self.max_cached() {
             Ok(most) => {
                 let replica = self.place(replica);
                 self.replicas[replica].reported_tokens(&self.content, most, self.now)
@@ -318,7 +318,7 @@ impl Fleet {
     }
 
     /// Maximum tokens that a lookup may return; `Err`: the tokens that no replica has to compute.
-    fn most_cached(&self) -> std::result::Result<u64, u64> {
+    fn max_cached(&self) -> std::result::Result<u64, u64> {
         let prompt = u64::from(self.prompt_tokens);
         if self.is_handed_off { Err(prompt) } else { Ok(prompt - 1) }
     }
@@ -335,13 +335,13 @@ impl Fleet {
     }
 
     /// Whether the request is handed off with its KV.
-    fn brings_its_context(&self) -> bool {
+    fn moves_with_kv(&self) -> bool {
         self.is_handed_off
     }
 
     /// Whether cached, reported or current content of a replica begins with this content.
-    fn knows(&self, replica: usize, content: u64) -> bool {
-        self.replica(replica).knows(content)
+    fn has_content(&self, replica: usize, content: u64) -> bool {
+        self.replica(replica).has_content(content)
     }
 
     /// The lowest replica with the minimum of the router's measure (see [`Router::ranks`]).
@@ -364,7 +364,7 @@ impl Fleet {
 
     fn ranking(&mut self) -> Result<(&mut Ranking, Scene<'_>)> {
         let Pool { replicas, open, ranking, .. } = &mut self.pools[self.pool];
-        let open = open.as_ref().map(|open| &open.are[..]);
+        let open = open.as_ref().map(|open| &open.is_open[..]);
         let scene = Scene { replicas: &self.replicas[replicas.clone()], open, now: self.now };
         match ranking {
             Some(ranking) => Ok((ranking, scene)),

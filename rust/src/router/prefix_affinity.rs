@@ -105,13 +105,13 @@ impl PrefixAffinityRouter {
 }
 
 /// Returns the lower cost; ties go to the lower replica.
-fn lower(one: (f64, usize), other: (f64, usize)) -> (f64, usize) {
-    if other < one { other } else { one }
+fn lower(left: (f64, usize), right: (f64, usize)) -> (f64, usize) {
+    if right < left { right } else { left }
 }
 
 impl Router for PrefixAffinityRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        let replica = if fleet.brings_its_context() {
+        let replica = if fleet.moves_with_kv() {
             // Nothing has to be computed at any replica.
             fleet.with_least()?
         } else {

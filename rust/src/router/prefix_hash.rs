@@ -93,7 +93,7 @@ impl Router for PrefixHashRouter {
         Ok(around.find(has_room).unwrap_or(0))
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         self.load_factor.is_some()
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn fleet(replicas: usize) -> Fleet {
-        Fleet { prompt_tokens: 1000, ..Fleet::of_strangers(replicas) }
+        Fleet { prompt_tokens: 1000, ..Fleet::of_size(replicas) }
     }
 
     /// Returns the replicas of prompts that begin with 20,000 texts.

@@ -33,7 +33,7 @@ impl Router for RandomRouter {
         Ok(fleet.nth_open(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len())))
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         false
     }
 }

@@ -117,9 +117,9 @@ impl Ranking {
             let (left, right) = (2 * node, 2 * node + 1);
             let winner = self.leaves + score.1 as usize;
             let is_right = winner >> (winner.ilog2() - right.ilog2()) == right;
-            let (below, beside) = if is_right { (right, left) } else { (left, right) };
-            if self.lowest(beside) < self.replicas {
-                rest.push(Reverse((self.score(beside, scene)?, beside)));
+            let (below, sibling) = if is_right { (right, left) } else { (left, right) };
+            if self.lowest(sibling) < self.replicas {
+                rest.push(Reverse((self.score(sibling, scene)?, sibling)));
             }
             node = below;
         }

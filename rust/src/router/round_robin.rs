@@ -30,7 +30,7 @@ impl Router for RoundRobinRouter {
         Ok(replica)
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         false
     }
 }

@@ -92,7 +92,7 @@ impl Live {
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
         let mut road =
             Road::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
-        road.begin_to_tell();
+        road.record_live_events();
         Ok(Live {
             road,
             options: options.clone(),
@@ -195,7 +195,7 @@ impl Live {
     fn news(&mut self, until: Instant) -> Result<News> {
         let mut news = News::default();
         let mut settled = Vec::new();
-        for told in self.road.told() {
+        for told in self.road.live_events() {
             settled.append(&mut told.emissions);
             news.left.append(&mut told.left);
             news.cut.append(&mut told.cut);

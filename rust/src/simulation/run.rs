@@ -187,7 +187,7 @@ impl Run {
         let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
         let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
         results.served_by(first);
-        results.behind(first, apis);
+        results.set_apis(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
@@ -280,11 +280,11 @@ impl Run {
     }
 
     /// From now on the replicas tell what happens.
-    pub(super) fn begin_to_tell(&mut self) {
-        self.results.begin_to_tell();
+    pub(super) fn record_live_events(&mut self) {
+        self.results.record_live_events();
         self.fleet.replicas.iter_mut().for_each(Replica::is_listed);
         if let Some(all) = &mut self.capacities {
-            all.begin_to_tell();
+            all.record_live_events();
         }
     }
 

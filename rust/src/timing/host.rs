@@ -56,7 +56,7 @@ pub struct HostTime {
 
 impl HostTime {
     /// Whether the host takes no time.
-    pub(crate) fn is_nothing(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.base == Span::ZERO && self.per_sequence == Span::ZERO && self.beyond_graph == Span::ZERO
     }
 
@@ -76,7 +76,7 @@ impl HostTime {
 
     /// Returns the pace of an engine whose GPU alone takes `pace`.
     #[inline(never)]
-    pub(crate) fn beside(&self, pace: Pace, shape: &Shape) -> Result<Pace> {
+    pub(crate) fn add_to(&self, pace: Pace, shape: &Shape) -> Result<Pace> {
         let rows = u128::from(shape.decodes) + shape.chunks.len() as u128;
         let host = self.base.plus(self.per_sequence.times(rows)?)?;
         let host = Pace::constant(host);
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
     use crate::timing::ChunkShape;
 
-    fn beside(overhead: &Overhead, pace: Pace) -> Pace {
+    fn with_overhead(overhead: &Overhead, pace: Pace) -> Pace {
         let mut shape = Shape::of(&[ChunkShape { tokens: 100, context: 0 }]);
         shape.add_decodes(4, 1000);
-        overhead.build().expect("an overhead").beside(pace, &shape).expect("a pace")
+        overhead.build().expect("an overhead").add_to(pace, &shape).expect("a pace")
     }
 
     #[test]
@@ -102,13 +102,13 @@ mod tests {
         // Five rows: 10 as + 5 · 2 as = 20 as.
         let added = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, ..Overhead::default() };
         let gpu = Pace { first: Span(15), growth: 2, holds: 9 };
-        assert_eq!(beside(&added, gpu), Pace { first: Span(35), ..gpu });
+        assert_eq!(with_overhead(&added, gpu), Pace { first: Span(35), ..gpu });
         // The GPU takes 15, 17, 19, 21: the host is longer for three iterations.
         let overlapped = Overhead { overlapped: true, ..added };
-        assert_eq!(beside(&overlapped, gpu), Pace { first: Span(20), growth: 0, holds: 3 });
+        assert_eq!(with_overhead(&overlapped, gpu), Pace { first: Span(20), growth: 0, holds: 3 });
         let longer = Pace { first: Span(21), ..gpu };
-        assert_eq!(beside(&overlapped, longer), longer);
-        assert_eq!(beside(&Overhead::default(), gpu), gpu);
+        assert_eq!(with_overhead(&overlapped, longer), longer);
+        assert_eq!(with_overhead(&Overhead::default(), gpu), gpu);
     }
 
     #[test]
@@ -117,9 +117,9 @@ mod tests {
         let gpu = Pace { first: Span(15), growth: 0, holds: 9 };
         for (largest_graph_tokens, expected) in [(Some(103), 45), (Some(104), 15), (None, 15)] {
             let eager = Overhead { beyond_graph_s: 30e-18, largest_graph_tokens, ..Overhead::default() };
-            assert_eq!(beside(&eager, gpu).first, Span(expected));
+            assert_eq!(with_overhead(&eager, gpu).first, Span(expected));
             let hidden = Overhead { base_s: 10e-18, overlapped: true, ..eager };
-            assert_eq!(beside(&hidden, gpu).first, Span(expected));
+            assert_eq!(with_overhead(&hidden, gpu).first, Span(expected));
         }
     }
 

@@ -184,7 +184,7 @@ impl TableTiming {
                 None if context == last => 1,
                 None => u64::MAX,
             };
-            all = all.plus(GridLine { first, growth: multiply(slope, i128::from(tokens))?, holds }.not_negative())?;
+            all = all.plus(GridLine { first, growth: multiply(slope, i128::from(tokens))?, holds }.positive_part())?;
         }
         Ok(all)
     }
@@ -210,7 +210,7 @@ impl TableTiming {
             None if shape.decode_context == of_last => 1,
             None => u64::MAX,
         };
-        Ok(GridLine { first, growth: multiply(slope, i128::from(count))?, holds }.not_negative())
+        Ok(GridLine { first, growth: multiply(slope, i128::from(count))?, holds }.positive_part())
     }
 }
 
@@ -254,12 +254,12 @@ impl GridLine {
 
     /// The positive part of the line, up to where it crosses 0.
     #[inline]
-    fn not_negative(self) -> GridLine {
-        if self.first >= 0 && self.growth >= 0 { self } else { self.cut_at_nothing() }
+    fn positive_part(self) -> GridLine {
+        if self.first >= 0 && self.growth >= 0 { self } else { self.clamp_at_zero() }
     }
 
     #[cold]
-    fn cut_at_nothing(self) -> GridLine {
+    fn clamp_at_zero(self) -> GridLine {
         let GridLine { first, growth, holds } = self;
         let up_to = |count: i128| holds.min(u64::try_from(count).unwrap_or(u64::MAX));
         match (first < 0, growth > 0) {

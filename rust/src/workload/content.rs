@@ -103,12 +103,15 @@ impl Content<'_> {
             }
             let (prompt, id) = (workload.prompt_tokens[row], workload.id(row));
             if tokens > prompt as u64 || self.parts(row).any(|part| part.tokens == 0) {
-                return Err(Error::trace(row, format!("{tokens} tokens of shared content exceed the prompt of {prompt} tokens")));
+                return Err(Error::trace(
+                    row,
+                    format!("{tokens} tokens of shared content exceed the prompt of {prompt} tokens"),
+                ));
             }
             if self.parts(row).any(|part| part.content >= OWN | u64::from(id)) {
                 return Err(Error::trace(row, "its prompt begins with the own content of a later request"));
             }
-            if !self.goes_on_behind_all(row, workload) {
+            if !self.continues_all(row, workload) {
                 let what = "its prompt continues the own content of another request without the beginning of that request's prompt";
                 return Err(Error::trace(row, what));
             }
@@ -118,7 +121,7 @@ impl Content<'_> {
 
     /// Whether the last own content of another request follows the complete beginning of that request. Checked for
     /// rows of this workload.
-    fn goes_on_behind_all(&self, row: usize, workload: &Workload) -> bool {
+    fn continues_all(&self, row: usize, workload: &Workload) -> bool {
         let last = self.parts(row).enumerate().rev().find(|(_, part)| part.content >= OWN);
         let Some((at, part)) = last else { return true };
         let Some(other) = workload.row_of((part.content ^ OWN) as u32) else { return true };
@@ -260,7 +263,7 @@ mod tests {
             arrives in prop::collection::vec(0_usize..60, 0..120),
             is_known in any::<bool>(),
         ) {
-            let before = |row: usize| rows[row].0.and_then(|back| row.checked_sub(back));
+            let before = |row: usize| rows[row].0.and_then(|distance| row.checked_sub(distance));
             let after: Vec<u32> = (0..rows.len()).map(|row| before(row).map_or(NO_ROW, |row| row as u32)).collect();
             let (mut start, mut id, mut continued) = (vec![0], Vec::new(), vec![0; rows.len()]);
             for (row, &(_, adds)) in rows.iter().enumerate() {
@@ -286,6 +289,8 @@ mod tests {
     #[test]
     fn what_a_request_says_stands_behind_one_chain_alone() {
         let content = Content { start: &[0, 1, 3], id: &[7, 8, OWN], tokens: &[1, 1, 1], ..Content::default() };
-        assert!(wrong(|workload| workload.content = content).contains("without the beginning of that request's prompt"));
+        assert!(
+            wrong(|workload| workload.content = content).contains("without the beginning of that request's prompt")
+        );
     }
 }

@@ -61,7 +61,10 @@ impl Flow<'_> {
             && starts.is_sorted()
             && starts[rows] as usize == self.children.len();
         if !is_whole {
-            return Err(Error::config("children", "parents, children_start, children and delay_s have inconsistent lengths"));
+            return Err(Error::config(
+                "children",
+                "parents, children_start, children and delay_s have inconsistent lengths",
+            ));
         }
         let mut parents = vec![0_u32; rows];
         for &child in self.children {

@@ -120,7 +120,7 @@ impl Scenario {
             ..Workload::default()
         };
         let classes: Vec<String> = (0..self.plan.len()).map(|class| class.to_string()).collect();
-        let setup = parse::<GateAndRoute>(&self.json()).and_then(|one| one.build(&classes)).expect("a set-up");
+        let setup = parse::<GateAndRoute>(&self.json()).and_then(|setup| setup.build(&classes)).expect("a set-up");
         let instant = |s: f64| inferq_core::clock::Instant((s * 1000.0) as u128 * 1_000_000_000_000_000);
         let options = ExponentialOptions {
             seed: self.seed,
@@ -199,7 +199,7 @@ audits! {
 ///   request 1                 arrives |prefill             |waits       |decode|
 /// ```
 #[test]
-fn a_decode_slows_down_for_as_long_as_a_prefill_runs_beside_it() {
+fn a_decode_is_slower_while_a_prefill_runs_on_its_replica() {
     let scenario = Scenario {
         gate: "fcfs",
         router: ("greedy", true),
@@ -218,16 +218,16 @@ fn a_decode_slows_down_for_as_long_as_a_prefill_runs_beside_it() {
     let draw = |id, number| exponential_quantile(Stream::new(3, Source::Service).uniform(id, number));
     let prefilled = draw(0, 0) * 10.0 * 0.03;
     let work = draw(0, 1) * 400.0;
-    let beside = draw(1, 0) * 20.0 * 0.03;
+    let prefill = draw(1, 0) * 20.0 * 0.03;
     let solo_before = (2.0 - prefilled) / 0.02;
-    let rest = work - solo_before - beside / 0.03;
+    let rest = work - solo_before - prefill / 0.03;
     assert!(prefilled < 2.0 && rest > 0.0, "the seed leads to the drawn case");
-    let finish = 2.0 + beside + rest * 0.02;
-    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12 * expected, "{found} {expected}");
+    let finish = 2.0 + prefill + rest * 0.02;
+    let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12 * expected, "{value} {expected}");
     near(rows.first_token_s[0], prefilled);
-    near(rows.first_token_s[1], 2.0 + beside);
+    near(rows.first_token_s[1], 2.0 + prefill);
     near(rows.finish_s[0], finish);
-    near(rows.handoff_s[1], finish - 2.0 - beside);
+    near(rows.handoff_s[1], finish - 2.0 - prefill);
     near(rows.finish_s[1], finish + draw(1, 1) * 10.0 * 0.02);
 }
 
@@ -253,17 +253,17 @@ fn decodes_run_at_the_mixed_rate_always_or_never() {
             warmup_s: 0.0,
             seed: 5,
         };
-        let found = scenario.run().requests;
+        let rows = scenario.run().requests;
         let stream = Stream::new(5, Source::Service);
         // Before that, short prefills ran one after another, next to the decodes.
-        let mixed_until = found.first_token_s[98];
+        let mixed_until = rows.first_token_s[98];
         for id in 0..99 {
             let expected = exponential_quantile(stream.uniform(id as u64, 1)) * 1000.0 * pace_s;
-            let took = found.finish_s[id] - found.first_token_s[id];
-            let off = mixed_until - found.first_token_s[id] + 1e-9;
+            let took = rows.finish_s[id] - rows.first_token_s[id];
+            let off = mixed_until - rows.first_token_s[id] + 1e-9;
             assert!((took - expected).abs() <= off, "{id}: {took}, not {expected}");
             assert!(off < 0.02 * expected || expected < 0.5, "{id}: the bound is tight enough");
-            assert!(!always || found.finish_s[id] < found.first_token_s[99], "the last prefill outlasts {id}");
+            assert!(!always || rows.finish_s[id] < rows.first_token_s[99], "the last prefill outlasts {id}");
         }
     }
 }

@@ -151,7 +151,7 @@ impl Audit<'_> {
             exponential_quantile(Stream::new(scenario.seed, source).uniform(id as u64, number))
         };
         let is =
-            |found: f64, drawn: f64| assert!((found - drawn).abs() <= 1e-9 * (1.0 + drawn), "{found}, not {drawn}");
+            |value: f64, drawn: f64| assert!((value - drawn).abs() <= 1e-9 * (1.0 + drawn), "{value}, not {drawn}");
         for id in self.ids() {
             let (_, class, prompt, output) = scenario.rows[id];
             let (admitted, first, finish) =
@@ -164,7 +164,7 @@ impl Audit<'_> {
             }
             if self.rows.status[id] == FINISHED {
                 let start = self.start(id);
-                let beside: f64 = self
+                let mixed_s: f64 = self
                     .ids()
                     .filter(|&other| self.rows.prefill_replica[other] == self.rows.replica[id])
                     .map(|other| {
@@ -174,7 +174,7 @@ impl Audit<'_> {
                     .filter(|&overlap| overlap > 0.0)
                     .sum();
                 is(
-                    beside / tau_s + (finish - start - beside) / solo_s,
+                    mixed_s / tau_s + (finish - start - mixed_s) / solo_s,
                     draw(Source::Service, id, 1) * f64::from(output),
                 );
             }
@@ -315,7 +315,7 @@ impl Audit<'_> {
             stages[0] += span(self.rows.arrival_s[id], if admitted.is_nan() { left } else { admitted });
             stages[1] += span(admitted, first);
             stages[2] += span(first, if start.is_nan() { left } else { start });
-            let beside: f64 = self
+            let mixed_s: f64 = self
                 .ids()
                 .filter(|&other| !start.is_nan() && self.rows.prefill_replica[other] == self.rows.replica[id])
                 .map(|other| {
@@ -324,8 +324,8 @@ impl Audit<'_> {
                 })
                 .filter(|&overlap| overlap > 0.0)
                 .sum();
-            stages[3] += beside;
-            stages[4] += span(start, left) - beside;
+            stages[3] += mixed_s;
+            stages[4] += span(start, left) - mixed_s;
             let (_, _, prompt, output) = self.scenario.rows[id];
             let (prefill, decode) = (0.1 * f64::from(prompt), 0.2 * f64::from(output));
             let counts = |instant: f64| instant >= from && from <= to;
@@ -333,9 +333,9 @@ impl Audit<'_> {
             earned.1 +=
                 if counts(first) { prefill } else { 0.0 } + if counts(self.rows.finish_s[id]) { decode } else { 0.0 };
         }
-        for (found, reckoned) in results.areas.iter().flatten().zip(areas.iter().flatten()) {
-            let found = *found as f64 / 1e18;
-            assert!((found - reckoned).abs() < 1e-6, "{:?} {areas:?}", results.areas);
+        for (area, expected) in results.areas.iter().flatten().zip(areas.iter().flatten()) {
+            let area = *area as f64 / 1e18;
+            assert!((area - expected).abs() < 1e-6, "{:?} {areas:?}", results.areas);
         }
         let last = results.samples.last().expect("the end");
         let since = |total: u128, before: u128| (total - before) as f64 / 1e18;

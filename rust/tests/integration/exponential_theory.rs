@@ -54,7 +54,7 @@ impl Queue {
             self.replicas, self.slots, self.impatience
         );
         let setup =
-            parse::<GateAndRoute>(&setup).and_then(|one| one.build(&["default".to_string()])).expect("a set-up");
+            parse::<GateAndRoute>(&setup).and_then(|setup| setup.build(&["default".to_string()])).expect("a set-up");
         let last = (arrival_s[REQUESTS - 1] * 1e9) as u64;
         let warmup = Instant::from_nanoseconds((WARM_UP * last as f64) as u64);
         let options =
@@ -67,11 +67,11 @@ impl Queue {
         let means: Vec<f64> = (1..=REPLICATIONS).map(|seed| of(&self.run(seed))).collect();
         let number = REPLICATIONS as f64;
         let mean = means.iter().sum::<f64>() / number;
-        let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (number - 1.0);
+        let variance = means.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (number - 1.0);
         let half_width = STUDENT_99 * (variance / number).sqrt();
-        let says = format!("theory {expected}, simulated {mean} ± {half_width}");
-        assert!(half_width <= NARROW * expected, "the interval is too wide: {says}");
-        assert!((mean - expected).abs() <= half_width, "{says}");
+        let message = format!("theory {expected}, simulated {mean} ± {half_width}");
+        assert!(half_width <= NARROW * expected, "the interval is too wide: {message}");
+        assert!((mean - expected).abs() <= half_width, "{message}");
     }
 }
 

@@ -41,10 +41,10 @@ impl Paths {
         for row in 1..rows {
             let (first, second, delay) = waits[row % waits.len()];
             let mut named = vec![first, second];
-            named.retain(|&back| back > 0 && back as usize <= row);
+            named.retain(|&distance| distance > 0 && distance as usize <= row);
             named.dedup();
-            for back in named {
-                of_parent[row - back as usize].push(row as u32);
+            for distance in named {
+                of_parent[row - distance as usize].push(row as u32);
                 parents[row] += 1;
             }
             delay_s[row] = delay;
@@ -147,8 +147,9 @@ fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: us
     let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
     for &row in &sent {
         let at = columns.arrival_s[row];
-        let here = sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
-        prop_assert!(here <= most, "{} in flight at {}", here, at);
+        let in_flight =
+            sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
+        prop_assert!(in_flight <= most, "{} in flight at {}", in_flight, at);
         if !paths.waits() && at > scenario.columns.arrival_s[row] + 1e-9 {
             prop_assert!(columns.left_s.contains(&at), "row {row} is sent at {at}, when no request leaves");
         }
@@ -286,7 +287,7 @@ fn transfers_beyond_the_lanes_of_a_link_wait() {
 }
 
 #[test]
-fn what_is_sent_stays_taken_until_it_has_arrived() {
+fn blocks_stay_used_until_the_transfer_ends() {
     // The first prompt fills the source until its transfer ends at 1.0 + 1.3 s; only then is the second one admitted.
     let results = handed_off(&[(0.0, 8, 2), (0.0, 8, 2)], None, ["8", "null"]);
     assert_eq!(results.requests.admitted_s, [0.0, 2.3]);
@@ -391,7 +392,7 @@ fn a_join_waits_for_the_last_branch_and_its_delay() {
 }
 
 #[test]
-fn who_waits_for_nobody_but_its_delay_comes_after_it() {
+fn a_request_without_parents_arrives_after_its_delay() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.75), (0, &[], 0.0)];
     assert_eq!(jobs(rows, &[1; 2], &[1; 2]).requests.arrival_s, [0.75, 0.0]);
 }
@@ -407,7 +408,7 @@ fn nothing_follows_a_rejection() {
 }
 
 #[test]
-fn rows_that_wait_in_a_circle_never_come() {
+fn rows_with_cyclic_dependencies_never_arrive() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (0, &[2], 0.0), (0, &[1], 0.0)];
     assert_eq!(jobs(rows, &[1; 3], &[1; 3]).totals.by_status, [1, 0, 0, 0, 0]);
 }

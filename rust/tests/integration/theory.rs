@@ -71,12 +71,13 @@ fn agrees(expected: f64, engine: &str, rate: f64, output: &str, mean_of: impl Fn
     let means: Vec<f64> = (1..=REPLICATIONS).map(replicate).collect();
     let number = REPLICATIONS as f64;
     let mean = means.iter().sum::<f64>() / number;
-    let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (number - 1.0);
+    let variance = means.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (number - 1.0);
     let half_width = STUDENT_99 * (variance / number).sqrt();
     let relative = half_width / expected;
-    let says = format!("theory {expected}, simulated {mean} ± {half_width} ({:.2} % of the theory)", 100.0 * relative);
-    assert!(relative <= NARROW, "the interval is too wide: {says}");
-    assert!((mean - expected).abs() <= half_width, "{says}");
+    let message =
+        format!("theory {expected}, simulated {mean} ± {half_width} ({:.2} % of the theory)", 100.0 * relative);
+    assert!(relative <= NARROW, "the interval is too wide: {message}");
+    assert!((mean - expected).abs() <= half_width, "{message}");
 }
 
 fn waiting(requests: &RequestColumns) -> &[f64] {

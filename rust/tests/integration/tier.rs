@@ -10,13 +10,13 @@ use crate::laws::Outcome;
 pub(crate) fn cases(at_night: u32) -> ProptestConfig {
     let is_night = std::env::var_os("INFERQ_NIGHT").is_some();
     let cases = if is_night { at_night } else { at_night / 10 };
-    let given = ProptestConfig::default();
-    let seed = match given.rng_seed {
+    let default = ProptestConfig::default();
+    let seed = match default.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().hash_one(cases),
     };
     eprintln!("to repeat: {}PROPTEST_RNG_SEED={seed}", if is_night { "INFERQ_NIGHT=1 " } else { "" });
-    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..given }
+    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..default }
 }
 
 /// Checks an invariant over random values.

@@ -170,12 +170,12 @@ impl<'a> SlotRun<'a> {
 
     fn waits(&self, id: u32, handle: u32, decode: bool) -> bool {
         let request = &self.requests[handle as usize];
-        let here = if decode {
+        let has_place = if decode {
             matches!(request.state, Location::Buffer(_))
         } else {
             matches!(request.state, Location::Queue(_))
         };
-        here && request.row.id == id
+        has_place && request.row.id == id
     }
 
     /// Advances time to an instant before which no event happens: takes samples and ends the warm-up.
@@ -415,11 +415,11 @@ impl<'a> SlotRun<'a> {
 
     /// Writes rows for all requests still in the system.
     fn stop(&mut self, end: Instant) -> Result<()> {
-        let mut is_here = vec![true; self.requests.len()];
+        let mut is_present = vec![true; self.requests.len()];
         for &handle in &self.free_handles {
-            is_here[handle as usize] = false;
+            is_present[handle as usize] = false;
         }
-        for (request, _) in self.requests.iter().zip(is_here).filter(|&(_, is_here)| is_here) {
+        for (request, _) in self.requests.iter().zip(is_present).filter(|&(_, is_present)| is_present) {
             self.results.write(&request.row, Status::Unfinished);
             let sojourn = self.results.sojourn.checked_add(end.since(request.row.arrival).0);
             self.results.sojourn = sojourn.ok_or_else(|| Error::overflow("the sum of all times in the system"))?;

@@ -20,7 +20,7 @@ impl DecodeRouter for FcfsRouter {
 
     fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
         let word = self.draws.word(u64::from(self.line.first()?.request), DRAW_REPLICA);
-        let replica = slots.solo.pick_of_both(&slots.beside_prefill, word)?;
+        let replica = slots.solo.pick_of_union(&slots.with_prefill, word)?;
         Some((self.line.pop()?, replica))
     }
 

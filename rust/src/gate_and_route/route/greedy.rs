@@ -20,7 +20,7 @@ impl DecodeRouter for GreedyRouter {
     }
 
     fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
-        let open = if slots.solo.is_empty() { &slots.beside_prefill } else { &slots.solo };
+        let open = if slots.solo.is_empty() { &slots.with_prefill } else { &slots.solo };
         let request = self.line.first()?.request;
         let replica = open.pick(self.draws.word(u64::from(request), DRAW_REPLICA))?;
         Some((self.line.pop()?, replica))

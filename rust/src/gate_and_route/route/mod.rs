@@ -64,16 +64,18 @@ pub enum DecodeRouterKind {
 impl DecodeRouterKind {
     /// Checks that the router supports running with or without a plan.
     pub(crate) fn check_plan(self, planned: bool) -> Result<()> {
-        let wants = match self {
+        let required = match self {
             DecodeRouterKind::Greedy => planned,
             DecodeRouterKind::Randomized | DecodeRouterKind::General => true,
             DecodeRouterKind::Immediate | DecodeRouterKind::Fcfs => false,
         };
-        if planned == wants {
+        if planned == required {
             return Ok(());
         }
         let why = match self {
-            DecodeRouterKind::Immediate => "the immediate router decodes on the replica of the prefill: it requires planned=False",
+            DecodeRouterKind::Immediate => {
+                "the immediate router decodes on the replica of the prefill: it requires planned=False"
+            }
             DecodeRouterKind::Fcfs => "the fcfs router has no pools: it requires planned=False",
             _ => "this router sends decodes to a solo and a mixed pool: it requires planned=True",
         };
@@ -164,12 +166,12 @@ impl Pools {
 
     /// Whether a pool has a free slot.
     fn is_open(pool: usize, slots: &Slots) -> bool {
-        !(if pool == SOLO { &slots.solo } else { &slots.beside_prefill }).is_empty()
+        !(if pool == SOLO { &slots.solo } else { &slots.with_prefill }).is_empty()
     }
 
     /// Returns a replica of a pool with a free slot, uniformly, with a draw of the request.
     fn replica(&self, pool: usize, decode: &Waiting, slots: &Slots) -> Option<u32> {
-        let open = if pool == SOLO { &slots.solo } else { &slots.beside_prefill };
+        let open = if pool == SOLO { &slots.solo } else { &slots.with_prefill };
         open.pick(self.draws.word(u64::from(decode.request), DRAW_REPLICA))
     }
 }

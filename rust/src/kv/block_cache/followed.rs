@@ -6,7 +6,7 @@ use crate::request::Place;
 
 impl BlockCache {
     /// Returns the request that generates a token of a chain as its own.
-    pub(super) fn speaker(&self, content: &[Segment], token: u64) -> Option<Place> {
+    pub(super) fn owner_of(&self, content: &[Segment], token: u64) -> Option<Place> {
         let mut end = 0;
         let segment = content.iter().find(|segment| {
             end += u64::from(segment.tokens);
@@ -30,7 +30,7 @@ impl BlockCache {
 
     /// Records that another request continues this one.
     pub(super) fn follow(&mut self, place: Place) {
-        let holding = &mut self.held[place.index()];
+        let holding = &mut self.used_blocks[place.index()];
         if holding.followed == 0 {
             self.followed_here += 1;
             self.ever_followed += 1;
@@ -43,17 +43,17 @@ impl BlockCache {
 
     /// Adds a running followed request to the list.
     pub(super) fn list_followed(&mut self, place: Place) {
-        let since = |place: Place| self.held[place.index()].followed;
+        let since = |place: Place| self.used_blocks[place.index()].followed;
         let at = self.followed.partition_point(|&other| since(other) < since(place));
         self.followed.insert(at, place);
     }
 
     /// Removes a request that no longer runs from the list.
     pub(super) fn stop(&mut self, place: Place) {
-        let Holding { is_running, followed, .. } = &mut self.held[place.index()];
+        let Holding { is_running, followed, .. } = &mut self.used_blocks[place.index()];
         let followed = *followed;
         if std::mem::take(is_running) && followed > 0 {
-            let at = self.followed.partition_point(|&other| self.held[other.index()].followed < followed);
+            let at = self.followed.partition_point(|&other| self.used_blocks[other.index()].followed < followed);
             self.followed.remove(at);
         }
     }

@@ -12,7 +12,7 @@ pub(super) struct BlockRun {
     /// Number of requests that use it.
     pub(super) holders: u32,
     /// Whether all of its blocks have older entries.
-    pub(super) is_twin: bool,
+    pub(super) is_duplicate: bool,
     /// The run that was split off its front.
     pub(super) front: u32,
     /// The run before it in its node; for duplicates the next newer one.

@@ -49,7 +49,7 @@ fn linear_layers_follow_all_tokens_of_the_batch() {
 }
 
 #[test]
-fn a_line_extended_below_nothing_is_nothing() {
+fn a_line_extended_below_zero_is_zero() {
     // 20 µs per token, so 5 tokens would take 0 and 4 tokens −20 µs; and a line that falls to 0 at 30.
     let steep = LinearGrid { tokens: vec![10, 20], seconds: micros(&[100, 300]) };
     let falling = LinearGrid { tokens: vec![10, 20], seconds: micros(&[200, 100]) };
@@ -97,8 +97,8 @@ fn chunks_are_priced_each_and_hold_to_the_edge_of_their_cells() {
     let half = price(&table, &[(200, 500)], &[], 0);
     assert_eq!((half.first.0, half.growth, half.holds), (30 * MICRO, 4 * MICRO as i128, 3));
     // With a chunk of 100: 10 + 10 · 0.9 µs, in whose cell one iteration is left.
-    let both = price(&table, &[(200, 500), (100, 900)], &[], 0);
-    assert_eq!((both.first.0, both.growth, both.holds), (49 * MICRO, 5 * MICRO as i128, 1));
+    let together = price(&table, &[(200, 500), (100, 900)], &[], 0);
+    assert_eq!((together.first.0, together.growth, together.holds), (49 * MICRO, 5 * MICRO as i128, 1));
     assert_eq!(table.beyond().axes(), [] as [&str; 0]);
     // At the last point the next iteration is beyond the grid, where the last line is extended: 40 ns per token.
     let last = price(&table, &[(100, 2000)], &[], 0);
@@ -132,7 +132,7 @@ fn decodes_are_priced_by_number_and_mean_context() {
 }
 
 #[test]
-fn a_hole_in_a_grid_is_an_error_that_says_where() {
+fn a_missing_time_is_an_error_with_its_position() {
     let json = |linear: &str, chunk: &str| {
         let text = format!(
             r#"{{"kind": "TimingTable", "linear": {linear}, "chunk": {chunk},

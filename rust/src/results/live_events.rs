@@ -26,7 +26,7 @@ impl Emissions {
 
 /// Events since the last read.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LiveEvents {
     /// Completed stretches.
     pub(crate) emissions: Vec<Emissions>,
     /// Requests that left without their last token.
@@ -35,9 +35,9 @@ pub(crate) struct Told {
     pub(crate) cut: Vec<(u32, u32)>,
 }
 
-impl Told {
+impl LiveEvents {
     /// Drops the token of a request in the last recorded stretch.
-    pub(crate) fn take_back(&mut self, id: u32) {
+    pub(crate) fn drop_last_token(&mut self, id: u32) {
         if let Some(last) = self.emissions.last_mut() {
             last.requests.retain(|&(other, _)| other != id);
         }
