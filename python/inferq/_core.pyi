@@ -24,10 +24,14 @@ __all__ = [
     "draw_lengths",
     "draw_rows",
     "draw_sessions",
+    "normal_cdf",
+    "poisson_tail",
     "price",
     "simulate",
     "simulate_exponential",
     "simulate_streamed",
+    "student_cdf",
+    "student_quantile",
 ]
 
 _Ids: TypeAlias = Iterable[SupportsIndex] | NDArray[np.integer]
@@ -224,3 +228,7 @@ def simulate_streamed(
     threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
+def normal_cdf(values: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def poisson_tail(counts: NDArray[np.float64], mean: float) -> NDArray[np.float64]: ...
+def student_cdf(value: float, freedom: float) -> float: ...
+def student_quantile(probability: float, freedom: float) -> float: ...

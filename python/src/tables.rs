@@ -2,6 +2,7 @@
 //! differences and numpy functions work; ids and replica numbers are unsigned.
 
 use inferq_core::clock::{Instant, Span};
+use inferq_core::finding::{Finding, Value};
 use inferq_core::results::{
     BatchRow, BlockOperations, Column, FleetEvent, Histogram, IterationRow, Load, Results, Sample, Work, rate,
 };
@@ -26,7 +27,7 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     }
     dict.set_item("measured", (options.measured.start, options.measured.end))?;
     dict.set_item("drained", PyArray1::from_slice(py, &results.drained))?;
-    dict.set_item("findings", &results.findings)?;
+    dict.set_item("findings", findings(py, &results.findings)?)?;
     let totals = results.totals;
     let numbers = PyDict::new(py);
     numbers.set_item("end_s", totals.end.seconds())?;
@@ -40,6 +41,26 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     }
     dict.set_item("totals", numbers)?;
     Ok(dict)
+}
+
+/// Converts findings to dictionaries with kind, message and data.
+fn findings<'py>(py: Python<'py>, findings: &[Finding]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for Finding { kind, message, data } in findings {
+        let parts = PyDict::new(py);
+        for (name, value) in data {
+            match value {
+                Value::Count(count) => parts.set_item(name, count)?,
+                Value::Text(text) => parts.set_item(name, text)?,
+            }
+        }
+        let dict = PyDict::new(py);
+        dict.set_item("kind", kind.name())?;
+        dict.set_item("message", message.as_ref())?;
+        dict.set_item("data", parts)?;
+        list.append(dict)?;
+    }
+    Ok(list)
 }
 
 /// Passes the memory of a column to numpy.

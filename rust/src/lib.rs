@@ -18,6 +18,7 @@
 // What everything is measured in, and what can go wrong.
 pub mod clock;
 pub mod error;
+pub mod finding;
 
 // How policies, routers and timing models are listed and drawn.
 mod kinds;

@@ -175,7 +175,7 @@ pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     }
     sum.all(&block_operations, Checksum::block_operations);
     sum.all(&drained, |sum, &id| sum.whole(id));
-    sum.all(&findings, |sum, finding| sum.bytes(finding.as_bytes()));
+    sum.all(&findings, |sum, finding| sum.bytes(format!("{:?}", (finding.kind, &finding.data)).as_bytes()));
     sum.totals(&totals);
     fleet_events.iter().for_each(|event| sum.fleet_event(event, &totals));
     sum.0

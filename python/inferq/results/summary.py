@@ -10,11 +10,10 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
-from inferq.checks import not_negative
+from inferq.checks import nearest, not_negative
 from inferq.errors import ConfigError
 from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed, in_parts
-from inferq.workload.columns import nearest
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "itl_s": ("max_itl_s", "itl_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""

@@ -19,6 +19,7 @@ use super::{Held, Replica, Role, end_after};
 use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
 use crate::features::{Features, Full};
+use crate::finding::Finding;
 use crate::kv::KvCache;
 use crate::plan::{Ahead, Hold, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
@@ -358,7 +359,7 @@ impl Scheduler for Foresighted {
         self.policy.check(cache)
     }
 
-    fn findings(&self, cache: &KvCache) -> Vec<&'static str> {
+    fn findings(&self, cache: &KvCache) -> Vec<Finding> {
         self.policy.findings(cache)
     }
 

@@ -17,13 +17,14 @@ use super::{Replica, Role};
 use crate::clock::{Instant, Long};
 use crate::error::Result;
 use crate::features::Full;
+use crate::finding::{Finding, Kind};
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 
 /// A list of the workload was too short.
-const UNTOLD: &str = "drafts untold: drafts were cut, so that rows came behind the ends of lists in the column accepted; \
-                      none of their drafts was accepted";
+const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget, so some requests needed more rows than their list in \
+                                  the column accepted has; drafts of the additional rows count as rejected";
 
 /// A row as it is planned.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +118,8 @@ impl Replica {
                 _ if row.fills || row.drafts == 0 => 0,
                 Some(law) => law.accepted(request.id, *emissions),
                 None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
-                    if !self.findings.contains(&UNTOLD) {
-                        self.findings.push(UNTOLD);
+                    if !self.findings.iter().any(|finding| finding.kind == Kind::AcceptedTooShort) {
+                        self.findings.push(Finding::new(Kind::AcceptedTooShort, ACCEPTED_TOO_SHORT, []));
                     }
                     0
                 }),

@@ -29,6 +29,7 @@ use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::features::{Features, Full, Plain, PlainGroups, Variant};
+use crate::finding::Finding;
 use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
@@ -52,8 +53,8 @@ pub(crate) use state::State;
 pub(crate) struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
-    /// What a reader of the results should know of it.
-    findings: Vec<&'static str>,
+    /// Findings of the scheduler.
+    findings: Vec<Finding>,
     timing: Box<dyn Timing>,
     /// The timing model, if it is a line and the host takes no time.
     line: Option<PiecewiseLinear<u64>>,

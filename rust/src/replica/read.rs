@@ -6,6 +6,7 @@ use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::plan::Limits;
 use crate::request::{FirstToken, Phase, Place, longest_context};
 use crate::results::{BlockOperations, Emissions, IterationRow, Recorder, Sample};
@@ -155,8 +156,8 @@ impl Replica {
         self.state.blocks.operations(self.index)
     }
 
-    /// What a reader of the results should know of its scheduler.
-    pub(crate) fn findings(&self) -> &[&'static str] {
+    /// Findings of its scheduler.
+    pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
 

@@ -4,6 +4,7 @@
 //! on demand: spans are computed in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
+use crate::finding::Finding;
 use crate::timing::Pace;
 use crate::workload::Workload;
 
@@ -205,8 +206,8 @@ pub struct Results<Requests = RequestRows> {
     /// Ids of requests that were served incomplete at the end, because no further request could join their batch
     /// (rule R5).
     pub drained: Vec<u32>,
-    /// What a reader of the numbers should know first, in plain words.
-    pub findings: Vec<String>,
+    /// Observations that qualify the numbers.
+    pub findings: Vec<Finding>,
     /// Totals.
     pub totals: Totals,
 }

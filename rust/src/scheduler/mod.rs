@@ -10,6 +10,7 @@ mod parameters;
 
 use crate::clock::attoseconds;
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Ahead, Limits, Plan};
@@ -111,8 +112,8 @@ pub trait Scheduler: Send {
         false
     }
 
-    /// What a reader of the results should know of it with this cache.
-    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+    /// Findings about its settings with this cache.
+    fn findings(&self, _cache: &KvCache) -> Vec<Finding> {
         Vec::new()
     }
 

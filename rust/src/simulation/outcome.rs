@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::options::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::plan::Limits;
 use crate::results::{BatchRow, Cut, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
 use crate::timing::Beyond;
@@ -21,12 +22,12 @@ pub(super) struct Outcome {
     pub(super) stalled: bool,
     /// Requests that waited for a replica when none was to come.
     pub(super) stranded: u64,
-    /// Deaths told of replicas that were not there.
-    pub(super) missed_deaths: usize,
+    /// Scheduled events that named replicas to which they did not apply.
+    pub(super) ignored_events: usize,
     pub(super) most_preempted: u32,
     pub(super) beyond: Beyond,
-    /// What the schedulers have to say.
-    pub(super) findings: BTreeSet<&'static str>,
+    /// Findings of the schedulers.
+    pub(super) findings: BTreeSet<Finding>,
     pub(super) waiting_at_last_arrival: u64,
     /// The budget that every replica has; `NONE` if they differ.
     pub(super) token_budget: u64,
@@ -123,7 +124,7 @@ impl Outcome {
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
             stranded: self.stranded,
-            missed_deaths: self.missed_deaths,
+            ignored_events: self.ignored_events,
             drained: results.drained.len(),
             work: &results.work,
             token_budget: self.token_budget,

@@ -456,7 +456,7 @@ impl Run {
             goes_on,
             stalled: self.stalled,
             stranded: self.stranded,
-            missed_deaths: self.capacities.as_ref().map_or(0, |all| all.missed),
+            ignored_events: self.capacities.as_ref().map_or(0, |all| all.missed),
             most_preempted: deeds.most_preempted,
             beyond: deeds.beyond,
             findings: deeds.findings,

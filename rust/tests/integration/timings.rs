@@ -35,27 +35,26 @@ fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
     let results = run(TABLE, "", 51, 3).expect("a run");
     assert_eq!(results.requests.first_token_s, [0.15]);
     assert_eq!(results.requests.finish_s, [0.453]);
-    assert_eq!(results.findings, [] as [&str; 0]);
+    assert_eq!(results.findings, []);
 }
 
 #[test]
 fn a_run_beyond_its_table_says_on_which_axes() {
     // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last one
     // is beyond the grid, and uses the extended slope.
-    assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, [] as [&str; 0]);
+    assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, []);
     let decodes = run(TABLE, "", 99, 4).expect("a run");
     assert_eq!(decodes.requests.finish_s, [0.798]);
+    assert_eq!(decodes.findings.len(), 1);
     assert_eq!(
-        decodes.findings,
-        [
-            "beyond the table: some iterations had more than was measured (mean context of the decodes); their times follow \
-          the last slope"
-        ]
+        decodes.findings[0].to_string(),
+        "beyond-table: some iterations exceed the measured range (mean context of the decodes); their times are \
+         extrapolated linearly"
     );
     // A prompt of 102 tokens in one chunk.
     let chunk = run(TABLE, "", 102, 1).expect("a run");
     assert_eq!(chunk.requests.finish_s, [0.201]);
-    assert!(chunk.findings[0].contains("(tokens of a batch, tokens of a chunk)"), "{:?}", chunk.findings);
+    assert!(chunk.findings[0].message.contains("(tokens of a batch, tokens of a chunk)"), "{:?}", chunk.findings);
 }
 
 #[test]
