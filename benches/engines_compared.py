@@ -1,6 +1,6 @@
 """Which engine's policy suits which trace? Runs the comparison and writes its page.
 
-    python benches/engines_compared.py TRACES --page docs/which-engine.md
+    python benches/engines_compared.py TRACES --page docs/guides/compare-engines.md
 
 TRACES is a folder with the Parquet files `azure_llm_2023_conv`, `mooncake_conversation` and
 `sharegpt_v3_multiturn_partial`; they are no part of the project. Without `--page` the tables are printed.
@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 import inferq as iq
-from inferq.papers.report import Picture, Report, Section, Table
-from inferq.reports.panels import powers
-from inferq.reports.style import BLUE, GRAY, ORANGE, VERMILION
+from inferq.display.panels import powers
+from inferq.display.style import BLUE, GRAY, ORANGE, VERMILION
+from inferq_papers.report import Picture, Report, Section, Table
 
 LOADS = (0.5, 0.8, 0.95)
 MAX_SEQS = 256
@@ -251,10 +251,10 @@ def report(folder: Path) -> Report:
         served.append({"trace": trace.name, **rates})
     frame, other = pl.DataFrame(rows), pl.DataFrame(changed)
     return Report(
-        name="which-engine",
+        name="compare-engines",
         title="Which engine's policy suits my trace?",
         citation="Every number and picture of this page comes from `python benches/engines_compared.py "
-        "TRACES --page docs/which-engine.md`.",
+        "TRACES --page docs/guides/compare-engines.md`.",
         setting=setting(),
         sections=(
             Section(

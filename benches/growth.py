@@ -190,10 +190,10 @@ def classes_that_wait(scheduler: Callable[[list[str]], Any]) -> Callable[[int], 
 
 def mix(size: int) -> tuple[Call, int]:
     """Many laws side by side, each with ten requests."""
-    length = iq.Fixed(20)
+    length = iq.dist.Fixed(20)
     parts = {
         f"{part:06}": iq.Workload.synthetic(
-            requests=10, arrivals=iq.Poisson(1.0), prompt=length, output=length
+            requests=10, arrivals=iq.dist.Poisson(1.0), prompt=length, output=length
         )
         for part in range(size)
     }
@@ -259,11 +259,13 @@ AXES = [
             "VllmV1": lambda size: iq.VllmV1(max_seqs=size),
             "VllmV0": lambda size: iq.VllmV0(max_seqs=size),
             "Sglang": lambda size: iq.Sglang(max_seqs=size),
-            "Orca": lambda size: iq.Orca(max_seqs=size, max_model_len=100, token_budget=512, chunked=True),
-            "KFcfs": lambda size: iq.KFcfs(token_budget=512, k_prefill=MANY, k_decode=64),
-            "Rad": lambda size: iq.Rad(rows=8, columns=size, reduction=64, requests_per_cycle=8),
-            "Slai": lambda size: iq.Slai(max_active=size, max_decodes=256),
-            "SlotGreedy": lambda size: iq.SlotGreedy(chunk=64),
+            "Orca": lambda size: iq.research.Orca(
+                max_seqs=size, max_model_len=100, token_budget=512, chunked=True
+            ),
+            "KFcfs": lambda size: iq.research.KFcfs(token_budget=512, k_prefill=MANY, k_decode=64),
+            "Rad": lambda size: iq.research.Rad(rows=8, columns=size, reduction=64, requests_per_cycle=8),
+            "Slai": lambda size: iq.research.Slai(max_active=size, max_decodes=256),
+            "SlotGreedy": lambda size: iq.research.SlotGreedy(chunk=64),
         }.items()
     ),
     *(
@@ -272,9 +274,11 @@ AXES = [
             "Sarathi": lambda size: iq.Sarathi(max_seqs=size, token_budget=64),
             "VllmV1": lambda size: iq.VllmV1(max_seqs=size, token_budget=64),
             "VllmV0": lambda size: iq.VllmV0(max_seqs=size, token_budget=64),
-            "Orca": lambda size: iq.Orca(max_seqs=size, max_model_len=100, token_budget=64, chunked=True),
-            "KFcfs": lambda size: iq.KFcfs(token_budget=64, k_prefill=MANY, k_decode=MANY),
-            "Slai": lambda size: iq.Slai(max_active=size, max_decodes=64, token_budget=64),
+            "Orca": lambda size: iq.research.Orca(
+                max_seqs=size, max_model_len=100, token_budget=64, chunked=True
+            ),
+            "KFcfs": lambda size: iq.research.KFcfs(token_budget=64, k_prefill=MANY, k_decode=MANY),
+            "Slai": lambda size: iq.research.Slai(max_active=size, max_decodes=64, token_budget=64),
         }.items()
     ),
     *(
@@ -286,11 +290,11 @@ AXES = [
             iq.VllmV1(),
             iq.VllmV0(),
             iq.Sglang(),
-            iq.Orca(max_model_len=400),
-            iq.KFcfs(token_budget=512, k_prefill=MANY, k_decode=64),
-            iq.Slai(),
-            iq.SlotGreedy(chunk=64),
-            iq.Wait(thresholds=8),
+            iq.research.Orca(max_model_len=400),
+            iq.research.KFcfs(token_budget=512, k_prefill=MANY, k_decode=64),
+            iq.research.Slai(),
+            iq.research.SlotGreedy(chunk=64),
+            iq.research.Wait(thresholds=8),
         )
     ),
     Axis(
@@ -321,10 +325,15 @@ AXES = [
         "open-loop sessions of 5 turns at once, radix", sessions(iq.Sglang(), "radix"), (200, 2_000, 20_000)
     ),
     Axis("laws in Workload.mix, drawing", mix, (40, 400, 4_000)),
-    Axis("classes, Wait", classes_that_wait(lambda names: iq.Wait(thresholds=1)), (30, 300, 3_000), "look"),
+    Axis(
+        "classes, Wait",
+        classes_that_wait(lambda names: iq.research.Wait(thresholds=1)),
+        (30, 300, 3_000),
+        "look",
+    ),
     Axis(
         "classes, Wait by name",
-        classes_that_wait(lambda names: iq.Wait(thresholds=dict.fromkeys(names, 1))),
+        classes_that_wait(lambda names: iq.research.Wait(thresholds=dict.fromkeys(names, 1))),
         (30, 300, 3_000),
         "look",
     ),

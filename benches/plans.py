@@ -37,10 +37,10 @@ def week(requests: int, tell: Callable[[str], None]) -> str:
     """The plan of the busiest hour, what each hour needs, and the run that follows the schedule."""
     shape = [rate(hour) for hour in range(7 * 24)]
     scale = requests / (HOUR_S * sum(shape))
-    arrivals = iq.TimeVarying(
+    arrivals = iq.dist.TimeVarying(
         times_s=[HOUR_S * hour for hour in range(7 * 24)], rates=[scale * one for one in shape]
     )
-    lengths = iq.Empirical(iq.read_trace(workloads.AZURE_TRACE).frame)
+    lengths = iq.dist.Empirical(iq.read_trace(workloads.AZURE_TRACE).frame)
     drawn = iq.Workload.synthetic(requests=requests, arrivals=arrivals, lengths=lengths).draw(1)
     tell(f"{requests:,} requests are drawn")
     busiest = HOUR_S * max(range(7 * 24), key=shape.__getitem__)

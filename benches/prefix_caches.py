@@ -3,7 +3,7 @@
     python benches/prefix_caches.py FOLDER
 
 FOLDER holds `mooncake_conversation.parquet` and `sharegpt_v3_multiturn_partial.parquet`. What is measured
-goes into `docs/prefix-caching.md`, between the marks with this file's name, and as pictures beside that page.
+goes into `docs/guides/prefix-caching.md`, between the marks with this file's name, and as pictures beside that page.
 
 The engine is Llama-3.1-8B on one H200 under `VllmV1`. It is asked for a conversation of Mooncake as it was
 recorded, all times stretched so that a replica without a cache is loaded to `LOAD`; and for conversations of
@@ -24,9 +24,9 @@ import numpy as np
 import polars as pl
 
 import inferq as iq
-from inferq.reports.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, styled, svg
+from inferq.display.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, styled, svg
 
-PAGE = Path(__file__).parent.parent / "docs" / "prefix-caching.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "prefix-caching.md"
 LOAD = 0.78
 """Share of what a replica without a cache serves at most."""
 REPLICAS = 16
@@ -227,7 +227,7 @@ def told(result: iq.Result) -> dict[str, Any]:
     summary = result.summary()
     if summary["failed"].item():
         raise SystemExit(f"requests failed: {result.findings}")
-    overloaded = any(finding.startswith("overload") for finding in result.findings)
+    overloaded = any(finding.kind == "overload" for finding in result.findings)
     operations = result.block_operations.select(pl.exclude("replica").sum())
     ttft = {name: float(summary[name].item()) for name in ("ttft_p50", "ttft_p90", "ttft_p99")}
     counted = sum(operations.row(0)) if result.block_operations.height else 0

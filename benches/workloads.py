@@ -22,12 +22,15 @@ ENGINE = iq.Engine(
 )
 
 LENGTHS: dict[str, dict[str, Any]] = {
-    "W1": {"prompt": iq.Lognormal(230, 90, cap=4096), "output": iq.Lognormal(250, 150, cap=4096)},
-    "W3": {"prompt": iq.Lognormal(500, 350, cap=8192), "output": iq.Lognormal(4000, 3000, cap=32_000)},
-    "W4": {"prompt": iq.LogUniform(10_000, 100_000), "output": iq.Lognormal(100, 80, cap=1000)},
+    "W1": {"prompt": iq.dist.Lognormal(230, 90, cap=4096), "output": iq.dist.Lognormal(250, 150, cap=4096)},
+    "W3": {
+        "prompt": iq.dist.Lognormal(500, 350, cap=8192),
+        "output": iq.dist.Lognormal(4000, 3000, cap=32_000),
+    },
+    "W4": {"prompt": iq.dist.LogUniform(10_000, 100_000), "output": iq.dist.Lognormal(100, 80, cap=1000)},
     "W1 with outputs of 4000": {
-        "prompt": iq.Lognormal(230, 90, cap=4096),
-        "output": iq.Lognormal(4000, 2400, cap=65_536),
+        "prompt": iq.dist.Lognormal(230, 90, cap=4096),
+        "output": iq.dist.Lognormal(4000, 2400, cap=65_536),
     },
 }
 
@@ -40,7 +43,7 @@ def lengths(name: str) -> dict[str, Any]:
     """The distributions of a workload's lengths."""
     if name != "W2":
         return LENGTHS[name]
-    return {"lengths": iq.Empirical(iq.read_trace(AZURE_TRACE).frame)}
+    return {"lengths": iq.dist.Empirical(iq.read_trace(AZURE_TRACE).frame)}
 
 
 def saturated_rate(name: str, requests: int = 100_000, engine: iq.Engine = ENGINE) -> float:
@@ -54,4 +57,4 @@ def saturated_rate(name: str, requests: int = 100_000, engine: iq.Engine = ENGIN
 
 def synthetic(name: str, requests: int, rate: float) -> iq.Workload:
     """A workload that is not drawn yet."""
-    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), **lengths(name))
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(rate), **lengths(name))

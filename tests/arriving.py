@@ -8,6 +8,6 @@ import inferq as iq
 
 def arriving(requests: int, arrivals: Any, prompt: Any, output: Any) -> iq.Workload:
     """A synthetic workload; a number for arrivals is a Poisson rate, one for lengths is that of all."""
-    process = iq.Poisson(arrivals) if isinstance(arrivals, Real) else arrivals  # type: ignore[arg-type]
-    lengths = [iq.Fixed(one) if isinstance(one, Real) else one for one in (prompt, output)]  # type: ignore[arg-type]
+    process = iq.dist.Poisson(arrivals) if isinstance(arrivals, Real) else arrivals  # type: ignore[arg-type]
+    lengths = [iq.dist.Fixed(one) if isinstance(one, Real) else one for one in (prompt, output)]  # type: ignore[arg-type]
     return iq.Workload.synthetic(requests=requests, arrivals=process, prompt=lengths[0], output=lengths[1])

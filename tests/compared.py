@@ -6,7 +6,7 @@ import inferq as iq
 
 from .arriving import arriving
 
-CHAT = arriving(300, 2, iq.Geometric(500), iq.Geometric(60))
+CHAT = arriving(300, 2, iq.dist.Geometric(500), iq.dist.Geometric(60))
 
 
 def engine(scheduler: iq.Scheduler | None = None, **fields: Any) -> iq.Engine:
@@ -22,8 +22,8 @@ def one_by_one(service_s: float) -> iq.Engine:
 
 
 def md1(requests: int, rate: float = 1.0) -> iq.Workload:
-    one = iq.Fixed(1)
-    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), prompt=one, output=one)
+    one = iq.dist.Fixed(1)
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(rate), prompt=one, output=one)
 
 
 def md1_wait_s(service_s: float, rate: float = 1.0) -> float:

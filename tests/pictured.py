@@ -13,7 +13,7 @@ SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache
 
 
 def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
-    return arriving(requests, rate, iq.Geometric(prompt), iq.Geometric(output))
+    return arriving(requests, rate, iq.dist.Geometric(prompt), iq.dist.Geometric(output))
 
 
 def run_of_a_fleet(chat: str = "chat", code: str = "code") -> iq.Result:

@@ -1,6 +1,6 @@
-"""What must happen, said plainly: the slow reference that the fast core is tested against.
+"""A slow reference simulator that the fast core is compared with.
 
-One replica, iteration by iteration, request by request. "Rule n": the design's; "C1.2.4": a step of a real
+One replica, iteration by iteration, request by request. "R5": a rule of DESIGN.md; "C1.2.4": a step of a real
 engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The rules of the schedulers are in `policies/`; many
 replicas, hand-offs between them and requests that wait for others in `reference_fleet.py`.
 """
@@ -22,7 +22,7 @@ NO_LIMIT = 1 << 60
 
 
 def exact(number: float, places: int = 18) -> int:
-    """Rule 1: what was typed (the shortest decimal), half to even at so many places, in units of 1e-18."""
+    """R1: what was typed (the shortest decimal), half to even at so many places, in units of 1e-18."""
     value = int(Decimal(repr(float(number))).scaleb(places).to_integral_value(ROUND_HALF_EVEN))
     return int(value * 10 ** (18 - places))
 
@@ -44,10 +44,10 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.prompt: int = row["prompt_tokens"]
         self.output: int = row["output_tokens"]
         self.name, self.priority = name, row.get("priority") or 0  # of its class; where a policy looks at it
-        self.arrival = self.came = exact(row["arrival_s"], places=9)  # rule 1: to the nearest nanosecond
+        self.arrival = self.came = exact(row["arrival_s"], places=9)  # R1: to the nearest nanosecond
         self.patience = None if row.get("patience_s") is None else exact(row["patience_s"])
         self.itl_slo = absent if row.get("itl_slo_s") is None else exact(row["itl_slo_s"])
-        self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
+        self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (R7)
         self._computed: int = 0
         self.said: list[Token] = []  # every token of its prompt and its output
         self.brought = False  # its context came with it, and it has not run here yet
@@ -102,7 +102,7 @@ ORDERS: dict[str, Callable[[Request], int]] = {  # the keys of a queue; ties by 
 
 
 def ordered(queue: list[Request], order: str) -> list[Request]:
-    """Rule 12: where a queue has an order of its own, victims come to their place in it, not to its head."""
+    """R12: where a queue has an order of its own, victims come to their place in it, not to its head."""
     return queue if order == "fcfs" else sorted(queue, key=lambda r: (ORDERS[order](r), r))
 
 
@@ -117,7 +117,7 @@ class Iteration(NamedTuple):
 class Outcome(NamedTuple):
     requests: list[Request]  # those that arrived by the horizon, by id
     iterations: list[Iteration]  # the last may run beyond the horizon: it emits nothing
-    drains: int  # batches that were formed because nothing else was to come (rule 5)
+    drains: int  # batches that were formed because nothing else was to come (R5)
     cache: Any  # the prefix cache, if there is one, as it is then
 
 
@@ -148,12 +148,12 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         offsets = offset if isinstance(offset, dict) else {"low": offset, "high": offset, "kv_share": 1}
         self.offsets = {name: exact(offsets[name]) for name in ("low", "high", "kv_share")}
         self.block = kv["block"] or 16
-        self.total = self.free = UNLIMITED if kv["tokens"] is None else kv["tokens"] // self.block  # rule 10
+        self.total = self.free = UNLIMITED if kv["tokens"] is None else kv["tokens"] // self.block  # R10
         kind = CACHES[kv["prefix_cache"]]
         self.cache = kind and kind(self.total, self.block)
         self.ended: list[Request] = []  # whose blocks are kept until their batch ends
         share = exact(self.limits.get("watermark", 0))
-        self.watermark = share * self.total // 10**18  # rule 11: rounded down
+        self.watermark = share * self.total // 10**18  # R11: rounded down
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in the order in which they got their places
         self.swapped: list[Request] = []
@@ -189,7 +189,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         return max(0, -(-tokens // self.block) - r.blocks)
 
     def room(self, r: Request, tokens: int) -> bool:
-        """Rule 11: a place, and blocks above the watermark, which counts only while any are held."""
+        """R11: a place, and blocks above the watermark, which counts only while any are held."""
         watermark = self.watermark if self.free < self.total else 0
         if len(self.running) >= self.most_seqs:
             self.refused = "cap"
@@ -204,7 +204,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         return r.needs + (self.decode_first and not r.decodes)
 
     def hold(self, r: Request, tokens: int) -> None:
-        """Give it a place, and blocks for so many tokens (rule 10). Asking too much is an error (rule 6)."""
+        """Give it a place, and blocks for so many tokens (R10). Asking too much is an error (R6)."""
         if r not in self.running:
             (self.swapped if r in self.swapped else self.waiting).remove(r)
             self.running.append(r)
@@ -244,7 +244,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
                 self.cache.register(r, r.computed + tokens)
 
     def preempt(self, r: Request) -> None:
-        """Rule 12: blocks freed, tokens kept; the row that it may have leaves the batch (C1.1.4)."""
+        """R12: blocks freed, tokens kept; the row that it may have leaves the batch (C1.1.4)."""
         self.running.remove(r)
         self.victims.append(r)
         self.budget += self.rows.pop(r, 0)
@@ -264,7 +264,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         self.wait(r)
 
     def swap_in(self) -> None:
-        """Rule 12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
+        """R12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
         for r in sorted(self.of(self.swapped)):
             if self.victims or not self.room(r, r.needs):
                 return
@@ -329,7 +329,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         chunks = [(n, r.computed) for r, n in self.rows.items() if r not in decodes]
         length = self.price(self.times, chunks, [r.computed for r in decodes])
         length = with_host(self.host, self.largest_graph, length, self.rows.values()) + self.charge
-        assert length > 0, "a non-empty iteration of length 0 (rule 1)"
+        assert length > 0, "a non-empty iteration of length 0 (R1)"
         rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says which rows emit
         used = (self.total - self.free) * self.block
         self.iterations.append(Iteration(now, length, rows, used, self.bound()))
@@ -360,7 +360,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
                 self.cache.computed(r, r.computed)
             r.brought = False
             r.prefilled = now if r.prefilled is None and r.decodes else r.prefilled
-        over = self.limits.get("free") != "batch" or not self.running  # rule 10
+        over = self.limits.get("free") != "batch" or not self.running  # R10
         if over:
             self.free, self.kept = self.free + self.kept, 0
         if self.cache:
@@ -378,7 +378,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
 
 
 def never_runs(replica: Replica, r: Request) -> bool:
-    """Rule 11: it is longer than its policy can batch, or takes more blocks than there are.
+    """R11: it is longer than its policy can batch, or takes more blocks than there are.
 
     Before that the door: a prompt that fills the longest length is refused, an output ends with it.
     """
@@ -402,7 +402,7 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
         r.said = tokens
     replica, horizon = Replica(engine, classes), NEVER - 1 if horizon_s is None else exact(horizon_s)
     now = arrived = drains = 0
-    while True:  # rule 4: at one instant the iteration's end, patience (until first admitted), arrivals
+    while True:  # R4: at one instant the iteration's end, patience (until first admitted), arrivals
         events = [(replica.end, 0, 0)]
         events += [(r.gives_up, 1, r.id) for r in replica.waiting if r.admitted is None]
         events += [(r.arrival, 2, r.id) for r in everyone[arrived : arrived + 1]]
@@ -410,7 +410,7 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
         if coming > now and replica.end == NEVER:
             if replica.form_batch(now):
                 continue  # batches last; the new one's end is now among the events
-            if coming == NEVER and replica.form_batch(now, drain=True):  # rule 5: nothing else is to come
+            if coming == NEVER and replica.form_batch(now, drain=True):  # R5: nothing else is to come
                 drains += 1
                 continue
         if coming > horizon:
@@ -424,7 +424,7 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
         else:
             arrived += 1
             if never_runs(replica, r):
-                r.status, r.left = "rejected", now  # rule 11
+                r.status, r.left = "rejected", now  # R11
             else:
                 if replica.cache:
                     replica.cache.meet(r)

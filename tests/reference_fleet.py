@@ -361,7 +361,7 @@ class Fleet:  # all that has a state, and what happens at one instant
         return formed
 
     def drain(self) -> bool:
-        """Rule 5: nothing is left to come, and each replica that holds requests is asked once more."""
+        """R5: nothing is left to come, and each replica that holds requests is asked once more."""
         here = sorted(r.id for replica in self.replicas for r in present(replica))
         asked = [self.form_batch(replica, drain=True) for replica in self.replicas if present(replica)]
         if any(asked) and not self.drained:

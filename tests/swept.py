@@ -33,7 +33,7 @@ seed = 7
 
 
 def chat(rate: float, budget: int = 256):
-    arrivals, prompt, output = iq.Poisson(rate), iq.Geometric(100), iq.Geometric(20)
+    arrivals, prompt, output = iq.dist.Poisson(rate), iq.dist.Geometric(100), iq.dist.Geometric(20)
     workload = iq.Workload.synthetic(requests=40, arrivals=arrivals, prompt=prompt, output=output)
     scheduler = iq.Sarathi(token_budget=budget)
     return workload, iq.Engine(timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited())

@@ -155,7 +155,7 @@ def test_what_replicas_are_told_while_a_run_goes_on_is_what_its_failures_say(see
     engine = iq.Engine(
         timing=iq.PiecewiseLinear(base=0.01, per_token=1e-3, knee=8),
         scheduler=rng.choice(
-            [iq.Sarathi(token_budget=32, max_seqs=4), iq.VllmV1(max_seqs=3), iq.Orca(max_seqs=2)]
+            [iq.Sarathi(token_budget=32, max_seqs=4), iq.VllmV1(max_seqs=3), iq.research.Orca(max_seqs=2)]
         ),
         kv=iq.KvCache(tokens=rng.choice([160, 4096]), block=8, prefix_cache=rng.choice([None, "blocks"])),
     )

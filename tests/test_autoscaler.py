@@ -316,7 +316,7 @@ def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_l
 
 def test_a_policy_that_waits_for_company_is_not_fed_where_replicas_come_and_go() -> None:
     """A drain would let what waits go on, and nothing tells of it before the next request."""
-    waits = replace(ENGINE, scheduler=iq.Wait(thresholds=2))
+    waits = replace(ENGINE, scheduler=iq.research.Wait(thresholds=2))
     with pytest.raises(iq.ConfigError, match="scheduler: Wait waits for company, and replicas come and go"):
         Live(iq.Cluster(waits, autoscaler=SCALER))
     Live(iq.Cluster(waits, replicas=2))
@@ -324,7 +324,7 @@ def test_a_policy_that_waits_for_company_is_not_fed_where_replicas_come_and_go()
 
 def test_theory_proves_nothing_of_replicas_that_go() -> None:
     workload = iq.Workload.synthetic(
-        requests=100, arrivals=iq.Poisson(0.05), prompt=iq.Fixed(9), output=iq.Fixed(6)
+        requests=100, arrivals=iq.dist.Poisson(0.05), prompt=iq.dist.Fixed(9), output=iq.dist.Fixed(6)
     )
     fixed = iq.theory.stability(workload, iq.Cluster(ENGINE, replicas=2, router=iq.LeastRequests()))
     dying = iq.theory.stability(workload, _cluster(replicas=2, failures=iq.Failures(mtbf_s=1)))

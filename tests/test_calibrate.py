@@ -44,7 +44,7 @@ CONFIG = {
     "vocab_size": 50,
 }
 MIXTURE = {**CONFIG, "num_local_experts": 6, "num_experts_per_tok": 2}
-GUIDE = Path(__file__).parent.parent / "docs" / "calibrate-timing.md"
+GUIDE = Path(__file__).parent.parent / "docs" / "guides" / "calibrate-timing.md"
 COMMANDS = re.findall(r"^inferq calibrate .*$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
 """They need PyTorch, so they are run here and not with the commands of the other guides."""
 GRIDS = {

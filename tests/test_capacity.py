@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
+from inferq.display.style import svg
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.capacity_search.run_length import longer
-from inferq.reports.style import svg
 
 from .arriving import arriving
 from .refusals import refused
@@ -46,7 +46,10 @@ def by_rate(rate: float) -> iq.Workload:
 
 def chat(requests: int, prompt: int = 230, output: int = 60) -> iq.Workload:
     return arriving(
-        requests, 8.0, iq.Lognormal(mean=prompt, median=prompt / 2, cap=4096), iq.Geometric(output, cap=1024)
+        requests,
+        8.0,
+        iq.dist.Lognormal(mean=prompt, median=prompt / 2, cap=4096),
+        iq.dist.Geometric(output, cap=1024),
     )
 
 
@@ -259,7 +262,9 @@ def test_a_request_that_never_fits_is_named_whatever_the_rate():
 
 def test_rates_below_the_answer_that_break_the_slo_are_shown():
     # a policy that waits for eight serves them late when they come rarely
-    company = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Wait(thresholds=8), kv=iq.KvCache.unlimited())
+    company = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.research.Wait(thresholds=8), kv=iq.KvCache.unlimited()
+    )
     plan = iq.capacity(one_by_one(2000), company, iq.Slo(ttft_mean=4.0), warmup=100, cooldown=100)
     assert plan.rate > 1
     # found from below: the rate that the workload has is one of those that are too slow
@@ -277,7 +282,7 @@ def test_jobs_of_a_network_are_judged_by_their_own_ends():
         },
     )
     network = iq.Network({"chat": SERVER}, [chain])
-    jobs = iq.Workload.synthetic(requests=400, arrivals=iq.Poisson(1.0))
+    jobs = iq.Workload.synthetic(requests=400, arrivals=iq.dist.Poisson(1.0))
     plan = iq.capacity(jobs, network, iq.Slo(e2e_mean=4.0), precision=0.1)
     # a stage takes one second and a job two, so no more than one job in two seconds can last
     assert 0.2 < plan.rate < 0.5
@@ -292,7 +297,7 @@ def test_jobs_of_a_network_are_judged_by_their_own_ends():
 def test_a_function_of_the_rate_serves_conversations():
     def talks(rate: float) -> iq.Workload:
         return iq.Workload.sessions(
-            sessions=300, arrivals=iq.Poisson(rate), turns=3, prompt=50, output=20, think=2.0
+            sessions=300, arrivals=iq.dist.Poisson(rate), turns=3, prompt=50, output=20, think=2.0
         )
 
     plan = iq.capacity(talks, ENGINE, iq.Slo(ttft_p90=0.05), low=1, high=200, precision=0.1)
@@ -388,7 +393,7 @@ def test_twice_the_workload_goes_on_as_the_workload_did():
     mixed = iq.Workload.mix({"a": one_by_one(1), "b": one_by_one(1)}, requests=40)
     twice = longer(mixed)
     assert twice is not None and twice.draw(4).frame.head(40).equals(mixed.draw(4).frame)
-    surge = iq.Workload.synthetic(requests=9, arrivals=iq.TimeVarying([0, 5], [1.0, 9.0]))
+    surge = iq.Workload.synthetic(requests=9, arrivals=iq.dist.TimeVarying([0, 5], [1.0, 9.0]))
     fixed_part = iq.Workload.mix({"a": one_by_one(9), "b": one_by_one(9).draw(1)}, requests=12)
     for none in (surge, fixed_part, one_by_one(9).draw(1), one_by_one(9).head(5)):
         assert longer(none) is None

@@ -353,7 +353,7 @@ def test_the_installed_command_keeps_streams_apart(tmp_path: Path):
 
 def test_looking_at_help_and_importing_stay_light():
     heavy = ("polars", "numpy", "rich", "scipy", "altair", "vl_convert", "markdown_it")
-    modules = "inferq, inferq.cli, inferq.theory, inferq.papers"
+    modules = "inferq, inferq.cli, inferq.theory, inferq_papers"
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -28,7 +28,7 @@ def requests(outputs: list[int], arrivals: list[float] | None = None) -> dict[st
 
 
 def random_requests(seed: int) -> pl.DataFrame:
-    return arriving(60, 4.0, iq.Uniform(low=1, high=40), iq.Geometric(mean=8)).draw(seed).frame
+    return arriving(60, 4.0, iq.dist.Uniform(low=1, high=40), iq.dist.Geometric(mean=8)).draw(seed).frame
 
 
 # At most so many in flight
@@ -85,7 +85,7 @@ def test_a_limit_that_is_no_number_of_requests_is_refused(most: Any) -> None:
 
 
 def test_jobs_and_exponential_slots_know_no_limit() -> None:
-    ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=10, output=iq.Fixed(2))})
+    ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=10, output=iq.dist.Fixed(2))})
     with pytest.raises(iq.ConfigError, match="max_in_flight: counts requests, and a job"):
         iq.simulate({"arrival_s": [0.0]}, iq.Network({"chat": SLOTS}, [ask]), max_in_flight=2)
 
@@ -126,7 +126,7 @@ def test_users_start_evenly_over_the_ramp() -> None:
 
 
 def test_an_unsteady_think_time_is_drawn_with_the_seed_of_the_run() -> None:
-    loop = iq.Workload(requests([2] * 12)).closed_loop(3, think=iq.Exponential(mean_s=0.1))
+    loop = iq.Workload(requests([2] * 12)).closed_loop(3, think=iq.dist.Exponential(mean_s=0.1))
     assert loop.is_synthetic
     one, two = (iq.simulate(loop, SLOTS, seed=seed) for seed in (1, 2))
     assert not one.requests["arrival_s"].equals(two.requests["arrival_s"])
@@ -165,7 +165,7 @@ def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
     most = replayed("--request-rate", "inf", "--max-in-flight", "5", out=tmp_path / "most")
     assert (most["arrival_s"] == 0).sum() == 5
     drawn = replayed("--request-rate", "2", "--burstiness", "0.25", out=tmp_path / "gamma")
-    trace = iq.read_trace(TRACE).head(60).with_arrivals(iq.Gamma(2.0, cv=2.0)).draw(0).frame
+    trace = iq.read_trace(TRACE).head(60).with_arrivals(iq.dist.Gamma(2.0, cv=2.0)).draw(0).frame
     assert np.allclose(drawn["arrival_s"], trace["arrival_s"])
 
 
@@ -197,7 +197,7 @@ def toml(value: Any) -> str:
             ("--request-rate", "2", "--burstiness", "0.25", "--max-in-flight", "7"),
             "request_rate = 2\nburstiness = 0.25",
             "max_in_flight = 7",
-            lambda trace: trace.with_arrivals(iq.Gamma(2.0, cv=2.0)),
+            lambda trace: trace.with_arrivals(iq.dist.Gamma(2.0, cv=2.0)),
         ),
     ],
 )

@@ -282,7 +282,7 @@ def test_one_request_has_one_key(door: Door) -> None:
 
 
 def test_threads_change_nothing() -> None:
-    workload = arriving(300, 3, iq.Uniform(1, 600), iq.Geometric(9))
+    workload = arriving(300, 3, iq.dist.Uniform(1, 600), iq.dist.Geometric(9))
     runs = [iq.simulate(workload, iq.Cluster(engine(), replicas=4), threads=n) for n in (None, 1, 3)]
     assert runs[0].requests.equals(runs[1].requests) and runs[0].requests.equals(runs[2].requests)
     assert runs[0].scenario == runs[1].scenario
@@ -397,7 +397,7 @@ def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
 
 
 def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
-    workload = arriving(300, 1, iq.Uniform(1, 900), iq.Geometric(9))
+    workload = arriving(300, 1, iq.dist.Uniform(1, 900), iq.dist.Geometric(9))
     mine = Scripted(lambda request, fleet: int(np.argmin(fleet.requests)))
     one, other = (
         iq.simulate(workload, iq.Cluster(engine(), replicas=3, router=router)).requests

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
+from inferq.display.style import svg
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count, precisions
 from inferq.experiments.replication import Run, at_once, replications
-from inferq.reports.style import svg
+from inferq.progress import watched
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
-from inferq.simulation.progress import watched
 
 from .arriving import arriving
 from .compared import CHAT, PAIR, engine, md1, one_by_one
@@ -48,8 +48,8 @@ GATE = cluster()
 CHAIN = iq.Workflow(
     "chain",
     stages={
-        "draft": iq.Stage("chat", prompt=iq.Geometric(100), output=20),
-        "check": iq.Stage("chat", prompt=50, output=iq.Geometric(10), after="draft", includes="draft"),
+        "draft": iq.Stage("chat", prompt=iq.dist.Geometric(100), output=20),
+        "check": iq.Stage("chat", prompt=50, output=iq.dist.Geometric(10), after="draft", includes="draft"),
     },
 )
 LINK = iq.Link(latency_s=0.01, bytes_per_s=1e9, bytes_per_token=1000)
@@ -76,7 +76,7 @@ def test_every_value_is_that_of_a_run_of_its_own(kind: str):
     systems, metrics = SYSTEMS[kind], ["ttft_p99", "e2e_mean", "output_throughput", "failed_share"]
     workload = CHAT
     if kind == "networks":
-        workload = iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(2))
+        workload = iq.Workload.synthetic(requests=60, arrivals=iq.dist.Poisson(2))
     cuts = {"warmup": 20, "cooldown": 10} if kind != "slots" else {"warmup": "5s"}
     found = iq.compare(workload, systems, seeds=[7, 3], metrics=metrics, **cuts)
     assert found.seeds == (7, 3) and found.chance == "seeds"
@@ -148,7 +148,7 @@ def test_a_scheduler_that_cannot_be_copied_is_named():
 
 
 def test_jobs_of_a_network_have_blocks_too():
-    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2)).draw(3)
+    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(2)).draw(3)
     found = iq.compare(jobs, SYSTEMS["networks"], seeds=[0], metrics=["e2e_mean", "itl_mean"])
     assert found.chance == "blocks"
     assert found.frame.filter(system="two")["p_value"].null_count() == 0
@@ -225,7 +225,7 @@ def test_one_seed_has_no_interval():
 
 def test_a_number_that_a_run_does_not_tell_has_no_mean():
     """Prompts of 1,000 tokens never fit: in runs where both requests are long none finishes."""
-    long_or_short = arriving(2, 1, iq.Uniform(1, 2000), 2)
+    long_or_short = arriving(2, 1, iq.dist.Uniform(1, 2000), 2)
     small = {"small": engine(kv=iq.KvCache(tokens=1000)), "large": engine()}
     found = iq.compare(long_or_short, small, seeds=range(20), metrics=["ttft_mean", "failed_share"])
     told, untold = row(found, "large", "ttft_mean"), row(found, "small", "ttft_mean")
@@ -325,7 +325,7 @@ def test_a_workload_is_drawn_once_for_a_seed():
 LONG = """
 import inferq as iq
 long = iq.Workload.synthetic(
-    requests=300_000, arrivals=iq.Poisson(0.05), prompt=iq.Fixed(100), output=iq.Geometric(2000)
+    requests=300_000, arrivals=iq.dist.Poisson(0.05), prompt=iq.dist.Fixed(100), output=iq.dist.Geometric(2000)
 )
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 print("begun", flush=True)
@@ -395,7 +395,7 @@ class Terminal(io.StringIO):
 def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | None, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("inferq.simulation.progress._SHOW_AFTER_S", 0.0)
+    monkeypatch.setattr("inferq.progress._SHOW_AFTER_S", 0.0)
     iq.compare(CHAT, PAIR, seeds=range(2), progress=asked)
     assert ("runs" in terminal.getvalue() and "4/4" in terminal.getvalue()) == shown
 
@@ -403,7 +403,7 @@ def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | N
 def test_a_bar_shows_that_something_goes_on_before_anything_is_told(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("inferq.simulation.progress._PULSE_AFTER_S", 0.01)
+    monkeypatch.setattr("inferq.progress._PULSE_AFTER_S", 0.01)
     with watched(True, "parts") as tell:
         while "parts" not in terminal.getvalue():
             time.sleep(0.01)
@@ -448,7 +448,7 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
     asked = ["--seeds", "4", "--metric", "ttft_p99", "--metric", "itl_p99", "--out", str(out)]
     done = CliRunner().invoke(app, ["compare", *files, *asked])
     assert done.exit_code == 0, done.output
-    workload = arriving(200, 3.0, iq.Geometric(200), iq.Geometric(40))
+    workload = arriving(200, 3.0, iq.dist.Geometric(200), iq.dist.Geometric(40))
     systems = {"sarathi": engine(), "vllmv0": engine(iq.VllmV0())}
     found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "itl_p99"], warmup=20)
     assert found.explain() in done.stdout.replace("\n  ", " ")

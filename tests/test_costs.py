@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiments.comparison.blocks import pseudo_values
-from inferq.papers.bari2025 import deadlines
-from inferq.papers.lin2026 import fleet
 from inferq.reports import runs_page
 from inferq.results.metric import COSTS, Metric
 from inferq.results.result import Result
+from inferq_papers.bari2025 import deadlines
+from inferq_papers.lin2026 import fleet
 
-LENGTHS = {"prompt": iq.Uniform(10, 1500), "output": iq.Uniform(5, 120)}
+LENGTHS = {"prompt": iq.dist.Uniform(10, 1500), "output": iq.dist.Uniform(5, 120)}
 PRICES = iq.Prices(gpu_hour={"own": 3.6}, busy_watts={"own": 500}, idle_watts={"own": 80}, card="own")
 
 
@@ -70,7 +70,7 @@ def test_what_a_run_costs():
 
 def test_a_fleet_of_cards_without_names_has_the_price_that_is_said():
     """`Prices.card` prices what says no card, one GPU a replica; a run that was stored costs the same."""
-    chat = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(6), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(6), **LENGTHS)
     run = iq.simulate(chat, iq.Cluster([plain(), plain(2)]), seed=1)
     row = run.summary(prices=PRICES).row(0, named=True)
     assert (row["gpus"], row["nodes"], row["cost_per_hour"]) == (2, 1, 7.2)
@@ -80,7 +80,7 @@ def test_a_fleet_of_cards_without_names_has_the_price_that_is_said():
 
 
 def test_a_stored_run_costs_what_it_cost_in_memory(tmp_path: Path):
-    chat = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(6), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(6), **LENGTHS)
     run = iq.simulate(chat, iq.Cluster(iq.Engine.on("llama-3.1-8b", "h100-80gb"), replicas=2), seed=1)
     prices = iq.Prices(gpu_hour={"h100-80gb": 2.5}, decode=1e-6)
     run.write(tmp_path / "run")
@@ -99,10 +99,10 @@ def test_revenue_beside_cost_finds_the_division_of_lin2026():
     whole = sum(prefill.values())
     planned = math.ceil(n * whole)
 
-    def divided(mixed: int) -> iq.GateAndRoute:
+    def divided(mixed: int) -> iq.research.GateAndRoute:
         share = mixed / n / whole
-        return iq.GateAndRoute(
-            iq.Allocation(prefill={name: share * one for name, one in prefill.items()}),
+        return iq.research.GateAndRoute(
+            iq.research.Allocation(prefill={name: share * one for name, one in prefill.items()}),
             replicas=n,
             timing=instance.timing,
             slots=instance.slots,
@@ -131,12 +131,12 @@ def test_revenue_beside_cost_finds_the_division_of_lin2026():
 
 def test_what_the_replicas_of_nie2026_earn_and_cost():
     """⌈λ/μ⌉ replicas are paid by the hour; requests that all finish pay (c_p·E[P] + c_d·E[D])·λ."""
-    lengths = iq.Uniform(10, 1600)
-    nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(24), prompt=lengths, output=lengths)
+    lengths = iq.dist.Uniform(10, 1600)
+    nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.dist.Poisson(24), prompt=lengths, output=lengths)
     needed = iq.theory.replicas_needed(nie, kv_tokens=131_000, slot_s=0.0372, first_token="decode").replicas
     slots = iq.Engine(
         timing=iq.Constant(0.0372),
-        scheduler=iq.SlotGreedy(chunk=512),
+        scheduler=iq.research.SlotGreedy(chunk=512),
         kv=iq.KvCache(tokens=131_000, block=1),
         first_token="decode",
     )
@@ -172,7 +172,9 @@ SYSTEMS = {"one": plain(), "two": iq.Cluster(plain(1.2), replicas=2)}
 
 def test_comparisons_tell_money_and_energy():
     """The mean is that of `summary`; without a block money a request is money an hour over the rate."""
-    trace = iq.Workload(iq.Workload.synthetic(requests=1600, arrivals=iq.Poisson(8), **LENGTHS).draw(3).frame)
+    trace = iq.Workload(
+        iq.Workload.synthetic(requests=1600, arrivals=iq.dist.Poisson(8), **LENGTHS).draw(3).frame
+    )
     found = iq.compare(trace, SYSTEMS, prices=PRICES)
     told = dict(found.frame.filter(system="two").select("metric", "mean").iter_rows())
     run = iq.simulate(trace, SYSTEMS["two"])

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.files import locked, write_table
 from inferq.inputs import guarded, parsed_json, parsed_toml
 from inferq.results import store
-from inferq.results.files import held, write_table
 from inferq.scenario import ScenarioFile
 
 from .arriving import arriving
@@ -210,15 +210,15 @@ def test_a_second_run_is_told_who_holds_it(tmp_path: Path, monkeypatch: pytest.M
 def test_a_lock_of_a_dead_process_is_in_nobodys_way(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib
-from inferq.results.files import held
+from inferq.files import locked
 place = pathlib.Path({str(tmp_path)!r})
-with held("out", place, place / ".lock"):
+with locked("out", place, place / ".lock"):
     os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 9
     assert (tmp_path / ".lock").exists() and (tmp_path / ".lock.json").exists()
     assert written(tmp_path).requests.collect().height == 40  # as D8 leaves it: no manifest yet
-    with held("out", tmp_path, tmp_path / ".lock"), pytest.raises(iq.ConfigError, match="being written"):
+    with locked("out", tmp_path, tmp_path / ".lock"), pytest.raises(iq.ConfigError, match="being written"):
         written(tmp_path)
 
 
@@ -253,10 +253,10 @@ import inferq as iq
 from inferq.workload import parts
 from inferq.results import store
 parts.ROWS, store.PART_ROWS = 512, 1000
-length, kind, out, seed = iq.Fixed(3), sys.argv[1], sys.argv[2], int(sys.argv[3])
+length, kind, out, seed = iq.dist.Fixed(3), sys.argv[1], sys.argv[2], int(sys.argv[3])
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 def work(n, rate):
-    return iq.Workload.synthetic(requests=n, arrivals=iq.Poisson(rate), prompt=length, output=length)
+    return iq.Workload.synthetic(requests=n, arrivals=iq.dist.Poisson(rate), prompt=length, output=length)
 if kind == "out":
     iq.simulate(work(12_000, 50), engine, out=out, seed=seed)
 else:
@@ -297,7 +297,7 @@ def kills(folder: Path, number: int, draw: random.Random) -> str:
         ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=110)
         if kind == "out" and ended.returncode:
             assert "holds this very run, finished" in ended.stderr or "another scenario" in ended.stderr
-    length = iq.Fixed(3)
+    length = iq.dist.Fixed(3)
     if kind == "sweep":
         frame = pl.read_parquet(place)
         assert frame.height == 12 and set(frame["status"]) == {"done"}
@@ -306,7 +306,7 @@ def kills(folder: Path, number: int, draw: random.Random) -> str:
         return "sweep"
     read = iq.Result.read(place)
     seed = json.loads(read.scenario)["run"]["seed"]
-    arrivals = {"arrivals": iq.Poisson(50), "prompt": length, "output": length}
+    arrivals = {"arrivals": iq.dist.Poisson(50), "prompt": length, "output": length}
     alone = iq.simulate(iq.Workload.synthetic(requests=12_000, **arrivals), ENGINE, seed=seed)  # type: ignore[arg-type]
     assert read.requests.collect().equals(alone.requests) and seed in ((7, 8) if both else (7,))
     return "two" if both else "out"

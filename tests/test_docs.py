@@ -3,10 +3,12 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import inferq as iq
+from inferq.results.finding import KINDS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -14,13 +16,19 @@ FOLDERS = ("benches", "docs", "tests", "traces")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))])
 
 
-def entries(page: Path) -> list[str]:
-    """What a page of the reference holds, its lists written out as mkdocs writes them out."""
-    spec = importlib.util.spec_from_file_location("lists", DOCS / "reference" / "lists.py")
+def hook(name: str) -> ModuleType:
+    """A hook of mkdocs."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "hooks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    lists = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lists)
-    return re.findall(r"^::: (\S+)$", lists.on_page_markdown(page.read_text(encoding="utf-8")), re.MULTILINE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def entries(page: Path) -> list[str]:
+    """The entries of a page of the reference, with its lists expanded."""
+    text = hook("lists").on_page_markdown(page.read_text(encoding="utf-8"))
+    return re.findall(r"^::: (\S+)$", text, re.MULTILINE)
 
 
 def test_every_public_name_is_in_the_reference_once():
@@ -41,12 +49,15 @@ def test_no_line_of_prose_is_beyond_120_characters(page: Path):
 
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
-    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    generated = [DOCS / "explanation" / "design.md"]
+    generated += [notebook.with_suffix(".md") for notebook in DOCS.rglob("*.ipynb")]
+    pages = [*DOCS.rglob("*.md"), *generated]
+    assert listed == {str(page.relative_to(DOCS)) for page in pages}
 
 
 def test_the_picture_of_the_tree_is_true():
     """Every path in it exists, and every room of the package and of the core is in it."""
-    text = (DOCS / "where-is-what.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "code-map.md").read_text(encoding="utf-8")
     roots: list[str] = []
     drawn = set()
     for line in re.findall(r"^(?:[│├└─ ]*)[\w./-]+(?:, [\w./-]+)*  .*$", text, re.MULTILINE):
@@ -62,3 +73,75 @@ def test_the_picture_of_the_tree_is_true():
         path.relative_to(ROOT).as_posix() for path in rooms if not path.name.startswith(("__", "_core.abi"))
     }
     assert names - drawn <= {"python/inferq/py.typed", "rust/src/lib.rs"}
+
+
+def test_generated_reference_is_complete():
+    """Commands, keys, metrics and findings of the pages are those of the package."""
+    tables = {name: table() for name, table in hook("generated").TABLES.items()}
+    for text in ("## inferq replay", "`--token-budget`", "## inferq trace describe"):
+        assert text in tables["commands"]
+    for text in ("| `token_budget` |", "### Sglang", "### PrefixAffinity", "| `tolerance` |", "| `rate` |"):
+        assert text in tables["toml"]
+    assert all(f"`{name}`" in tables["metrics"] for name in ("ttft_p99", "itl_max", "hit_rate", "watts"))
+    assert all(f"| `{name}` |" in tables["findings"] for name in KINDS)
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[iq.Result]:
+    """One run for each feature that adds columns."""
+    kv = iq.KvCache(tokens=4_000, block=16, prefix_cache="blocks")
+    speculation = iq.Speculation(tokens=2, acceptance=0.5)
+    engine = iq.Engine(
+        timing=iq.Constant(0.02), scheduler=iq.VllmV1(speculation=speculation, pause_s=None), kv=kv
+    )
+    restart = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(preemption=iq.Restart()), kv=kv)
+    requests = {"arrival_s": [0.0, 0.1], "prompt_tokens": [50, 60], "output_tokens": [9, 9]}
+    failing = iq.Cluster(restart, replicas=2, failures=iq.Failures(at=[(0.05, 1)], repair_s=1))
+    link = iq.Link(latency_s=0.001, bytes_per_s=1e9, bytes_per_token=1)
+    plain = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+    apart = iq.Disaggregated(prefill=(plain, 1), decode=(plain, 1), link=link)
+    network = iq.Network(
+        {"chat": plain}, [iq.Workflow("w", stages={"a": iq.Stage("chat", prompt=9, output=2)})]
+    )
+    return [
+        iq.simulate(requests, engine, iterations=True, batches=True),
+        iq.simulate(requests, failing),
+        iq.simulate(requests, apart),
+        iq.simulate({"arrival_s": [0.0]}, network),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "requests",
+        "itl",
+        "timeline",
+        "iterations",
+        "batches",
+        "block_operations",
+        "fleet_events",
+        "jobs",
+        "summary",
+    ],
+)
+def test_every_column_is_documented(name: str, runs: list[iq.Result]):
+    text = (DOCS / "reference" / "columns-and-metrics.md").read_text(encoding="utf-8")
+    heading = "## `result.summary()`" if name == "summary" else f"## `result.{name}`"
+    section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
+    documented = {
+        column
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for column in re.findall(r"`(\w+)`", row)
+    }
+    statistics = re.compile(r"(itl|tpot|e2e|queue|ttft)_(mean|p\d\d|max)")
+    columns = set()
+    for run in runs:
+        try:
+            frame = run.summary() if name == "summary" else getattr(run, name)
+        except iq.ConfigError:
+            continue
+        columns |= {
+            column for column in frame.columns if not (name == "summary" and statistics.fullmatch(column))
+        }
+    assert columns and columns <= documented, sorted(columns - documented)

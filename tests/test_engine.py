@@ -76,7 +76,14 @@ def test_numpy_scalars_become_plain_numbers() -> None:
 
 
 def test_parameters_are_keywords() -> None:
-    kinds: list[type[Any]] = [iq.Sarathi, iq.VllmV0, iq.VllmV1, iq.KvCache, iq.MemoryLinear, iq.TiledGemm]
+    kinds: list[type[Any]] = [
+        iq.Sarathi,
+        iq.VllmV0,
+        iq.VllmV1,
+        iq.KvCache,
+        iq.research.MemoryLinear,
+        iq.research.TiledGemm,
+    ]
     for make in kinds:
         with pytest.raises(TypeError):
             make(512)

@@ -214,7 +214,7 @@ def test_a_graph_has_a_size_and_a_batch_beyond_it_a_time(given: dict[str, Any], 
 
 def test_theory_takes_a_batch_beyond_the_graph_as_none_and_as_every() -> None:
     work = iq.Workload.synthetic(
-        requests=9, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(100), output=iq.Fixed(10)
+        requests=9, arrivals=iq.dist.Poisson(1.0), prompt=iq.dist.Fixed(100), output=iq.dist.Fixed(10)
     )
     host = iq.Overhead(base_s=0.01, largest_graph_tokens=64, beyond_graph_s=0.02)
     capacity = {}

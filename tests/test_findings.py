@@ -123,7 +123,7 @@ def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
     )
     early = iq.simulate(talk, _engine())
     assert any(text.startswith("turns: 5 of 10 later turns were sent") for text in early.findings)
-    follow = talk.with_session_arrivals(iq.Poisson(1.0), think=0.0)
+    follow = talk.with_session_arrivals(iq.dist.Poisson(1.0), think=0.0)
     assert _names(iq.simulate(follow, _engine())) == []
     assert _names(iq.simulate(talk.with_think(0.0), _engine())) == []
     drawn = follow.draw(3).frame

@@ -30,14 +30,14 @@ from inferq.workload.distributions import (
 
 from .refusals import refused
 
-SHORT = {"prompt": iq.Fixed(5), "output": iq.Fixed(2)}
+SHORT = {"prompt": iq.dist.Fixed(5), "output": iq.dist.Fixed(2)}
 ARRIVALS: list[ArrivalProcess] = [
-    iq.Poisson(3.0),
-    iq.Gamma(3.0, cv=2.5),
-    iq.Weibull(3.0, shape=0.6),
-    iq.Deterministic(3.0),
-    iq.OnOff(10.0, 0.5, mean_on_s=2.0, mean_off_s=7.0),
-    iq.TimeVarying([0, 1.5, 4], [3, 0, 8.5], period_s=6),
+    iq.dist.Poisson(3.0),
+    iq.dist.Gamma(3.0, cv=2.5),
+    iq.dist.Weibull(3.0, shape=0.6),
+    iq.dist.Deterministic(3.0),
+    iq.dist.OnOff(10.0, 0.5, mean_on_s=2.0, mean_off_s=7.0),
+    iq.dist.TimeVarying([0, 1.5, 4], [3, 0, 8.5], period_s=6),
 ]
 
 
@@ -65,7 +65,7 @@ LEVEL = 2.69
 
 @pytest.mark.parametrize("shape", [0.4, 0.8, 1.0, 3.5])
 def test_weibull_gaps_have_their_distribution(shape: float) -> None:
-    gaps = np.diff(arrivals(iq.Weibull(0.01, shape), 20_000), prepend=0.0)
+    gaps = np.diff(arrivals(iq.dist.Weibull(0.01, shape), 20_000), prepend=0.0)
     scale = 100 / math.gamma(1 + 1 / shape)
     # the grid of nanoseconds moves the distribution by (1e-9 / scale)^shape at most
     rounded = math.sqrt(20_000) * (1e-9 / scale) ** shape
@@ -74,14 +74,14 @@ def test_weibull_gaps_have_their_distribution(shape: float) -> None:
 
 
 def test_weibull_of_shape_1_and_one_piece_are_poisson() -> None:
-    plain = arrivals(iq.Poisson(2.5), 5000)
-    assert (arrivals(iq.Weibull(2.5, shape=1), 5000) == plain).all()
-    assert (arrivals(iq.TimeVarying([0], [2.5]), 5000) == plain).all()
+    plain = arrivals(iq.dist.Poisson(2.5), 5000)
+    assert (arrivals(iq.dist.Weibull(2.5, shape=1), 5000) == plain).all()
+    assert (arrivals(iq.dist.TimeVarying([0], [2.5]), 5000) == plain).all()
 
 
 def test_the_first_phase_is_drawn_by_its_share() -> None:
     # on brings a request each nanosecond or so, off none: the first arrival says which came first
-    on_off = iq.OnOff(1e6, 0.0, mean_on_s=1.0, mean_off_s=3.0)
+    on_off = iq.dist.OnOff(1e6, 0.0, mean_on_s=1.0, mean_off_s=3.0)
     first = np.array([arrivals(on_off, 1, seed)[0] for seed in range(4000)])
     share = float((first < 1e-4).mean())
     # a phase that ends within 0.1 ms is mistaken for the other one in 1 of 3000 draws
@@ -90,7 +90,7 @@ def test_the_first_phase_is_drawn_by_its_share() -> None:
 
 def test_an_on_off_process_has_its_mean_rate() -> None:
     on, off, rate = 2.0, 6.0, 20.0
-    times = arrivals(iq.OnOff(rate, 0.0, mean_on_s=on, mean_off_s=off), 200_000)
+    times = arrivals(iq.dist.OnOff(rate, 0.0, mean_on_s=on, mean_off_s=off), 200_000)
     # the count's variance grows as v·t: Poisson's part and that of the phases (Fischer and Meier-Hellstern)
     mean = rate * on / (on + off)
     grows = mean + 2 * (rate * on * off) ** 2 / (on + off) ** 3
@@ -99,7 +99,7 @@ def test_an_on_off_process_has_its_mean_rate() -> None:
 
 
 def test_a_day_has_its_hours() -> None:
-    day = iq.TimeVarying([0, 28_800, 72_000], [0.5, 6, 0], period_s=86_400)
+    day = iq.dist.TimeVarying([0, 28_800, 72_000], [0.5, 6, 0], period_s=86_400)
     times = arrivals(day, 500_000) % 86_400
     days = int(arrivals(day, 500_000)[-1] // 86_400)
     whole = times[: np.searchsorted(arrivals(day, 500_000), days * 86_400.0)]
@@ -119,10 +119,10 @@ def test_the_first_requests_do_not_depend_on_how_many_follow(of: ArrivalProcess,
 @pytest.mark.parametrize(
     ("fast", "slow"),
     [
-        (iq.Weibull(6, 0.7), iq.Weibull(3, 0.7)),
-        (iq.OnOff(9, 1, mean_on_s=2, mean_off_s=3), iq.OnOff(4.5, 0.5, mean_on_s=4, mean_off_s=6)),
-        (iq.TimeVarying([0, 1], [3, 8], 6), iq.TimeVarying([0, 2], [1.5, 4], 12)),
-        (iq.TimeVarying([0, 1], [0, 8]), iq.TimeVarying([0, 2], [0, 4])),
+        (iq.dist.Weibull(6, 0.7), iq.dist.Weibull(3, 0.7)),
+        (iq.dist.OnOff(9, 1, mean_on_s=2, mean_off_s=3), iq.dist.OnOff(4.5, 0.5, mean_on_s=4, mean_off_s=6)),
+        (iq.dist.TimeVarying([0, 1], [3, 8], 6), iq.dist.TimeVarying([0, 2], [1.5, 4], 12)),
+        (iq.dist.TimeVarying([0, 1], [0, 8]), iq.dist.TimeVarying([0, 2], [0, 4])),
     ],
 )
 def test_half_the_rate_doubles_every_arrival(fast: ArrivalProcess, slow: ArrivalProcess) -> None:
@@ -131,7 +131,7 @@ def test_half_the_rate_doubles_every_arrival(fast: ArrivalProcess, slow: Arrival
 
 def test_other_rates_meet_the_same_phases() -> None:
     slow, fast = (
-        arrivals(iq.OnOff(rate, 0.0, mean_on_s=50, mean_off_s=1e6), requests)
+        arrivals(iq.dist.OnOff(rate, 0.0, mean_on_s=50, mean_off_s=1e6), requests)
         for rate, requests in ((10.0, 20_000), (20.0, 40_000))
     )
     gaps_at = [set(np.round(times[:-1][np.diff(times) > 1e3], -1)) for times in (slow, fast)]
@@ -144,7 +144,7 @@ def test_other_rates_meet_the_same_phases() -> None:
 @pytest.mark.parametrize("mean", [4.0, 32.0, 512.0, 1e6])
 def test_poisson_lengths_have_mean_and_variance(mean: float) -> None:
     n = 100_000
-    drawn = iq.PoissonLength(mean).draw_column(n, seed=3).astype(np.float64)
+    drawn = iq.dist.PoissonLength(mean).draw_column(n, seed=3).astype(np.float64)
     assert abs(drawn.mean() - mean) < 4.9 * math.sqrt(mean / n) + math.exp(-mean)
     # E(X − m)⁴ = m + 3 m²; 0 counts as 1
     deviation = math.sqrt((mean + 2 * mean**2) / n)
@@ -152,13 +152,15 @@ def test_poisson_lengths_have_mean_and_variance(mean: float) -> None:
 
 
 def test_durations_have_their_distribution_on_whole_nanoseconds() -> None:
-    drawn = iq.Exponential(mean_s=3.0).draw(100_000, seed=5, stream=7)
+    drawn = iq.dist.Exponential(mean_s=3.0).draw(100_000, seed=5, stream=7)
     assert drawn.dtype == np.float64
     assert kolmogorov(drawn, lambda x: 1 - np.exp(-x / 3.0)) < LEVEL
     assert (drawn == np.rint(drawn * 1e9) / 1e9).all()
 
 
-@pytest.mark.parametrize("of", [iq.Exponential(2.0), iq.Uniform(1, 10**6), iq.PoissonLength(50.0)])
+@pytest.mark.parametrize(
+    "of", [iq.dist.Exponential(2.0), iq.dist.Uniform(1, 10**6), iq.dist.PoissonLength(50.0)]
+)
 def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
     draw = of.draw if isinstance(of, DurationDistribution) else of.draw_column
     column = draw(1000, 8, 3)
@@ -174,11 +176,13 @@ def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
 
 
 def test_a_synthetic_workload_without_lengths_is_jobs() -> None:
-    jobs = iq.Workload.synthetic(requests=3, arrivals=iq.Poisson(1.0))
+    jobs = iq.Workload.synthetic(requests=3, arrivals=iq.dist.Poisson(1.0))
     assert jobs.draw(2).frame.columns == ["arrival_s"]
     assert jobs.to_json() == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
     assert repr(jobs) == "Workload.synthetic(requests=3, arrivals=Poisson(rate=1.0))"
-    assert (jobs.draw(2).frame["arrival_s"] == synthetic(3, iq.Poisson(1.0)).draw(2).frame["arrival_s"]).all()
+    assert (
+        jobs.draw(2).frame["arrival_s"] == synthetic(3, iq.dist.Poisson(1.0)).draw(2).frame["arrival_s"]
+    ).all()
     with pytest.raises(iq.TraceError, match="no prompt_tokens"):
         jobs.ready()
 
@@ -187,11 +191,15 @@ def test_a_synthetic_workload_without_lengths_is_jobs() -> None:
 
 
 def chat(rate: float = 8.0, requests: int = 400) -> iq.Workload:
-    return synthetic(requests, iq.Poisson(rate), prompt=iq.Uniform(1, 999), output=iq.Geometric(20.0))
+    return synthetic(
+        requests, iq.dist.Poisson(rate), prompt=iq.dist.Uniform(1, 999), output=iq.dist.Geometric(20.0)
+    )
 
 
 def code(rate: float = 2.0, requests: int = 100) -> iq.Workload:
-    return synthetic(requests, iq.Gamma(rate, cv=2.0), prompt=iq.Uniform(1000, 9999), output=iq.Fixed(7))
+    return synthetic(
+        requests, iq.dist.Gamma(rate, cv=2.0), prompt=iq.dist.Uniform(1000, 9999), output=iq.dist.Fixed(7)
+    )
 
 
 def only(mixed: iq.Workload, name: str, seed: int = 6) -> pl.DataFrame:
@@ -250,7 +258,9 @@ def test_fixed_parts_are_mixed_at_once() -> None:
 
 
 def test_sessions_of_two_parts_stay_apart() -> None:
-    talk = iq.Workload.sessions(sessions=3, arrivals=iq.Poisson(1), turns=2, prompt=10, output=5, think=1.0)
+    talk = iq.Workload.sessions(
+        sessions=3, arrivals=iq.dist.Poisson(1), turns=2, prompt=10, output=5, think=1.0
+    )
     frame = iq.Workload.mix({"a": talk, "b": talk, "c": chat()}).draw(1).frame
     assert set(frame["session_id"].drop_nulls()) == {f"{part}/{k}" for part in "ab" for k in range(3)}
     assert frame.filter(pl.col("class") == "c")["think_s"].null_count() == 400
@@ -262,28 +272,31 @@ def test_sessions_of_two_parts_stay_apart() -> None:
     (lambda: iq.Workload.mix({"a": 5}), r"parts\['a'\]: must be a Workload"),  # type: ignore[dict-item]
     (lambda: iq.Workload.mix({1: chat()}), "the name 1 must be a text"),  # type: ignore[dict-item]
     (lambda: iq.Workload.mix({"a": chat()}, requests=0), "requests"),
-    (lambda: iq.Workload.synthetic(requests=1, arrivals=iq.Poisson(1), prompt=iq.Fixed(1)), "output"),
-    (lambda: iq.Weibull(1, 0.01), "shape"),
-    (lambda: iq.Weibull(0, 1), "rate"),
-    (lambda: iq.OnOff(0, mean_on_s=1, mean_off_s=1), "on_rate"),
-    (lambda: iq.OnOff(1, mean_on_s=0, mean_off_s=1), "mean_on_s"),
-    (lambda: iq.TimeVarying([0, 5], [1, 0]), "rates: must be above 0"),
-    (lambda: iq.TimeVarying([0, 5], [0, 0], 9), "rates: must be above 0"),
-    (lambda: iq.TimeVarying([1], [1]), "times_s: must begin with 0"),
-    (lambda: iq.TimeVarying([0, 5, 5], [1, 1, 1]), r"times_s\[2\]"),
-    (lambda: iq.TimeVarying([0, 5], [1, -1]), r"rates\[1\]"),
-    (lambda: iq.TimeVarying([0, 5], [1, 1], 5), "period_s"),
-    (lambda: iq.TimeVarying(5, [1]), "times_s: must be a list of finite numbers"),  # type: ignore[arg-type]
-    (lambda: iq.PoissonLength(0), "mean"),
-    (lambda: iq.PoissonLength(2e6), "mean"),
-    (lambda: iq.PoissonLength(2, cap=0), "cap"),
-    (lambda: iq.Exponential(0), "mean_s"),
-    (lambda: iq.Exponential(math.inf), "mean_s"),
-    (lambda: iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]}).draw_column(1, 1), "Empirical"),
+    (
+        lambda: iq.Workload.synthetic(requests=1, arrivals=iq.dist.Poisson(1), prompt=iq.dist.Fixed(1)),
+        "output",
+    ),
+    (lambda: iq.dist.Weibull(1, 0.01), "shape"),
+    (lambda: iq.dist.Weibull(0, 1), "rate"),
+    (lambda: iq.dist.OnOff(0, mean_on_s=1, mean_off_s=1), "on_rate"),
+    (lambda: iq.dist.OnOff(1, mean_on_s=0, mean_off_s=1), "mean_on_s"),
+    (lambda: iq.dist.TimeVarying([0, 5], [1, 0]), "rates: must be above 0"),
+    (lambda: iq.dist.TimeVarying([0, 5], [0, 0], 9), "rates: must be above 0"),
+    (lambda: iq.dist.TimeVarying([1], [1]), "times_s: must begin with 0"),
+    (lambda: iq.dist.TimeVarying([0, 5, 5], [1, 1, 1]), r"times_s\[2\]"),
+    (lambda: iq.dist.TimeVarying([0, 5], [1, -1]), r"rates\[1\]"),
+    (lambda: iq.dist.TimeVarying([0, 5], [1, 1], 5), "period_s"),
+    (lambda: iq.dist.TimeVarying(5, [1]), "times_s: must be a list of finite numbers"),  # type: ignore[arg-type]
+    (lambda: iq.dist.PoissonLength(0), "mean"),
+    (lambda: iq.dist.PoissonLength(2e6), "mean"),
+    (lambda: iq.dist.PoissonLength(2, cap=0), "cap"),
+    (lambda: iq.dist.Exponential(0), "mean_s"),
+    (lambda: iq.dist.Exponential(math.inf), "mean_s"),
+    (lambda: iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]}).draw_column(1, 1), "Empirical"),
     (lambda: chat().with_patience(-1), "patience: must be from 0"),
     (lambda: chat().with_patience(math.nan), "patience: must be finite"),
     (lambda: chat().with_patience("long"), "patience: must be seconds"),
-    (lambda: chat().with_think(iq.Fixed(3)), "think: must be seconds"),  # type: ignore[arg-type]
+    (lambda: chat().with_think(iq.dist.Fixed(3)), "think: must be seconds"),  # type: ignore[arg-type]
 )
 def test_a_wrong_argument_is_named(make: Callable[[], object]) -> None:
     make()
@@ -293,7 +306,7 @@ def test_a_part_without_arrivals_or_lengths_is_named() -> None:
     bare = iq.Workload({"prompt_tokens": [1]})
     with pytest.raises(iq.TraceError, match="part 'b' has no arrival_s"):
         iq.Workload.mix({"a": chat(), "b": bare}).draw()
-    jobs = iq.Workload.synthetic(requests=1, arrivals=iq.Poisson(1))
+    jobs = iq.Workload.synthetic(requests=1, arrivals=iq.dist.Poisson(1))
     with pytest.raises(iq.TraceError, match="mix: part 'b' has no prompt_tokens, others have one"):
         iq.Workload.mix({"a": chat(), "b": jobs}).draw()
 
@@ -304,11 +317,11 @@ def test_a_part_without_arrivals_or_lengths_is_named() -> None:
 def talks(**parts: Any) -> iq.Workload:
     usual: dict[str, Any] = {
         "sessions": 60,
-        "arrivals": iq.Poisson(2.0),
-        "turns": iq.Geometric(3.0),
-        "prompt": iq.Uniform(1, 50),
-        "output": iq.Geometric(20.0),
-        "think": iq.Exponential(4.0),
+        "arrivals": iq.dist.Poisson(2.0),
+        "turns": iq.dist.Geometric(3.0),
+        "prompt": iq.dist.Uniform(1, 50),
+        "output": iq.dist.Geometric(20.0),
+        "think": iq.dist.Exponential(4.0),
     }
     return iq.Workload.sessions(**(usual | parts))
 
@@ -316,7 +329,7 @@ def talks(**parts: Any) -> iq.Workload:
 @given(
     seed=st.integers(0, 2**64 - 1),
     grows=st.booleans(),
-    think=st.sampled_from([0.0, 0.3, iq.Exponential(2.0)]),
+    think=st.sampled_from([0.0, 0.3, iq.dist.Exponential(2.0)]),
 )
 @settings(max_examples=25)
 def test_sessions_are_sorted_with_nominal_arrivals(seed: int, grows: bool, think: Any) -> None:
@@ -324,7 +337,7 @@ def test_sessions_are_sorted_with_nominal_arrivals(seed: int, grows: bool, think
     keys = frame.select("arrival_s", "session_id", "turn").rows()
     assert keys == sorted(keys)
     iq.Workload(frame)
-    starts = arrivals(iq.Poisson(2.0), 60, seed)
+    starts = arrivals(iq.dist.Poisson(2.0), 60, seed)
     for (session,), rows in frame.sort("session_id", "turn").group_by(["session_id"], maintain_order=True):
         assert rows["turn"].to_list() == list(range(rows.height))
         think_ns = np.rint(rows["think_s"].fill_null(0.0).to_numpy() * 1e9).astype(np.int64)
@@ -351,7 +364,7 @@ def test_sessions_are_drawn_each_alone() -> None:
 
 
 def test_numbers_stand_for_fixed_distributions() -> None:
-    drawn = talks(turns=iq.Fixed(3), prompt=iq.Fixed(4), output=iq.Fixed(5), think=2)
+    drawn = talks(turns=iq.dist.Fixed(3), prompt=iq.dist.Fixed(4), output=iq.dist.Fixed(5), think=2)
     assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(drawn.draw(1).frame)
     assert drawn.to_json()["think"] == 2.0
 
@@ -372,7 +385,7 @@ def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
     ({"arrivals": 3}, "arrivals"),
     ({"turns": 0}, "turns"),
     ({"turns": "many"}, "turns"),
-    ({"prompt": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, "prompt"),
+    ({"prompt": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, "prompt"),
     ({"output": None}, "output"),
     ({"think": -1}, "think"),
     ({"think": None}, "think"),
@@ -404,7 +417,7 @@ def test_think_times_are_for_all_but_first_turns() -> None:
     assert thinking.frame["think_s"].to_list() == [None, None, 1.5, None, 1.5]
     assert thinking.open_loop().frame.equals(conversation().frame)
     assert conversation().open_loop().frame.equals(conversation().frame)
-    drawn = conversation().with_think(iq.Exponential(2.0))
+    drawn = conversation().with_think(iq.dist.Exponential(2.0))
     assert drawn.is_synthetic and drawn.draw(4).frame["think_s"].is_null().to_list() == [
         True,
         True,
@@ -425,9 +438,16 @@ def test_patience_for_all_for_each_and_by_a_distribution() -> None:
         work.with_patience([1, -1, 2, 3, 0])
     with pytest.raises(iq.TraceError, match="patience_s: 2 values for 5 requests"):
         work.with_patience([1, 2])
-    many = synthetic(50_000, iq.Poisson(1.0)).with_patience(iq.Exponential(30.0)).draw(2).frame["patience_s"]
+    many = (
+        synthetic(50_000, iq.dist.Poisson(1.0))
+        .with_patience(iq.dist.Exponential(30.0))
+        .draw(2)
+        .frame["patience_s"]
+    )
     assert kolmogorov(many.to_numpy(), lambda x: 1 - np.exp(-x / 30.0)) < LEVEL
-    thinking = work.with_think(iq.Exponential(30.0)).with_patience(iq.Exponential(30.0)).draw(2).frame
+    thinking = (
+        work.with_think(iq.dist.Exponential(30.0)).with_patience(iq.dist.Exponential(30.0)).draw(2).frame
+    )
     assert thinking["think_s"][2] != thinking["patience_s"][2]
 
 
@@ -560,8 +580,8 @@ def test_a_range_is_for_servegen_alone(samples: Path, tmp_path: Path) -> None:
     ("of", "kinds"),
     [
         *((one, ARRIVAL_PROCESSES) for one in ARRIVALS),
-        (iq.PoissonLength(32.0, cap=50), LENGTH_DISTRIBUTIONS),
-        (iq.Exponential(2.5), DURATION_DISTRIBUTIONS),
+        (iq.dist.PoissonLength(32.0, cap=50), LENGTH_DISTRIBUTIONS),
+        (iq.dist.Exponential(2.5), DURATION_DISTRIBUTIONS),
     ],
     ids=lambda of: type(of).__name__,
 )
@@ -577,7 +597,7 @@ def test_every_public_distribution_can_stand_in_a_scenario() -> None:
         (DurationDistribution, DURATION_DISTRIBUTIONS),
     ):
         public = {getattr(iq, name) for name in iq.__all__ if isinstance(getattr(iq, name), type)}
-        distributions = {one for one in public if issubclass(one, family)} - {iq.Empirical}
+        distributions = {one for one in public if issubclass(one, family)} - {iq.dist.Empirical}
         assert distributions == set(kinds)
 
 
@@ -630,10 +650,10 @@ trace = "load.csv"
     )
     code = synthetic(
         1,
-        iq.OnOff(20, mean_on_s=3, mean_off_s=9),
-        prompt=iq.PoissonLength(512),
-        output=iq.Fixed(20),
-    ).with_patience(iq.Exponential(3))
+        iq.dist.OnOff(20, mean_on_s=3, mean_off_s=9),
+        prompt=iq.dist.PoissonLength(512),
+        output=iq.dist.Fixed(20),
+    ).with_patience(iq.dist.Exponential(3))
     log = iq.read_trace(samples / "inferq.csv")
     same = iq.Workload.mix({"talk": talks(), "code": code, "log": log}, requests=300)
     assert mixed.draw(2).frame.equals(same.draw(2).frame)

@@ -77,7 +77,7 @@ def engine(seconds: float = 0.02, scheduler: iq.Scheduler | None = None) -> iq.E
 
 
 def synthetic(requests: int = 200, rate: float = 5.0) -> iq.Workload:
-    return arriving(requests, rate, 50, iq.Geometric(mean=20))
+    return arriving(requests, rate, 50, iq.dist.Geometric(mean=20))
 
 
 def trial(system: object, workload: object = None, name: str = "chat", **terms: object) -> Trial:
@@ -155,7 +155,10 @@ def trials_of(scheduler: type[Fcfs]) -> list[Trial]:
     found = []
     for number in range(20):
         workload = arriving(
-            330, 4 + number, iq.Uniform(low=10, high=100 + 20 * number), iq.Geometric(mean=5 + number % 7)
+            330,
+            4 + number,
+            iq.dist.Uniform(low=10, high=100 + 20 * number),
+            iq.dist.Geometric(mean=5 + number % 7),
         )
         timing = iq.PiecewiseLinear(base=0.01, per_token=2e-5)
         served = iq.Engine(timing=timing, scheduler=scheduler(), kv=iq.KvCache.unlimited())
@@ -360,7 +363,7 @@ def systems() -> dict[str, System]:
     one = engine()
     link = iq.Link(latency_s=0.001, bytes_per_s=1e10, bytes_per_token=1000)
     workflow = iq.Workflow(
-        "chain", stages={"draft": iq.Stage("chat", prompt=10, output=iq.Geometric(mean=9))}
+        "chain", stages={"draft": iq.Stage("chat", prompt=10, output=iq.dist.Geometric(mean=9))}
     )
     return {
         "cluster": iq.Cluster(one, replicas=2, router=iq.PowerOfTwo()),
@@ -372,7 +375,9 @@ def systems() -> dict[str, System]:
 
 def test_every_system_can_be_gated(tmp_path: Path):
     asked = {"tolerance": {"request_goodput": "1%", "e2e_p99": "2%"}}
-    jobs = iq.Workload.synthetic(requests=200, arrivals=iq.Poisson(5))  # the stages of a network have lengths
+    jobs = iq.Workload.synthetic(
+        requests=200, arrivals=iq.dist.Poisson(5)
+    )  # the stages of a network have lengths
     trials = [
         trial(system, jobs if name == "network" else None, name=name, **asked)
         for name, system in systems().items()

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers.lin2026 import fleet as study
+from inferq_papers.lin2026 import fleet as study
 
 from .lin2026 import PRICES, TIMING, cluster
 from .night import NIGHT
@@ -32,7 +32,7 @@ LONGER = 5 if NIGHT else 1
 def test_what_is_described_can_be_read_back():
     tables = {"prefill": {"a": 0.25, "b": 0}, "mixed": {"a": 1, "b": 2}, "solo": {"a": 1, "b": 0.5}}
     made = cluster(
-        iq.Allocation(**tables),
+        iq.research.Allocation(**tables),
         abandonment={"a": 0.1, "b": 0},
         gate="occupancy",
         router="general",
@@ -41,9 +41,9 @@ def test_what_is_described_can_be_read_back():
     told = json.loads(json.dumps(made.to_json()))
     assert told["kind"] == "GateAndRoute"
     assert told["allocation"]["mixed"] == {"a": 1, "b": 2}
-    assert iq.GateAndRoute.from_json(told) == made
-    assert iq.GateAndRoute.from_json(told | {"kv": "unlimited"}) == made
-    assert hash(made) == hash(iq.GateAndRoute.from_json(told))
+    assert iq.research.GateAndRoute.from_json(told) == made
+    assert iq.research.GateAndRoute.from_json(told | {"kv": "unlimited"}) == made
+    assert hash(made) == hash(iq.research.GateAndRoute.from_json(told))
 
 
 @refused(
@@ -62,8 +62,14 @@ def test_what_is_described_can_be_read_back():
     ),
     ({"prices": iq.Prices(prefill=-0.1, decode=0)}, "prices.prefill: -0.1: must be from 0"),
     ({"prices": iq.Prices(prefill=0, decode=2e6)}, "prices.decode: 2000000: must be from 0"),
-    ({"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)}, "timing.alpha: an iteration must take some time"),
-    ({"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)}, "timing.solo: an iteration must take some time"),
+    (
+        {"timing": iq.research.MixedSolo(alpha=0, beta=0, solo=0.1)},
+        "timing.alpha: an iteration must take some time",
+    ),
+    (
+        {"timing": iq.research.MixedSolo(alpha=0.1, beta=0, solo=0)},
+        "timing.solo: an iteration must take some time",
+    ),
     ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
     ({"gate": "fastest"}, "gate: must be 'occupancy' or 'queue'"),
     ({"gate": "queue"}, "allocation.prefill_queue: missing: the gate follows it"),
@@ -96,12 +102,14 @@ def test_a_description_that_makes_no_sense_names_its_field(fields: dict[str, Any
     says="^{}",
 )
 def test_an_allocation_that_makes_no_sense_names_table_and_class(tables: dict[str, Any]):
-    iq.Allocation(**tables)
+    iq.research.Allocation(**tables)
 
 
 def test_no_allocation_is_needed_where_nothing_follows_one():
     sarathi = {"gate": "fcfs", "router": "immediate", "planned": False}
-    made = iq.GateAndRoute(None, replicas=1, timing=TIMING, slots=1, chunk=256, prices=PRICES, **sarathi)
+    made = iq.research.GateAndRoute(
+        None, replicas=1, timing=TIMING, slots=1, chunk=256, prices=PRICES, **sarathi
+    )
     assert iq.simulate(WORK, made).requests["status"].to_list() == ["finished"] * 3
     for needs in ({"planned": True, "router": "greedy"}, {"gate": "occupancy"}):
         with pytest.raises(iq.ConfigError, match=r"^allocation: missing|^planned"):
@@ -123,7 +131,7 @@ ONE = {"default": 1.0}
 )
 def test_a_plan_that_does_not_fit_workload_or_cluster_is_refused(tables: dict[str, Any], more: Any):
     router = "randomized" if "solo" in tables else "greedy"
-    iq.simulate(WORK | more, cluster(iq.Allocation(**tables), router=router))
+    iq.simulate(WORK | more, cluster(iq.research.Allocation(**tables), router=router))
 
 
 # --- options
@@ -217,7 +225,7 @@ def test_who_gives_up_is_told_by_where_it_waited(tmp_path: Path):
 def test_the_summary_counts_as_for_engines():
     work = {"arrival_s": [0.0, 0.5], "prompt_tokens": [300, 300], "output_tokens": [1000, 1]}
     result = iq.simulate(
-        work | {"class": ["a", "b"]}, cluster(iq.Allocation(prefill={"a": 0.25, "b": 0.25})), seed=1
+        work | {"class": ["a", "b"]}, cluster(iq.research.Allocation(prefill={"a": 0.25, "b": 0.25})), seed=1
     )
     summary = result.summary(by="class")
     assert summary["completed"].to_list() == [1, 1]
@@ -234,7 +242,11 @@ def test_the_timeline_has_the_five_counts_of_each_class():
         "class": ["a", "b"],
     }
     result = iq.simulate(
-        work, cluster(iq.Allocation(prefill={"a": 0.25, "b": 0.25})), seed=1, timeline_s=0.5, horizon_s=1.25
+        work,
+        cluster(iq.research.Allocation(prefill={"a": 0.25, "b": 0.25})),
+        seed=1,
+        timeline_s=0.5,
+        horizon_s=1.25,
     )
     assert result.timeline.columns == [
         "time_s",

@@ -26,7 +26,7 @@ POLICIES = [
 
 
 def cluster(gate: str = "occupancy", router: str = "greedy", planned: bool = True, **fields: Any) -> Any:
-    plan = iq.Allocation(
+    plan = iq.research.Allocation(
         prefill={"chat": 0.25, "code": 0.25},
         mixed={"chat": 1, "code": 1},
         solo={"chat": 1, "code": 2},
@@ -34,24 +34,24 @@ def cluster(gate: str = "occupancy", router: str = "greedy", planned: bool = Tru
     )
     given: dict[str, Any] = {
         "replicas": 4,
-        "timing": iq.MixedSolo(alpha=ALPHA, beta=BETA, solo=SOLO),
+        "timing": iq.research.MixedSolo(alpha=ALPHA, beta=BETA, solo=SOLO),
         "slots": 4,
         "chunk": 64,
         "prices": iq.Prices(prefill=0.1, decode=0.2),
         "service": "tokens",
         **fields,
     }
-    return iq.GateAndRoute(plan, gate=gate, router=router, planned=planned, **given)
+    return iq.research.GateAndRoute(plan, gate=gate, router=router, planned=planned, **given)
 
 
 def work(requests: int = 300, rate: float = 30.0) -> iq.Workload:
-    workload = arriving(requests, rate, iq.Uniform(1, 300), iq.Geometric(mean=30))
+    workload = arriving(requests, rate, iq.dist.Uniform(1, 300), iq.dist.Geometric(mean=30))
     return workload.with_classes(dict.fromkeys(CLASSES, 0.5))
 
 
 def test_a_prompt_goes_in_chunks_and_its_decodes_to_a_solo_replica():
     """100 tokens are chunks of 64 and 36 beside no decode; three decodes follow on the other replica."""
-    plan = iq.Allocation(prefill={"default": 0.5})
+    plan = iq.research.Allocation(prefill={"default": 0.5})
     one = replace(cluster(replicas=2), allocation=plan)
     result = iq.simulate({"arrival_s": [1.0], "prompt_tokens": [100], "output_tokens": [3]}, one)
     prefilled = 1 + 2 * ALPHA + 100 * BETA
@@ -70,7 +70,7 @@ def test_a_prompt_goes_in_chunks_and_its_decodes_to_a_solo_replica():
 
 def test_who_waits_for_a_slot_waits_in_the_buffer():
     """Two slots on each of two replicas, one of them kept for prefills: the fourth decode finds none free."""
-    plan = iq.Allocation(prefill={"default": 0.5})
+    plan = iq.research.Allocation(prefill={"default": 0.5})
     one = replace(cluster(replicas=2, slots=2), allocation=plan)
     four = {"arrival_s": [0.0] * 4, "prompt_tokens": [1] * 4, "output_tokens": [1000] * 4}
     requests = iq.simulate(four, one).requests

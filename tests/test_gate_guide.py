@@ -16,7 +16,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def blocks(language: str) -> list[str]:
-    page = (DOCS / "gate-in-ci.md").read_text(encoding="utf-8")
+    page = (DOCS / "guides" / "gate-in-ci.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 

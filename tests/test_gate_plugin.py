@@ -24,7 +24,7 @@ def system():
 
 def chat():
     return iq.Workload.synthetic(
-        requests=100, arrivals=iq.Poisson(5), prompt=iq.Fixed(50), output=iq.Geometric(mean=20)
+        requests=100, arrivals=iq.dist.Poisson(5), prompt=iq.dist.Fixed(50), output=iq.dist.Geometric(mean=20)
     )
 
 def test_chat(inferq_gate):
@@ -152,7 +152,7 @@ def test_a_wrong_argument_is_named(suite):
 
 
 def test_the_test_that_the_guide_shows_passes(pytester: pytest.Pytester):
-    page = (Path(__file__).parent.parent / "docs" / "gate-in-ci.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "guides" / "gate-in-ci.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (block,) = (text for text in blocks if "inferq_gate" in text)
     pytester.makepyfile(test_guide=block)

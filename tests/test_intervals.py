@@ -169,8 +169,8 @@ def test_pseudo_values_of_a_percentile_leave_one_block_out(percent: int):
 
 def test_blocks_make_up_the_whole_run():
     """Throughputs without a block, and all gaps of all blocks."""
-    lengths = {"prompt": iq.Geometric(500), "output": iq.Geometric(60)}
-    fixed = iq.Workload.synthetic(requests=1000, arrivals=iq.Poisson(2), **lengths).draw(5)
+    lengths = {"prompt": iq.dist.Geometric(500), "output": iq.dist.Geometric(60)}
+    fixed = iq.Workload.synthetic(requests=1000, arrivals=iq.dist.Poisson(2), **lengths).draw(5)
     result = iq.simulate(fixed, engine(), warmup=30)
     rates = [
         Metric.of(name) for name in ("request_throughput", "output_throughput", "total_token_throughput")
@@ -247,7 +247,7 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
 
 
 def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
-    even = arriving(500, iq.Deterministic(2), 100, 9)
+    even = arriving(500, iq.dist.Deterministic(2), 100, 9)
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
     assert found.chance == "blocks"
     assert "the distributions of the workload draw nothing" in found.stopped and "recorded" not in str(found)
@@ -263,7 +263,7 @@ def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():
 
 def test_sessions_have_blocks_too():
     talk = iq.Workload.sessions(
-        sessions=150, arrivals=iq.Poisson(1), turns=4, prompt=50, output=iq.Geometric(30), think=3.0
+        sessions=150, arrivals=iq.dist.Poisson(1), turns=4, prompt=50, output=iq.dist.Geometric(30), think=3.0
     ).draw(2)
     found = iq.compare(talk, PAIR, metrics=["e2e_mean"])
     assert row(found, "vllm-v0", "e2e_mean")["p_value"] is not None

@@ -225,8 +225,8 @@ def _jobs(draw: st.DrawFn) -> Jobs:
         after = draw(st.lists(st.sampled_from(before), unique=True)) if before else []
         stages[f"s{at}"] = {
             "engine": draw(st.sampled_from(names)),
-            "prompt": draw(st.one_of(st.integers(1, 40), st.just(iq.Uniform(1, 40)))),
-            "output": draw(st.one_of(st.integers(1, 10), st.just(iq.Uniform(1, 10)))),
+            "prompt": draw(st.one_of(st.integers(1, 40), st.just(iq.dist.Uniform(1, 40)))),
+            "output": draw(st.one_of(st.integers(1, 10), st.just(iq.dist.Uniform(1, 10)))),
             "after": after,
             "includes": draw(st.lists(st.sampled_from(after), unique=True)) if after else [],
             "delay_s": draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
@@ -369,7 +369,7 @@ def test_law_eight_stretches_equal_stepping(
 def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) -> None:
     frame, system = scenario
     for engine in system.replicas():
-        if isinstance(engine.scheduler, iq.Slai) or isinstance(engine.timing, iq.TimingTable):
+        if isinstance(engine.scheduler, iq.research.Slai) or isinstance(engine.timing, iq.TimingTable):
             return  # means of iteration times and slopes of lines are rounded
     once = scenario.run()
     doubled = frame.with_columns(pl.col(name) * 2 for name in frame.columns if name in _TIMES)

@@ -62,7 +62,9 @@ def test_every_file_is_a_table_that_prices_more_work_longer():
 
 
 def test_the_guide_states_the_errors_that_the_files_state():
-    guide = (Path(__file__).parent.parent / "docs" / "measured-tables.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parent.parent / "docs" / "reference" / "measured-tables.md").read_text(
+        encoding="utf-8"
+    )
     rows = guide_rows()
     assert len(rows) > 40
     for row in rows:
@@ -135,7 +137,7 @@ def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     short, long = (iteration_s(shipped, chunks=[(count, 0)]) for count in (512, 8192))
     assert 4 * short < long
     engine = iq.Engine(timing=shipped, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=100_000))
-    workload = arriving(200, 1.0, iq.Uniform(low=10, high=2000), iq.Geometric(mean=50))
+    workload = arriving(200, 1.0, iq.dist.Uniform(low=10, high=2000), iq.dist.Geometric(mean=50))
     run = iq.simulate(workload, engine, seed=1)
     assert run.summary()["completed"].item() == 200
     assert not any("beyond the table" in text for text in run.findings)

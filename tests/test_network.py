@@ -80,7 +80,7 @@ def rybko_stolyar(priority: bool) -> iq.Network:
                 iq.Workflow(
                     "w",
                     stages={
-                        "z": stage("many", iq.Uniform(5, 9), iq.Geometric(3)),
+                        "z": stage("many", iq.dist.Uniform(5, 9), iq.dist.Geometric(3)),
                         "y": stage("split", after="z", delay_s=1.5, class_name="slow"),
                     },
                 )
@@ -111,8 +111,8 @@ def test_the_order_of_engines_and_stages_is_part_of_a_network() -> None:
     ({"prompt": 1.5}, r"^prompt: "),
     ({"output": 0}, r"^output: must be from 1 "),
     ({"output": 0, "includes": ("x",)}, r"^output: must be from 1 "),
-    ({"output": iq.Poisson(1)}, r"^output: "),
-    ({"prompt": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, r"^prompt: .*one length"),
+    ({"output": iq.dist.Poisson(1)}, r"^output: "),
+    ({"prompt": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, r"^prompt: .*one length"),
     ({"delay_s": -1.0}, r"^delay_s: must not be negative"),
     ({"delay_s": math.inf}, r"^delay_s: "),
     ({"delay_s": "1s"}, r"^delay_s: "),
@@ -245,7 +245,7 @@ def drawn(output: Any, *, other: Any = 5, seed: int = 0, jobs: int = 50) -> tupl
 
 
 def test_each_stage_has_draws_of_its_own() -> None:
-    lengths = iq.Uniform(1, 10**6)
+    lengths = iq.dist.Uniform(1, 10**6)
     first, second = drawn(lengths, other=lengths)
     assert first != second
     assert drawn(lengths)[0] == first  # whatever the other stage is
@@ -497,7 +497,7 @@ def test_only_networks_have_jobs() -> None:
 
 
 def test_jobs_may_be_synthetic() -> None:
-    workload = iq.Workload.synthetic(requests=5, arrivals=iq.Deterministic(rate=0.01))
+    workload = iq.Workload.synthetic(requests=5, arrivals=iq.dist.Deterministic(rate=0.01))
     result = iq.simulate(workload, AGENTS)
     assert result.jobs.select("status", "e2e_s").rows() == [("finished", 9.0)] * 5
 
@@ -568,8 +568,11 @@ def test_a_scenario_may_have_a_network(tmp_path: Any) -> None:
 def test_recorded_lengths_give_the_run_that_drew_them(tmp_path: Any) -> None:
     """Stage k draws its prompts from stream 3·k and its outputs from 3·k + 1; a list, an array, a Series."""
     jobs, seed = 40, 5
-    laws = {"plan": (iq.Uniform(5, 30), iq.Geometric(4)), "look": (iq.Geometric(20), iq.Uniform(1, 6))}
-    ask = {"ask": (iq.Uniform(1, 50), iq.Geometric(9))}
+    laws = {
+        "plan": (iq.dist.Uniform(5, 30), iq.dist.Geometric(4)),
+        "look": (iq.dist.Geometric(20), iq.dist.Uniform(1, 6)),
+    }
+    ask = {"ask": (iq.dist.Uniform(1, 50), iq.dist.Geometric(9))}
     place = np.arange(jobs) % 3 == 0  # every third job is a question
 
     def network(lengths: Any) -> iq.Network:
@@ -679,7 +682,7 @@ def test_the_load_of_a_long_chain_is_the_sum_of_its_prompts_and_outputs() -> Non
         )
         for k in range(count)
     }
-    policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+    policy = iq.research.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
     alone = iq.Engine(
         timing=iq.Constant(1.0), scheduler=policy, kv=iq.KvCache.unlimited(), first_token="decode"
     )

@@ -12,9 +12,9 @@ import pytest
 
 import inferq as iq
 from inferq.description import _INTERNAL
+from inferq.display.text import number, seconds
 from inferq.errors import Renamed
-from inferq.reports.text import number, seconds
-from inferq.simulation.progress import watched
+from inferq.progress import watched
 
 from .markup import Page
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
@@ -87,7 +87,7 @@ def test_completion_offers_no_internals(fleet: iq.Result):
     objects = [
         ENGINE,
         iq.Cluster(ENGINE),
-        iq.Poisson(1.0),
+        iq.dist.Poisson(1.0),
         iq.RoundRobin(),
         iq.Sarathi(),
         iq.KvCache(tokens=64),
@@ -105,7 +105,7 @@ def test_completion_offers_no_internals(fleet: iq.Result):
     with pytest.raises(iq.ConfigError, match="revenue"):
         fleet.revenue  # noqa: B018
     with pytest.raises(iq.ConfigError, match="synthetic"):
-        iq.Empirical(synthetic(3, 1, 2, 2))
+        iq.dist.Empirical(synthetic(3, 1, 2, 2))
 
 
 def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch):
@@ -119,7 +119,7 @@ def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch):
     )
     monkeypatch.setitem(sys.modules, "IPython.display", shell)
     clock = iter(range(100))
-    monkeypatch.setattr("inferq.simulation.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("inferq.progress.time.monotonic", lambda: float(next(clock)))
     with watched(True, "requests") as tell:
         assert tell is not None
         tell(1200, 4000)
@@ -131,7 +131,7 @@ def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch):
 def test_commands_are_never_silent_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("inferq.simulation.progress._EVERY_S", 0.01)
+    monkeypatch.setattr("inferq.progress._EVERY_S", 0.01)
     with watched(True, "runs", in_a_pipe=True) as tell:
         assert tell is not None
         tell(1, 4)

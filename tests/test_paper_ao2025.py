@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers import ao2025
-from inferq.papers.ao2025 import cases, memory, theorems, waiting
-from inferq.papers.report import Report, Row
+from inferq_papers import ao2025
+from inferq_papers.ao2025 import cases, memory, theorems, waiting
+from inferq_papers.report import Report, Row
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,9 @@ def test_queues_of_wait_grow_like_the_root_of_time_at_equality():
     # A queue that gains Poisson(1) − 1 in each step and is kept at 0 has a mean of √(2t/π) in the long run.
     steps, runs = 10_000, 60
     ends = [
-        float(theorems.waiting(theorems.run(iq.Wait(thresholds=1), "d1 = 0", steps, seed), [steps])[0])
+        float(
+            theorems.waiting(theorems.run(iq.research.Wait(thresholds=1), "d1 = 0", steps, seed), [steps])[0]
+        )
         for seed in range(runs)
     ]
     # The reflected walk is distributed as |normal|, of standard deviation √((1 − 2/π)·t): 99.9 % within 3.3.

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import inferq as iq
-from inferq.papers import bari2025, pages
-from inferq.papers.bari2025 import deadlines, slai, tiles
-from inferq.papers.report import Report, Row
-from inferq.reports.style import svg
+from inferq.display.style import svg
 from inferq.theory import tile_capacity
+from inferq_papers import bari2025, pages
+from inferq_papers.bari2025 import deadlines, slai, tiles
+from inferq_papers.report import Report, Row
 
 SMALL = tiles.Size(at_once=4_000, arriving=20_000, measured=2_000, per_cycle=2_000, steps=3)
 

@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.papers import hardware
-from inferq.papers.lin2026 import fits
-from inferq.papers.nie2026 import QUICK, assumed, on_gpus, runs
-from inferq.papers.nie2026.assumed import Assumed
-from inferq.papers.nie2026.runs import SETTINGS
-from inferq.papers.report import Report, interval
-from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
+from inferq.timing.fits.residual_charts import of_residuals
+from inferq_papers import hardware
+from inferq_papers.lin2026 import fits
+from inferq_papers.nie2026 import QUICK, assumed, on_gpus, runs
+from inferq_papers.nie2026.assumed import Assumed
+from inferq_papers.nie2026.runs import SETTINGS
+from inferq_papers.report import Report, interval
 
 from .arriving import arriving
 
@@ -116,7 +116,7 @@ def test_segments_with_a_prefix_cache_are_a_reading_that_is_nearer_than_without(
 
 def test_the_window_counts_what_a_server_of_two_a_second_serves() -> None:
     # One request at a time, half a second each, four arrivals a second: from then on two a second leave.
-    asked = arriving(4_000, iq.Deterministic(4.0), 8, 1)
+    asked = arriving(4_000, iq.dist.Deterministic(4.0), 8, 1)
     one = iq.Engine(
         timing=iq.Constant(0.5),
         scheduler=iq.VllmV1(max_seqs=1, async_scheduling=False),

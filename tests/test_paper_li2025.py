@@ -1,6 +1,6 @@
 """Does the page of li2025 say what its theory says, and do its networks grow as derived?
 
-`inferq.papers.li2025_agents` derives what is expected of the two networks. Every interval has a confidence of
+`inferq_papers.li2025_agents` derives what is expected of the two networks. Every interval has a confidence of
 99 %: Student's t over independent seeds. Each test asks for a narrow one, and the seeds are fixed.
 """
 
@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 
-from inferq.papers import li2025
-from inferq.papers.li2025 import agents, networks, one_engine
-from inferq.papers.report import Report, Row
-from inferq.reports import style
+from inferq.display import style
 from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.seats_capacity import seats_capacity
+from inferq_papers import li2025
+from inferq_papers.li2025 import agents, networks, one_engine
+from inferq_papers.report import Report, Row
 
 from .night import NIGHT
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from inferq.papers.lin2026 import planning, report, simulated
-from inferq.papers.lin2026.fleet import POLICIES, QUICK, Effort, Instance, Limits, optimum, plan, planned
-from inferq.papers.report import Report, Section
-from inferq.reports import style
+from inferq.display import style
+from inferq_papers.lin2026 import planning, report, simulated
+from inferq_papers.lin2026.fleet import POLICIES, QUICK, Effort, Instance, Limits, optimum, plan, planned
+from inferq_papers.report import Report, Section
 
 TINY = Effort(seeds=3, sizes=(5, 20), least_s=60, most_s=60, replica_seconds=1, warmup_s=20)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import inferq as iq
-from inferq.papers import nie2026
-from inferq.papers.nie2026 import runs
-from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS
-from inferq.papers.report import Report, Row, interval
 from inferq.theory import kv_capacity, observed, replicas_needed, slot
+from inferq_papers import nie2026
+from inferq_papers.nie2026 import runs
+from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS
+from inferq_papers.report import Report, Row, interval
 
 from .night import NIGHT
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import inferq as iq
-from inferq import papers
+import inferq_papers as papers
 from inferq.cli import app
-from inferq.papers import pages
-from inferq.papers.report import Picture, Report, Row, Section, Slip, Table
+from inferq_papers import pages
+from inferq_papers.report import Picture, Report, Row, Section, Slip, Table
 
 from .markup import Page
 
@@ -178,7 +178,7 @@ def nie2026(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         return MADE
 
     monkeypatch.setattr(
-        papers, "import_module", {"inferq.papers.nie2026": SimpleNamespace(report=report)}.get
+        papers, "import_module", {"inferq_papers.nie2026": SimpleNamespace(report=report)}.get
     )
     monkeypatch.chdir(tmp_path)
     return asked

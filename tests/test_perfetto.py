@@ -21,9 +21,9 @@ ENGINE = iq.Engine(
     scheduler=iq.Sarathi(token_budget=512, max_seqs=16),
     kv=iq.KvCache(tokens=6_000),
 )
-CHAT = arriving(150, 15, iq.Geometric(200), iq.Geometric(40))
+CHAT = arriving(150, 15, iq.dist.Geometric(200), iq.dist.Geometric(40))
 LINK = iq.Link(latency_s=0.01, bytes_per_s=25e9, bytes_per_token=131_072)
-PLAN = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
+PLAN = iq.research.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
 SYSTEMS = {
     "engine": ENGINE,
     "cluster": iq.Cluster(ENGINE, replicas=3, router=iq.Random()),

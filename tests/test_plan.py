@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.experiments.capacity_search.slo import Objective
 from inferq.experiments.plans import search
 from inferq.experiments.plans.choices import choices_of
 from inferq.experiments.plans.limits import ceilings_of
 from inferq.experiments.plans.probing import surely_broken
 from inferq.results.metric import Metric
+from inferq.results.slo import Objective
 from inferq.theory.demands.demand import Demand
 
 from .refusals import refused
 
 ONE_SEAT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
-FIXED = {"prompt": iq.Fixed(8), "output": iq.Fixed(1)}
-LENGTHS = {"prompt": iq.Uniform(10, 1500), "output": iq.Uniform(5, 120)}
+FIXED = {"prompt": iq.dist.Fixed(8), "output": iq.dist.Fixed(1)}
+LENGTHS = {"prompt": iq.dist.Uniform(10, 1500), "output": iq.dist.Uniform(5, 120)}
 
 
 def card(speed: float, budget: int = 512, seats: int = 64) -> iq.Engine:
@@ -38,7 +38,7 @@ def card(speed: float, budget: int = 512, seats: int = 64) -> iq.Engine:
 
 def test_m_d_1_behind_a_random_router():
     """n queues of M/D/1 at ρ = λ/n wait ρ/(2(1 − ρ)): 0.7 s at n = 6, 0.5 s at n = 7."""
-    chat = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(3.5), **FIXED)
+    chat = iq.Workload.synthetic(requests=20_000, arrivals=iq.dist.Poisson(3.5), **FIXED)
     found = iq.plan(
         chat, iq.Slo(queue_mean=0.6), engines=ONE_SEAT, routers=iq.Random(), warmup=1000, within=0.0
     )
@@ -56,7 +56,7 @@ def test_erlang_c_seats():
     }
     prices = iq.Prices(gpu_hour={name: float(name) for name in engines})
     chat = iq.Workload.synthetic(
-        requests=20_000, arrivals=iq.Poisson(3.0), prompt=iq.Fixed(8), output=iq.Geometric(100)
+        requests=20_000, arrivals=iq.dist.Poisson(3.0), prompt=iq.dist.Fixed(8), output=iq.dist.Geometric(100)
     )
     found = iq.plan(
         chat, iq.Slo(queue_mean=0.3), engines=engines, replicas=1, prices=prices, warmup=1000, within=0.0
@@ -74,21 +74,21 @@ def test_the_replica_counts_of_li2025_and_nie2026():
         first_token="decode",
     )
     li = iq.Workload.synthetic(
-        requests=8000, arrivals=iq.Poisson(50), prompt=iq.Fixed(129), output=iq.Fixed(112)
+        requests=8000, arrivals=iq.dist.Poisson(50), prompt=iq.dist.Fixed(129), output=iq.dist.Fixed(112)
     )
     needed = math.floor(50 / iq.theory.token_capacity(li, engine).capacity_per_s) + 1
     found = iq.plan(li, iq.Slo(queue_p50=2.0), engines=engine, routers=iq.RoundRobin(), seeds=range(3))
     assert found.units == needed == 5
     assert found.standings[0].limit.least == needed
 
-    half = iq.Uniform(10, 1600)
+    half = iq.dist.Uniform(10, 1600)
     slots = iq.Engine(
         timing=iq.Constant(0.0372),
-        scheduler=iq.SlotGreedy(chunk=512),
+        scheduler=iq.research.SlotGreedy(chunk=512),
         kv=iq.KvCache(tokens=131_000, block=1),
         first_token="decode",
     )
-    nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(24), prompt=half, output=half)
+    nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.dist.Poisson(24), prompt=half, output=half)
     counted = iq.theory.replicas_needed(
         nie, kv_tokens=131_000, slot_s=0.0372, utilization=1.0, first_token="decode"
     )
@@ -114,7 +114,7 @@ def test_the_division_of_a_fleet_at_n_20():
         kv=iq.KvCache.unlimited(),
     )
     chat = iq.Workload.synthetic(
-        requests=4000, arrivals=iq.Poisson(rate), prompt=iq.Fixed(1024), output=iq.Fixed(64)
+        requests=4000, arrivals=iq.dist.Poisson(rate), prompt=iq.dist.Fixed(1024), output=iq.dist.Fixed(64)
     )
     found = iq.plan(
         chat,
@@ -175,7 +175,7 @@ def test_brute_force_finds_the_same_with_ten_times_the_requests(name: str):
     """Of a fixed trace the answer is exact; what theory rules out would not have kept the SLO."""
     most = 24
     trace = iq.Workload(
-        iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(30), **LENGTHS).draw(3).frame
+        iq.Workload.synthetic(requests=2000, arrivals=iq.dist.Poisson(30), **LENGTHS).draw(3).frame
     )
     slo = iq.Slo(ttft_p99=1.0)
     found = iq.plan(trace, slo, replicas=range(1, most + 1), within=0.0, **GRIDS[name])
@@ -197,7 +197,7 @@ def test_brute_force_finds_the_same_with_ten_times_the_requests(name: str):
 def test_ceilings_hold_under_what_servers_do_unasked():
     """A plan ahead, a prefix cache, the API's time: a replica fewer than theory asks for keeps no SLO."""
     trace = iq.Workload(
-        iq.Workload.synthetic(requests=3000, arrivals=iq.Poisson(150), **LENGTHS).draw(2).frame
+        iq.Workload.synthetic(requests=3000, arrivals=iq.dist.Poisson(150), **LENGTHS).draw(2).frame
     )
     slo = iq.Slo(ttft_p90=1.0)
     found = iq.plan(
@@ -212,7 +212,7 @@ def test_ceilings_hold_under_what_servers_do_unasked():
 
 def test_brute_force_over_what_is_drawn():
     """The same answer, or one whose interval holds the limit."""
-    chat = iq.Workload.synthetic(requests=1500, arrivals=iq.Poisson(30), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=1500, arrivals=iq.dist.Poisson(30), **LENGTHS)
     slo, seeds = iq.Slo(ttft_p90=0.7), range(5)
     found = iq.plan(chat, slo, replicas=range(1, 25), within=0.0, seeds=seeds, **GRIDS["cards"])
     best, _, cost, simulated = brute_force(chat, slo, found, seeds, 24)
@@ -235,7 +235,7 @@ def test_brute_force_over_what_is_drawn():
 @settings(max_examples=30, deadline=None)
 def test_what_the_first_requests_prove_holds_of_all(seed: int, metric: str, limit: float, first: int):
     """Law L11 at work: a part that is proof is never contradicted by the whole."""
-    whole = iq.Workload.synthetic(requests=240, arrivals=iq.Poisson(14), **LENGTHS).draw(seed)
+    whole = iq.Workload.synthetic(requests=240, arrivals=iq.dist.Poisson(14), **LENGTHS).draw(seed)
     part = iq.simulate(whole.head(first), card(0.8))
     objective = Objective(Metric.of(metric), limit)
     if surely_broken(objective, part, 240):
@@ -247,7 +247,7 @@ def test_what_the_first_requests_prove_holds_of_all(seed: int, metric: str, limi
 
 def test_a_family_is_bounded_by_the_engine_that_may_do_all_that_the_others_may():
     """No member needs fewer replicas than its family; of pools apart a ratio is the bounds of 1:1, scaled."""
-    chat = iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(900), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(900), **LENGTHS)
     demand, slo = Demand.of(chat), iq.Slo(ttft_p99=1.0)
     specs = [{"token_budget": budget, "max_seqs": seats} for budget in (64, 512, 8192) for seats in (16, 256)]
     axes = {"model": "llama-3.1-8b", "gpus": ["a100-80gb"], "tensor_parallel": [1], "pools": ["1:1", "2:3"]}
@@ -276,7 +276,9 @@ def test_a_family_is_bounded_by_the_engine_that_may_do_all_that_the_others_may()
 
 def test_a_million_candidates(tmp_path: Path):
     """It says how long they would take, halves, and stops in time; what was not looked at is in no memory."""
-    chat = iq.Workload(iq.Workload.synthetic(requests=1000, arrivals=iq.Poisson(20), **LENGTHS).draw(1).frame)
+    chat = iq.Workload(
+        iq.Workload.synthetic(requests=1000, arrivals=iq.dist.Poisson(20), **LENGTHS).draw(1).frame
+    )
     said: list[str] = []
     found = iq.plan(
         chat,
@@ -309,7 +311,7 @@ def test_a_million_candidates(tmp_path: Path):
 def test_blocks_of_candidates_find_what_all_of_them_find(name: str, monkeypatch: pytest.MonkeyPatch):
     """Compared in blocks of two: the same cost, and as fast a fleet."""
     trace = iq.Workload(
-        iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(30), **LENGTHS).draw(3).frame
+        iq.Workload.synthetic(requests=2000, arrivals=iq.dist.Poisson(30), **LENGTHS).draw(3).frame
     )
     asks = dict(workload=trace, slo=iq.Slo(ttft_p99=1.0), replicas=range(1, 25), within=0.0, **GRIDS[name])
     whole = iq.plan(**asks)
@@ -324,7 +326,7 @@ def test_blocks_of_candidates_find_what_all_of_them_find(name: str, monkeypatch:
 
 def asked(**more):
     """A plan over a small grid."""
-    chat = iq.Workload.synthetic(requests=1200, arrivals=iq.Poisson(25), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=1200, arrivals=iq.dist.Poisson(25), **LENGTHS)
     return iq.plan(chat, iq.Slo(ttft_p90=0.6), replicas=range(1, 17), **{**GRIDS["cards"], **more})
 
 
@@ -391,7 +393,9 @@ def test_what_is_said_shown_and_repeated(tmp_path: Path):
 
 def test_times_are_the_rate_and_the_limits_scaled():
     """L10: an engine that takes 1.1 times as long needs what the table says, run as such."""
-    fixed = iq.Workload(iq.Workload.synthetic(requests=900, arrivals=iq.Poisson(25), **LENGTHS).draw(1).frame)
+    fixed = iq.Workload(
+        iq.Workload.synthetic(requests=900, arrivals=iq.dist.Poisson(25), **LENGTHS).draw(1).frame
+    )
     found = iq.plan(fixed, iq.Slo(ttft_p90=0.6), engines=card(1.0))
     slower = iq.plan(fixed, iq.Slo(ttft_p90=0.6), engines=card(1 / 1.1))
     row = found.sensitivity().filter(what="times of the engine").row(0, named=True)
@@ -400,7 +404,7 @@ def test_times_are_the_rate_and_the_limits_scaled():
 
 def test_nothing_keeps_it():
     """What comes nearest, and the bound that forbids more."""
-    chat = iq.Workload.synthetic(requests=600, arrivals=iq.Poisson(5), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=600, arrivals=iq.dist.Poisson(5), **LENGTHS)
     found = iq.plan(chat, iq.Slo(tpot_p50=0.00251), engines={"slow": card(1), "fast": card(4)})
     assert found.fleet is None and found.units is None and found.toml() == ""
     assert "is below the shortest iteration" in found.reason
@@ -410,7 +414,7 @@ def test_nothing_keeps_it():
 
 def test_cards_that_do_not_fit_are_named():
     """Each with its reason; of a model without choices the default ones are taken."""
-    chat = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2), **LENGTHS)
+    chat = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(2), **LENGTHS)
     found = iq.plan(
         chat,
         iq.Slo(ttft_p99=2.0),
@@ -429,7 +433,7 @@ def test_cards_that_do_not_fit_are_named():
     )
 
 
-CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(2), **LENGTHS)
+CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(2), **LENGTHS)
 
 
 @refused(
@@ -524,7 +528,9 @@ def test_schedulers_in_python_are_not_taken_for_one_another(tmp_path: Path):
         )
         for name, order in orders.items()
     }
-    trace = iq.Workload(iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(4), **LENGTHS).draw(1).frame)
+    trace = iq.Workload(
+        iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(4), **LENGTHS).draw(1).frame
+    )
     both = iq.plan(trace, iq.Slo(ttft_p90=1.0), engines=engines, replicas=[1, 2])
     for place, (name, engine) in enumerate(engines.items()):
         alone = iq.plan(trace, iq.Slo(ttft_p90=1.0), engines={name: engine}, replicas=[1, 2])

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.display.panels import powers
+from inferq.display.points import points_of
+from inferq.display.style import DARK, PAPER, dark, svg, unchecked
+from inferq.display.text import number, seconds
+from inferq.experiments.comparison.charts import shown_systems
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.reports import run_data
-from inferq.reports.comparison_charts import shown_systems
-from inferq.reports.panels import powers
-from inferq.reports.points import points_of
 from inferq.reports.run_charts import drawn_limits
-from inferq.reports.style import DARK, PAPER, dark, svg, unchecked
-from inferq.reports.text import number, seconds
 
 from .lin2026 import cluster
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
@@ -206,7 +206,7 @@ def test_what_cannot_be_drawn_is_said():
 
 
 def test_gate_and_route_shows_queues_and_slots():
-    plan = iq.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
+    plan = iq.research.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
     asked = iq.Workload.mix({"a": synthetic(200, 3, 300, 300), "b": synthetic(200, 3, 900, 100)})
     result = iq.simulate(asked, cluster(plan, replicas=5, abandonment=0.1), seed=1)
     for name in ("latency", "timeline", "queue", "throughput"):

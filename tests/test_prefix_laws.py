@@ -254,7 +254,7 @@ def test_a_text_before_all_prompts_is_common_to_all(frame: pl.DataFrame) -> None
 
 
 def test_a_text_before_a_law_is_drawn_with_it() -> None:
-    workload = arriving(5, 1, iq.Uniform(1, 9), 2).with_prefix("system", 100)
+    workload = arriving(5, 1, iq.dist.Uniform(1, 9), 2).with_prefix("system", 100)
     assert workload.draw(3).reuse(block=10).to_list() == [0, 100, 100, 100, 100]
     mixed = iq.Workload.mix({"a": workload, "b": workload}, requests=30).draw(1)
     assert mixed.reuse(block=10).sum() == 29 * 100

@@ -66,7 +66,13 @@ def test_turns_of_a_session_continue_the_one_before():
 @pytest.mark.parametrize("grows", [True, False])
 def test_conversations_that_grow_are_found_again(grows: bool):
     chat = iq.Workload.sessions(
-        sessions=2, arrivals=iq.Deterministic(rate=1), turns=3, prompt=10, output=20, think=500.0, grows=grows
+        sessions=2,
+        arrivals=iq.dist.Deterministic(rate=1),
+        turns=3,
+        prompt=10,
+        output=20,
+        think=500.0,
+        grows=grows,
     )
     found = iq.simulate(chat, _engine(block=1)).requests["cached_tokens"].to_list()
     # prompts of 10, 40 and 70 tokens, of which 30 and 60 were said before, but for the last one computed
@@ -75,7 +81,13 @@ def test_conversations_that_grow_are_found_again(grows: bool):
 
 def test_a_conversation_that_forgets_is_not_found():
     chat = iq.Workload.sessions(
-        sessions=1, arrivals=iq.Deterministic(1), turns=3, prompt=10, output=20, think=500.0, max_context=75
+        sessions=1,
+        arrivals=iq.dist.Deterministic(1),
+        turns=3,
+        prompt=10,
+        output=20,
+        think=500.0,
+        max_context=75,
     )
     assert iq.simulate(chat, _engine(block=1)).requests["cached_tokens"].to_list() == [0, 29, 0]
 

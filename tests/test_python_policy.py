@@ -651,7 +651,7 @@ class Recipe(iq.Scheduler):
 
 @pytest.mark.parametrize(("first_token", "finish_s"), [("prefill", [3, 4]), ("decode", [4, 5])])
 def test_a_request_that_was_handed_off_owes_a_token(first_token: Any, finish_s: list[int]) -> None:
-    """Rule 7: with "decode" it owes the decode that makes its first token; its prompt's iteration lasts 1 s.
+    """R7: with "decode" it owes the decode that makes its first token; its prompt's iteration lasts 1 s.
 
     Outputs of 3 and 4 tokens: with "prefill" 2 and 3 decodes of a second each follow, with "decode" 3 and 4.
     """

@@ -53,7 +53,7 @@ def agrees(expected: float, mean_of: Callable[[int], float], narrow: float) -> N
 def mean_time(router: iq.Router, replicas: int, load: float, on_change: int) -> Callable[[int], float]:
     """Mean seconds in the system of the requests after the first fifth, each replica with this load."""
     requests = on_change * LONGER
-    workload = arriving(requests, replicas * load, iq.Geometric(1 / TOKEN_S), 1)
+    workload = arriving(requests, replicas * load, iq.dist.Geometric(1 / TOKEN_S), 1)
     cluster = iq.Cluster(replica(), replicas=replicas, router=router)
 
     def measured(seed: int) -> float:

@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from inferq.cli import app
-from inferq.papers import nie2026
+from inferq_papers import nie2026
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "traces" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "papers" not in page.parts),
 ]
 RUN_PAGES = [page for page in PAGES if page.name != "CONTRIBUTING.md"]
 REWRITE = bool(os.environ.get("REWRITE_DOCS"))
@@ -74,8 +74,9 @@ def test_python_blocks_run_and_print_what_they_show(page: Path, capsys: pytest.C
         if not shown or shown.split()[1:-1] == " ".join(printed).split():
             continue
         assert REWRITE, f"block {number} prints:\n" + "\n".join(printed)
-        fresh = "\n".join(["```text", *printed, "```"])
-        page.write_text(page.read_text(encoding="utf-8").replace(shown, fresh), encoding="utf-8")
+        before, fresh = f"{text}```\n\n", "\n".join(["```text", *printed, "```"])
+        rewritten = page.read_text(encoding="utf-8").replace(before + shown, before + fresh)
+        page.write_text(rewritten, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

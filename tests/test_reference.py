@@ -185,7 +185,7 @@ def test_what_can_never_fit(scheduler: Any, output: int, first_token: str, statu
 
 
 def test_instants_coincide_as_typed() -> None:
-    """Rule 1: three slots of 0.1 s end when a request arrives at 0.3; half a nanosecond goes to even."""
+    """R1: three slots of 0.1 s end when a request arrives at 0.3; half a nanosecond goes to even."""
     slot = {"kind": "Constant", "seconds": 0.1}
     outcome = simulate([request(0, 1, 9), request(0.3, 1, 1)], engine(sarathi(), slot))
     assert outcome.requests[1].admitted == outcome.iterations[3].start == 3 * SECOND // 10
@@ -226,7 +226,7 @@ SEEDS = range(400)
 def test_the_future_does_not_change_the_past() -> None:
     """L11, and the horizon: neither dropping later arrivals nor stopping changes what was before.
 
-    Not so where requests wait for company: that nothing else is to come is known at once (rule 5).
+    Policies that wait for larger batches are excluded: a drain is known at once (R5).
     """
     kinds = [kind for kind in KINDS if "Wait" not in kind]
     for seed in SEEDS[::4]:

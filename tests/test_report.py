@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.reports import document, run_data
-from inferq.reports.style import DARK, INK
-from inferq.reports.text import number, percent, seconds, sentence
+from inferq.display import document
+from inferq.display.style import DARK, INK
+from inferq.display.text import number, percent, seconds, sentence
+from inferq.reports import run_data
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -159,7 +160,7 @@ def test_a_comparison_has_a_page(tmp_path: Path):
 
 def test_a_capacity_has_a_page(tmp_path: Path):
     from inferq.experiments.capacity_search.capacity import capacity
-    from inferq.experiments.capacity_search.slo import Slo
+    from inferq.results.slo import Slo
 
     plan = capacity(synthetic(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -256,14 +257,14 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     chain = iq.Workflow(
         "chain",
         stages={
-            "draft": iq.Stage("large", prompt=50, output=iq.Geometric(20)),
+            "draft": iq.Stage("large", prompt=50, output=iq.dist.Geometric(20)),
             "check": iq.Stage("small", prompt=30, output=10, after="draft", includes="draft"),
         },
     )
     network = iq.Network(
         {"large": iq.Cluster(ENGINE, replicas=2, router=iq.Random()), "small": ENGINE}, [chain]
     )
-    jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
+    jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.dist.Poisson(3)), network, seed=1)
     held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
     assert "Stages" in held.of("h2")
     ran = dict(zip(held.of("dt"), held.of("dd"), strict=True))
@@ -285,7 +286,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     held = Page(iq.report(handed, tmp_path / "handed.html").read_text(encoding="utf-8"))
     assert "1 replicas for prefill, 2 for decode" in held.of("dd")
 
-    plan = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
+    plan = iq.research.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
     held = Page(
         iq.report(
             iq.simulate(synthetic(60, 3, 300, 30), cluster(plan, replicas=5)), tmp_path / "slots.html"
@@ -537,15 +538,15 @@ def rgb(color: str) -> str:
 
 
 def test_the_picture_in_the_guide_is_the_one_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    docs = Path(__file__).parent.parent / "docs"
+    guides = Path(__file__).parent.parent / "docs" / "guides"
     blocks = re.findall(
-        r"^```python\n(.*?)^```$", (docs / "look-at-a-run.md").read_text("utf-8"), re.M | re.S
+        r"^```python\n(.*?)^```$", (guides / "inspect-a-run.md").read_text("utf-8"), re.M | re.S
     )
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for block in blocks[:2]:
-        exec(compile(block, "look-at-a-run.md", "exec"), namespace)
-    shown = docs / "look-at-a-run.svg"
+        exec(compile(block, "inspect-a-run.md", "exec"), namespace)
+    shown = guides / "inspect-a-run.svg"
     if os.environ.get("REWRITE_DOCS"):
         shown.write_bytes(Path("queue.svg").read_bytes())
     letters = [

@@ -263,7 +263,7 @@ def test_no_number_of_a_run_makes_the_frame_of_its_requests(
     with pytest.raises(AssertionError, match="frame of requests"):
         _ = iq.simulate(TWO, SLOTS).requests
     engine = replace(SLOTS, timing=iq.Constant(0.1))
-    drawn = arriving(60, 2.0, 8, iq.Geometric(5))
+    drawn = arriving(60, 2.0, 8, iq.dist.Geometric(5))
     traced = iq.simulate(drawn, engine)._tables.workload.with_columns(
         pl.Series("class", ["code", "chat"] * 30), pl.lit(0.5).alias("ttft_slo_s")
     )
@@ -374,7 +374,7 @@ def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_synthetic_workload_is_in_the_scenario_in_full() -> None:
-    synthetic = arriving(9, 2, 5, iq.Geometric(5))
+    synthetic = arriving(9, 2, 5, iq.dist.Geometric(5))
     workload = json.loads(iq.simulate(synthetic, SLOTS).scenario)["workload"]
     assert workload["arrivals"] == {"kind": "Poisson", "rate": 2}
 
@@ -396,7 +396,7 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
 
 def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) -> None:
     busy(5, batches=True).write(tmp_path)
-    workload = arriving(9, 2, 5, iq.Geometric(5))
+    workload = arriving(9, 2, 5, iq.dist.Geometric(5))
     iq.simulate(workload, SLOTS).write(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
         *["requests.parquet", "itl.parquet", "timeline.parquet", "workload.parquet"],
@@ -447,9 +447,9 @@ def test_work_conservation_counts_the_iterations_below_the_budget(
         (iq.Sarathi(token_budget=64), 64),
         (iq.VllmV1(), 2048),
         (iq.VllmV0(), 4096),
-        (iq.Orca(token_budget=64), 64),
-        (iq.KFcfs(token_budget=64, k_prefill=1, k_decode=8), 64),
-        (iq.Slai(token_budget=64), 64),
+        (iq.research.Orca(token_budget=64), 64),
+        (iq.research.KFcfs(token_budget=64, k_prefill=1, k_decode=8), 64),
+        (iq.research.Slai(token_budget=64), 64),
         (iq.ClassPriority(order=["default"], inner=iq.Sarathi(token_budget=64)), 64),
     ],
 )
@@ -462,12 +462,12 @@ def test_work_conservation_is_held_against_the_schedulers_own_budget(scheduler: 
 @pytest.mark.parametrize(
     "scheduler",
     [
-        iq.Orca(),
-        iq.FasterTransformer(),
-        iq.Rad(rows=2, columns=2, reduction=2, requests_per_cycle=2),
-        iq.Wait(thresholds=1),
-        iq.NestedWait(segments=[0], thresholds=[1]),
-        iq.SlotGreedy(),
+        iq.research.Orca(),
+        iq.research.FasterTransformer(),
+        iq.research.Rad(rows=2, columns=2, reduction=2, requests_per_cycle=2),
+        iq.research.Wait(thresholds=1),
+        iq.research.NestedWait(segments=[0], thresholds=[1]),
+        iq.research.SlotGreedy(),
     ],
 )
 def test_a_scheduler_without_a_budget_must_be_given_one(scheduler: Any) -> None:
@@ -500,7 +500,9 @@ def test_an_unchunked_prompt_that_runs_alone_breaks_work_conservation() -> None:
 
 def test_who_was_still_here_when_nothing_was_to_come() -> None:
     """Three requests and a threshold of two: the third has no company, the first two wait with it."""
-    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Wait(thresholds=2), kv=iq.KvCache.unlimited())
+    engine = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.research.Wait(thresholds=2), kv=iq.KvCache.unlimited()
+    )
     three = {"arrival_s": [0.0, 0.0, 9.0], "prompt_tokens": [4] * 3, "output_tokens": [1, 2, 1]}
     result = iq.simulate(three, engine)
     # [0, 1): both prompts; request 0 ends, request 1 pauses for want of two in the queue

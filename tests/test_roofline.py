@@ -251,8 +251,8 @@ def test_an_overhead_that_cannot_be_is_refused(fields):
 
 def test_theory_counts_the_host_and_bounds_tables_and_rooflines():
     parts = {"timing": iq.Constant(0.01), "scheduler": iq.Sarathi(), "kv": iq.KvCache.unlimited()}
-    lengths = {"prompt": iq.Fixed(100), "output": iq.Fixed(10)}
-    workload = iq.Workload.synthetic(requests=100, arrivals=iq.Poisson(100.0), **lengths)
+    lengths = {"prompt": iq.dist.Fixed(100), "output": iq.dist.Fixed(10)}
+    workload = iq.Workload.synthetic(requests=100, arrivals=iq.dist.Poisson(100.0), **lengths)
     assert iq.theory.stability(workload, iq.Engine(**parts)).verdict == "stable"
     # 109 tokens a request, 512 in an iteration of 1.01 s.
     slow = iq.theory.stability(workload, iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0)))

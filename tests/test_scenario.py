@@ -24,7 +24,7 @@ FEW: dict[str, Any] = {
     "output_tokens": [7, 3, 1, 9],
 }
 ENGINE = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
-CHAT = arriving(150, 9, iq.Geometric(90), iq.Geometric(20))
+CHAT = arriving(150, 9, iq.dist.Geometric(90), iq.dist.Geometric(20))
 TRACE = Path(__file__).parent.parent / "traces" / "azure_2023.csv"
 
 
@@ -73,7 +73,12 @@ def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
         "scanned": iq.Workload.scan(tmp_path / "requests.parquet"),
         "merged": CHAT.concat(many()),
         "waiting": iq.Workload.sessions(
-            sessions=9, arrivals=iq.Poisson(2), turns=3, prompt=20, output=5, think=iq.Exponential(2)
+            sessions=9,
+            arrivals=iq.dist.Poisson(2),
+            turns=3,
+            prompt=20,
+            output=5,
+            think=iq.dist.Exponential(2),
         ),
     }.items():
         out = tmp_path / name
@@ -95,13 +100,13 @@ def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
         lambda one: one.window(0.25, 9.0),
         lambda one: one.head(3),
         lambda one: one.sample(20, seed=4),
-        lambda one: one.with_arrivals(iq.Gamma(rate=4, cv=2)),
-        lambda one: one.with_prompts(iq.Uniform(4, 90)),
-        lambda one: one.with_prompts(iq.Empirical(pl.DataFrame(FEW))),
+        lambda one: one.with_arrivals(iq.dist.Gamma(rate=4, cv=2)),
+        lambda one: one.with_prompts(iq.dist.Uniform(4, 90)),
+        lambda one: one.with_prompts(iq.dist.Empirical(pl.DataFrame(FEW))),
         lambda one: one.with_outputs(12),
         lambda one: one.with_classes({"chat": 0.25, "kind": 0.75}),
         lambda one: one.with_classes("chat"),
-        lambda one: one.with_patience(iq.Exponential(mean_s=3)),
+        lambda one: one.with_patience(iq.dist.Exponential(mean_s=3)),
         lambda one: one.with_patience(2.5),
         lambda one: one.with_prefix("rules", 64),
         lambda one: one.split(2)[1],
@@ -233,7 +238,7 @@ seeds = 3
 def test_a_file_its_record_and_python_give_one_description(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(TOML)
     toml = iq.Scenario.read(tmp_path / "x.toml")
-    workload = iq.read_trace(TRACE).head(40).at_rate(6.0).with_patience(iq.Exponential(mean_s=30))
+    workload = iq.read_trace(TRACE).head(40).at_rate(6.0).with_patience(iq.dist.Exponential(mean_s=30))
     cluster = iq.Cluster(
         iq.Engine.on("qwen3-8b", "h200", scheduler=iq.Sarathi()), replicas=2, router=iq.PowerOfTwo()
     )

@@ -52,7 +52,7 @@ def test_a_scheduler_is_described_in_json_with_every_field(made: Any, described:
         assert iq.Engine.from_json(table(read)) == engine(made)
 
 
-@pytest.mark.parametrize("made", [*MADE, iq.DynamicOffset(), SAME, iq.Sarathi(order=SAME)])
+@pytest.mark.parametrize("made", [*MADE, iq.research.DynamicOffset(), SAME, iq.Sarathi(order=SAME)])
 def test_a_scheduler_is_a_frozen_value(made: Any) -> None:
     assert pickle.loads(pickle.dumps(made)) == made
     assert hash(made) == hash(dataclasses.replace(made))
@@ -79,7 +79,7 @@ def test_what_has_no_default_must_be_given(kind: type[Any]) -> None:
 
 def test_parameters_are_keywords() -> None:
     kinds: list[type[Any]] = [kind for kind in SCHEDULERS if kind is not iq.ClassPriority]
-    for make in [*kinds, iq.DynamicOffset]:
+    for make in [*kinds, iq.research.DynamicOffset]:
         with pytest.raises(TypeError, match="positional"):
             make(512)
 
@@ -117,7 +117,7 @@ def test_an_inner_scheduler_that_knows_no_classes_is_refused() -> None:
     "made",
     [
         iq.Sarathi(order=SAME),
-        iq.Slai(order=SAME),
+        iq.research.Slai(order=SAME),
         iq.ClassPriority(order=["default"], inner=iq.Sarathi(order=SAME)),
     ],
 )
@@ -166,9 +166,9 @@ def test_every_scheduler_can_be_written_in_toml(tmp_path: Path, text: str, expec
 
 
 @refused(
-    (iq.Slai(class_first="paid"), "class_first.*paid"),
-    (iq.Wait(thresholds={"chat": 2}), "thresholds.*code"),
-    (iq.Wait(thresholds={"chat": 2, "code": 2, "batch": 2}), "thresholds.*batch"),
+    (iq.research.Slai(class_first="paid"), "class_first.*paid"),
+    (iq.research.Wait(thresholds={"chat": 2}), "thresholds.*code"),
+    (iq.research.Wait(thresholds={"chat": 2, "code": 2, "batch": 2}), "thresholds.*batch"),
     (iq.ClassPriority(order=["chat"], inner=iq.Sarathi()), "order.*code"),
     (iq.ClassPriority(order=["chat", "code", "batch"], inner=iq.Sarathi()), "order.*batch"),
 )

@@ -259,14 +259,14 @@ def test_an_answer_is_as_long_as_asked_or_as_a_law_has_it():
         assert await lengths(run, max_tokens=None) == [(3, "stop"), (9, "stop"), (20, "stop")]
 
     async def by_law(run: Run) -> None:
-        drawn = iq.Geometric(9).draw_column(3, 7).tolist()
+        drawn = iq.dist.Geometric(9).draw_column(3, 7).tolist()
         assert [tokens for tokens, _ in await lengths(run, max_tokens=200)] == drawn
 
     async def unasked(run: Run) -> None:
         assert await lengths(run, max_tokens=None) == [(128, "stop")] * 3
 
     served(engine(), by_list, output=[3, 9, 20])
-    served(engine(), by_law, output=iq.Geometric(9), seed=7)
+    served(engine(), by_law, output=iq.dist.Geometric(9), seed=7)
     served(engine(), unasked, speed=2000)
 
 
@@ -480,7 +480,7 @@ def test_a_request_that_is_lost_with_its_replica_is_told_so():
         assert status == 400 and "Cluster" in answer["error"]["message"]
 
     # What a replica that drains would release there could only be told late.
-    company = iq.Cluster(engine(scheduler=iq.Wait(thresholds=2)), replicas=2)
+    company = iq.Cluster(engine(scheduler=iq.research.Wait(thresholds=2)), replicas=2)
     for system in (engine(), company):
         served(system, others, admin_port=0)
 
@@ -583,11 +583,11 @@ def test_clients_that_vanish_are_noticed_and_the_replay_knows_it(name: str, tmp_
 
 def test_the_load_test_of_the_guide_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     root = Path(__file__).parent.parent
-    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "mock-server.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(root)
     names: dict[str, Any] = {}
-    exec(compile(code, "test-your-gateway.md", "exec"), names)
+    exec(compile(code, "mock-server.md", "exec"), names)
     names["test_a_burst_of_64_users_keeps_the_promise"](tmp_path)
 
 
@@ -628,7 +628,7 @@ def test_no_client_gets_a_token_before_the_instant_that_the_simulation_says(tmp_
 def test_the_commands_of_the_guide_run(tmp_path: Path):
     """Those that serve and those that ask, on ports that are free; the fleet is two of the page's replica."""
     root = Path(__file__).parent.parent
-    page = (root / "docs" / "test-your-gateway.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "mock-server.md").read_text(encoding="utf-8")
     blocks = [block.split("```")[0] for block in page.split("```bash\n")[1:]]
     lines = [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     (serves,) = [line for line in lines if line[:2] == ["inferq", "serve"]]

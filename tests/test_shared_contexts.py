@@ -46,7 +46,7 @@ def test_a_session_alone_finds_all_that_it_has_computed(
     turns: int, prompt: int, output: int, block: int, kind: str, think: float
 ) -> None:
     chat = iq.Workload.sessions(
-        sessions=1, arrivals=iq.Deterministic(1), turns=turns, prompt=prompt, output=output, think=think
+        sessions=1, arrivals=iq.dist.Deterministic(1), turns=turns, prompt=prompt, output=output, think=think
     )
     rows = iq.simulate(chat, _engine(kind, block)).requests
     said = [turn * (prompt + output) for turn in range(turns)]
@@ -57,7 +57,7 @@ def test_a_session_alone_finds_all_that_it_has_computed(
 
 def test_sessions_beside_parts_and_columns_keep_their_context() -> None:
     """A mix once lost the turns of a part whose sessions say by themselves with what they begin."""
-    start = {"arrivals": iq.Deterministic(1), "turns": 3, "prompt": 10, "output": 20, "think": 500.0}
+    start = {"arrivals": iq.dist.Deterministic(1), "turns": 3, "prompt": 10, "output": 20, "think": 500.0}
     grows = iq.Workload.sessions(sessions=2, **start)
     forgets = iq.Workload.sessions(sessions=2, grows=False, **start)
     texts = iq.Workload(
@@ -79,7 +79,7 @@ def test_sessions_beside_parts_and_columns_keep_their_context() -> None:
 
 def test_a_system_prompt_is_found_by_every_session() -> None:
     chat = iq.Workload.sessions(
-        sessions=3, arrivals=iq.Deterministic(0.001), turns=2, prompt=10, output=20, think=100.0
+        sessions=3, arrivals=iq.dist.Deterministic(0.001), turns=2, prompt=10, output=20, think=100.0
     ).with_prefix("system", 64)
     rows = iq.simulate(chat, _engine()).requests.sort("prompt_tokens", "arrival_s")
     assert rows["prompt_tokens"].to_list() == [74] * 3 + [104] * 3
@@ -159,9 +159,9 @@ def test_a_context_stays_on_the_engine_that_has_computed_it() -> None:
 def test_no_call_finds_more_than_its_context_and_all_jobs_are_served(data: st.DataObject) -> None:
     """Drawn lengths, several jobs at once, a cache under pressure; without a cache nothing is found."""
     tokens = data.draw(st.sampled_from([2000, None]))
-    lengths: dict[str, Any] = {"prompt": iq.Uniform(1, 60), "output": iq.Uniform(1, 60)}
+    lengths: dict[str, Any] = {"prompt": iq.dist.Uniform(1, 60), "output": iq.dist.Uniform(1, 60)}
     workflow = _agent(**{name: lengths for name in ("plan", "look", "code", "answer")})
-    jobs = iq.Workload.synthetic(requests=data.draw(st.integers(1, 12)), arrivals=iq.Poisson(rate=5))
+    jobs = iq.Workload.synthetic(requests=data.draw(st.integers(1, 12)), arrivals=iq.dist.Poisson(rate=5))
     kind = data.draw(st.sampled_from(["blocks", "radix", None]))
     seed = data.draw(st.integers(0, 5))
     result = iq.simulate(jobs, iq.Network({"chat": _engine(kind, 4, tokens)}, [workflow]), seed=seed)
@@ -260,7 +260,7 @@ def test_questions_about_a_document_share_it(tmp_path: Path) -> None:
         opening + 50 + rest,
     ]
     assert work.reuse(block=16).to_list() == [0, 0, 112, 64]
-    sent = work.with_outputs(9).with_arrivals(iq.Deterministic(rate=0.01))
+    sent = work.with_outputs(9).with_arrivals(iq.dist.Deterministic(rate=0.01))
     assert iq.simulate(sent, _engine()).requests["cached_tokens"].to_list() == [0, 0, 112, 64]
     # one question of the same words alone has no document of its own to share
     assert iq.read_trace(path, tokens_per_word=0.01).frame["prompt_tokens"].min() == 1

@@ -87,7 +87,7 @@ FOUR: dict[str, Any] = {
         (iq.ByKey(lambda request: 7), [0, 1, 2, 3]),
     ],
 )
-@pytest.mark.parametrize("kind", [iq.Sarathi, iq.Slai])
+@pytest.mark.parametrize("kind", [iq.Sarathi, iq.research.Slai])
 def test_the_queue_is_served_in_its_order(kind: Any, order: Any, served: list[int]) -> None:
     # the first takes the only seat before the others are there
     one_seat = kind(order=order, **{"max_seqs" if kind is iq.Sarathi else "max_active": 1})
@@ -222,7 +222,7 @@ def test_the_timeline_is_sampled_at_the_period_asked_for() -> None:
 
 
 def test_the_seed_draws_the_workload_and_nothing_else() -> None:
-    workload = arriving(50, 2, iq.Uniform(1, 99), iq.Geometric(5))
+    workload = arriving(50, 2, iq.dist.Uniform(1, 99), iq.dist.Geometric(5))
     one, same, other = (iq.simulate(workload, engine(), seed=seed).requests for seed in (1, 1, 2))
     assert one.equals(same)
     assert not one.equals(other)
@@ -320,7 +320,7 @@ LONG: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens
 
 def test_progress_tells_a_callable_how_far_the_run_is() -> None:
     seen: list[tuple[int, int]] = []
-    workload = arriving(20_000, 1, 5, iq.Geometric(200))
+    workload = arriving(20_000, 1, 5, iq.dist.Geometric(200))
     result = iq.simulate(
         workload, engine(), stepping=True, progress=lambda done, total: seen.append((done, total))
     )

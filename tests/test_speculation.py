@@ -33,7 +33,10 @@ def one(output: int, **columns: Any) -> iq.Workload:
 
 def drawn(requests: int = 60, rate: float = 12.0) -> iq.Workload:
     return iq.Workload.synthetic(
-        requests=requests, arrivals=iq.Poisson(rate=rate), prompt=iq.Uniform(1, 120), output=iq.Uniform(1, 60)
+        requests=requests,
+        arrivals=iq.dist.Poisson(rate=rate),
+        prompt=iq.dist.Uniform(1, 120),
+        output=iq.dist.Uniform(1, 60),
     ).draw(seed=3)
 
 
@@ -166,7 +169,7 @@ def test_text_and_records_bring_it_back(tmp_path: Path) -> None:
     served = iq.Engine.on(
         "llama-3.1-8b", "h100-80gb", scheduler={"speculation": {"tokens": 2, "acceptance": 0.5}}
     )
-    assert served.scheduler.speculates() == iq.Speculation(tokens=2, acceptance=0.5)
+    assert served.scheduler.speculative_decoding() == iq.Speculation(tokens=2, acceptance=0.5)
 
 
 def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None:

@@ -30,8 +30,8 @@ from inferq.results import store
 
 parts.ROWS, store.PART_ROWS = 512, 1000
 out, requests, rate, most_bytes = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-length = iq.Fixed(3)
-work = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), prompt=length, output=length)
+length = iq.dist.Fixed(3)
+work = iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(rate), prompt=length, output=length)
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))

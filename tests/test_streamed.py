@@ -85,11 +85,11 @@ COLUMNS = {
 SYSTEMS: dict[str, Any] = {
     "one": engine(),
     "priority": engine(iq.VllmV1(token_budget=16, max_seqs=4, policy="priority")),
-    "deadlines": engine(iq.Slai(token_budget=16, max_active=4, max_decodes=4, offset=1)),
+    "deadlines": engine(iq.research.Slai(token_budget=16, max_active=4, max_decodes=4, offset=1)),
     "by key": engine(iq.Sarathi(max_seqs=3, order=iq.ByKey(lambda request: request.id % 3))),
-    "company": engine(iq.Wait(thresholds=3), kv=iq.KvCache.unlimited()),
+    "company": engine(iq.research.Wait(thresholds=3), kv=iq.KvCache.unlimited()),
     "drained apart": iq.Cluster(
-        engine(iq.Wait(thresholds=3), kv=iq.KvCache.unlimited()), replicas=3, router=iq.RoundRobin()
+        engine(iq.research.Wait(thresholds=3), kv=iq.KvCache.unlimited()), replicas=3, router=iq.RoundRobin()
     ),
     **{
         type(router).__name__: iq.Cluster(engine(), replicas=3, router=router)
@@ -142,20 +142,20 @@ def test_the_directory_is_the_run_in_memory(
 
 
 ARRIVALS = [
-    iq.Poisson(rate=30),
-    iq.Gamma(rate=30, cv=2),
-    iq.Gamma(rate=30, cv=0.4),
-    iq.Weibull(rate=30, shape=0.7),
-    iq.Deterministic(rate=7),
-    iq.OnOff(on_rate=90, off_rate=1, mean_on_s=0.3, mean_off_s=0.5),
-    iq.TimeVarying(times_s=[0, 1, 1.5], rates=[10, 0, 80], period_s=2.5),
+    iq.dist.Poisson(rate=30),
+    iq.dist.Gamma(rate=30, cv=2),
+    iq.dist.Gamma(rate=30, cv=0.4),
+    iq.dist.Weibull(rate=30, shape=0.7),
+    iq.dist.Deterministic(rate=7),
+    iq.dist.OnOff(on_rate=90, off_rate=1, mean_on_s=0.3, mean_off_s=0.5),
+    iq.dist.TimeVarying(times_s=[0, 1, 1.5], rates=[10, 0, 80], period_s=2.5),
 ]
 LENGTHS: list[dict[str, Any]] = [
-    {"prompt": iq.Lognormal(mean=20, median=9, cap=60), "output": iq.Geometric(mean=9, cap=40)},
-    {"prompt": iq.Uniform(1, 60), "output": iq.PoissonLength(mean=12, cap=60)},
-    {"prompt": iq.LogUniform(2, 60), "output": iq.PoissonLength(mean=3, cap=60)},
-    {"prompt": iq.Fixed(9), "output": iq.Fixed(5)},
-    {"lengths": iq.Empirical(pl.DataFrame({"prompt_tokens": [5, 50, 9], "output_tokens": [20, 1, 4]}))},
+    {"prompt": iq.dist.Lognormal(mean=20, median=9, cap=60), "output": iq.dist.Geometric(mean=9, cap=40)},
+    {"prompt": iq.dist.Uniform(1, 60), "output": iq.dist.PoissonLength(mean=12, cap=60)},
+    {"prompt": iq.dist.LogUniform(2, 60), "output": iq.dist.PoissonLength(mean=3, cap=60)},
+    {"prompt": iq.dist.Fixed(9), "output": iq.dist.Fixed(5)},
+    {"lengths": iq.dist.Empirical(pl.DataFrame({"prompt_tokens": [5, 50, 9], "output_tokens": [20, 1, 4]}))},
 ]
 
 
@@ -184,7 +184,7 @@ def test_a_synthetic_workload_goes_through_part_by_part(arrivals: Any, small: No
 
 
 def test_arrivals_that_reach_the_end_of_time_are_an_error_before_anything_runs(tmp_path: Path) -> None:
-    workload = iq.Workload.synthetic(requests=100_000, arrivals=iq.Poisson(rate=1e-9), **LENGTHS[0])
+    workload = iq.Workload.synthetic(requests=100_000, arrivals=iq.dist.Poisson(rate=1e-9), **LENGTHS[0])
     with pytest.raises(iq.ConfigError, match=r"^arrivals\.rate: is too low"):
         iq.simulate(workload, engine(), out=tmp_path / "out")
 
@@ -214,9 +214,9 @@ def test_verbs_on_a_scanned_file_are_those_on_its_frame(scanned: iq.Workload) ->
     frame = iq.Workload(scanned.frame)
     assert scanned.head(7).frame.equals(frame.head(7).frame)
     assert (
-        scanned.with_arrivals(iq.Poisson(rate=3))
+        scanned.with_arrivals(iq.dist.Poisson(rate=3))
         .draw(2)
-        .frame.equals(frame.with_arrivals(iq.Poisson(rate=3)).draw(2).frame)
+        .frame.equals(frame.with_arrivals(iq.dist.Poisson(rate=3)).draw(2).frame)
     )
     assert scanned.describe().equals(frame.describe())
 
@@ -299,7 +299,7 @@ def test_a_continuation_may_lie_in_an_earlier_part(small: None, tmp_path: Path) 
 
 def chats() -> iq.Workload:
     return iq.Workload.sessions(
-        sessions=5, arrivals=iq.Poisson(rate=9), turns=3, prompt=9, output=7, think=0.2, max_context=60
+        sessions=5, arrivals=iq.dist.Poisson(rate=9), turns=3, prompt=9, output=7, think=0.2, max_context=60
     )
 
 
@@ -330,7 +330,7 @@ def test_jobs_of_a_network_are_kept(small: None, tmp_path: Path) -> None:
     chain = iq.Workflow(
         "chain",
         stages={
-            "draft": iq.Stage("chat", prompt=iq.Uniform(5, 20), output=6),
+            "draft": iq.Stage("chat", prompt=iq.dist.Uniform(5, 20), output=6),
             "check": iq.Stage("chat", prompt=5, output=2, after="draft", includes="draft"),
         },
     )

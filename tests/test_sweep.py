@@ -71,7 +71,7 @@ def test_options_and_objectives_reach_the_run():
 def test_findings_are_told():
     def drowned(rate: float):
         kv = iq.KvCache(tokens=160)
-        return arriving(40, rate, iq.Uniform(100, 300), 10), iq.Engine(
+        return arriving(40, rate, iq.dist.Uniform(100, 300), 10), iq.Engine(
             timing=iq.Constant(0.05), scheduler=iq.Sarathi(), kv=kv
         )
 

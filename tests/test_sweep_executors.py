@@ -143,7 +143,7 @@ def local_scenario(folder: Path | None = None):
         if folder is not None and (rate, budget) == (4, 256) and not (folder / "killed").exists():
             (folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        arrivals, prompt, output = iq.Poisson(rate), iq.Geometric(100), iq.Geometric(20)
+        arrivals, prompt, output = iq.dist.Poisson(rate), iq.dist.Geometric(100), iq.dist.Geometric(20)
         workload = iq.Workload.synthetic(requests=40, arrivals=arrivals, prompt=prompt, output=output)
         scheduler = iq.Sarathi(token_budget=budget)
         return workload, iq.Engine(timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited())
@@ -153,7 +153,9 @@ def local_scenario(folder: Path | None = None):
 
 def shown_in_the_guide(start: str, instead: dict[str, str] | None = None) -> bytes:
     """The frame of the block of the guide that starts so, over a scenario of ours."""
-    page = (Path(__file__).parent.parent / "docs" / "sweep.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "guides" / "parameter-sweeps.md").read_text(
+        encoding="utf-8"
+    )
     (block,) = (
         text for text in re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S) if text.startswith(start)
     )
@@ -188,7 +190,7 @@ def planned(executor: object, folder: Path, *, resume: bool = False) -> FleetPla
     engines = {f"{seats}": local_engine(seats) for seats in (2, 4)}
     kept = folder / "plan.json" if executor is not None or resume else None
     chat = iq.Workload.synthetic(
-        requests=400, arrivals=iq.Poisson(4), prompt=iq.Fixed(100), output=iq.Geometric(20)
+        requests=400, arrivals=iq.dist.Poisson(4), prompt=iq.dist.Fixed(100), output=iq.dist.Geometric(20)
     )
     slo, sizes = iq.Slo(ttft_mean=0.5), range(1, 7)
     return iq.plan(chat, slo, engines=engines, replicas=sizes, executor=executor, resume=kept)

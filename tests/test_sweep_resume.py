@@ -231,8 +231,8 @@ def test_ctrl_c_ends_the_runs_that_threads_are_at():
     interrupts = iter([_thread.interrupt_main])
 
     def endless(rate):
-        lengths = {"prompt": iq.Fixed(1000), "output": iq.Fixed(4000)}
-        workload = iq.Workload.synthetic(requests=500_000, arrivals=iq.Poisson(rate), **lengths)
+        lengths = {"prompt": iq.dist.Fixed(1000), "output": iq.dist.Fixed(4000)}
+        workload = iq.Workload.synthetic(requests=500_000, arrivals=iq.dist.Poisson(rate), **lengths)
         next(interrupts, int)()
         return workload, ENGINE, {"stepping": True}
 

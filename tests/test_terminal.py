@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from inferq.cli import app
-from inferq.reports import terminal
-from inferq.reports.document import Grid
+from inferq.display import terminal
+from inferq.display.document import Grid
 
 NAMES = ("information_extraction_of_legal_documents", "chat")
 NUMBERS = ("–", "8.6 ms", "71,262 s", "+2.51 %", "1,234,567.89")

@@ -164,7 +164,7 @@ def test_the_plan_of_section_6_2_is_optimal_by_its_prices_and_by_all_vertices(sl
 
 def test_figure_2_prints_the_separate_optimum_of_eight_slots_at_a_rate_of_1_2():
     """With γ = 45.45 as section 6.1 prints it; 1/0.022 s gives 452.953."""
-    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=1 / 45.45)
+    timing = iq.research.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=1 / 45.45)
     plan = paper_plan(slots=8, classes=paper_classes(1.2), scheme="separate", timing=timing)
     assert plan.revenue_per_replica_s == pytest.approx(452.9, abs=0.05)
 
@@ -185,7 +185,7 @@ FLEETS = st.fixed_dictionaries(
             max_size=4,
         ).map(lambda many: [replace(one, name=f"class {place}") for place, one in enumerate(many)]),
         "timing": st.builds(
-            iq.MixedSolo,
+            iq.research.MixedSolo,
             alpha=st.floats(0.001, 0.2),
             beta=st.floats(1e-6, 1e-3),
             solo=st.floats(0.005, 0.1),
@@ -273,7 +273,9 @@ def test_scaling_rates_with_replicas_changes_nothing_and_scaling_prices_scales_r
 @some
 def test_scaling_all_times_scales_revenue_inversely(fleet: dict[str, Any], factor: float):
     timing = fleet["timing"]
-    slower = iq.MixedSolo(alpha=timing.alpha * factor, beta=timing.beta * factor, solo=timing.solo * factor)
+    slower = iq.research.MixedSolo(
+        alpha=timing.alpha * factor, beta=timing.beta * factor, solo=timing.solo * factor
+    )
     rarer = [
         replace(one, rate=one.rate / factor, abandonment=one.abandonment / factor) for one in fleet["classes"]
     ]
@@ -314,7 +316,7 @@ def test_proposition_1_nobody_needs_to_wait_for_a_decode_where_solo_is_no_less_e
 
 
 def test_proposition_1_fails_where_mixed_decodes_are_more_efficient():
-    slow = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.1)
+    slow = iq.research.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.1)
     assert 0.033272 / 0.1 < 15 / 16
     kept, emptied = (paper_plan(timing=slow, decode_queue=may) for may in (True, False))
     assert kept.revenue_per_replica_s is not None and emptied.revenue_per_replica_s is not None
@@ -495,8 +497,8 @@ def test_only_the_means_of_the_lengths_enter():
         RequestClass(
             name=one.name,
             rate=0.5,
-            prompt=iq.Uniform(1, 2 * int(one.prompt) - 1),  # type: ignore[arg-type]  # these are numbers
-            output=iq.Geometric(mean=int(one.output)),  # type: ignore[arg-type]
+            prompt=iq.dist.Uniform(1, 2 * int(one.prompt) - 1),  # type: ignore[arg-type]  # these are numbers
+            output=iq.dist.Geometric(mean=int(one.output)),  # type: ignore[arg-type]
             abandonment=0.1,
         )
         for one in paper_classes()
@@ -507,12 +509,12 @@ def test_only_the_means_of_the_lengths_enter():
 def test_the_plan_is_what_gate_and_route_takes():
     plan = paper_plan()
     fields = {**SLOTS, "replicas": 20, "abandonment": 0.1}
-    fleet = iq.GateAndRoute(plan, **fields)
-    assert fleet == iq.GateAndRoute(plan.allocation, **fields)
+    fleet = iq.research.GateAndRoute(plan, **fields)
+    assert fleet == iq.research.GateAndRoute(plan.allocation, **fields)
     assert fleet.allocation == plan.allocation
-    assert iq.GateAndRoute.from_json(fleet.to_json()) == fleet
+    assert iq.research.GateAndRoute.from_json(fleet.to_json()) == fleet
     with pytest.raises(iq.ConfigError, match=r"^allocation: must be Allocation\(…\) or None, is 3"):
-        iq.GateAndRoute(3, **fields)
+        iq.research.GateAndRoute(3, **fields)
 
 
 def test_a_plan_with_every_prefill_place_taken_is_an_allocation():
@@ -527,11 +529,11 @@ def test_what_the_solver_adds_beyond_one_prefill_leaves_no_negative_decodes():
         RequestClass(name="long", rate=7, prompt=24, output=1, abandonment=1),
         RequestClass(name="short", rate=2, prompt=1, output=2, abandonment=1),
     ]
-    timing = iq.MixedSolo(alpha=0.09375, beta=0.0004990902214252855, solo=0.0625)
+    timing = iq.research.MixedSolo(alpha=0.09375, beta=0.0004990902214252855, solo=0.0625)
     fields = {"timing": timing, "slots": 2, "chunk": 16, "prices": iq.Prices(prefill=1, decode=1)}
     plan = allocation(busy, **fields)
     assert min(plan.solo.values()) >= 0
-    assert iq.GateAndRoute(plan, replicas=3, abandonment=1, **fields).allocation == plan.allocation
+    assert iq.research.GateAndRoute(plan, replicas=3, abandonment=1, **fields).allocation == plan.allocation
 
 
 @pytest.mark.parametrize("limit", [0.0, 1e-13, 1e-12, 1e-10, 1e-9])
@@ -577,8 +579,14 @@ def test_the_explanation_has_every_number():
     ({"prices": iq.Prices(prefill=0.1, decode=-1)}, "prices.decode: must be above 0, not -1"),
     ({"prices": (0.1, 0.2)}, r"prices: must be Prices\(…\)"),
     ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
-    ({"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)}, "timing: an iteration must take some time"),
-    ({"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)}, "timing: an iteration must take some time"),
+    (
+        {"timing": iq.research.MixedSolo(alpha=0, beta=0, solo=0.1)},
+        "timing: an iteration must take some time",
+    ),
+    (
+        {"timing": iq.research.MixedSolo(alpha=0.1, beta=0, solo=0)},
+        "timing: an iteration must take some time",
+    ),
     ({"scheme": "both"}, "scheme: must be 'bundled' or 'separate', is 'both'"),
     ({"decode_queue": 1}, "decode_queue: must be True, False or None, is 1"),
     ({"abandonment": -0.1}, "abandonment: must be 0 or above, not -0.1"),
@@ -617,7 +625,7 @@ def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasi
     assert plan.revenue_per_replica_s is plan.duality_gap is plan.tpot_s is None
     assert plan.shadow_prices == () and not plan.prefill
     with pytest.raises(iq.ConfigError, match=r"^allocation: infeasible: no request of 'decode-heavy'"):
-        iq.GateAndRoute(plan, replicas=2, **SLOTS)
+        iq.research.GateAndRoute(plan, replicas=2, **SLOTS)
     with pytest.raises(iq.ConfigError, match=r"^constraint: the plan has no 'solo slots'"):
         plan.price("solo slots")
     fits = paper_plan(classes=paper_classes(0.5 * share * (1 - 1e-9), abandonment=0.0))

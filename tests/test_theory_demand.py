@@ -15,18 +15,18 @@ from inferq.workload.distributions import LengthDistribution
 
 from .refusals import refused
 
-PAIR = iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})
+PAIR = iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})
 DISTRIBUTIONS = [
-    iq.Fixed(7),
-    iq.Uniform(3, 40),
-    iq.Uniform(1, 20_000),
-    iq.LogUniform(5, 60_000),
-    iq.Lognormal(mean=250, median=150, cap=4096),
-    iq.Lognormal(mean=40, median=39),
-    iq.Geometric(mean=64),
-    iq.Geometric(mean=300, cap=500),
-    iq.PoissonLength(mean=0.7),
-    iq.PoissonLength(mean=512),
+    iq.dist.Fixed(7),
+    iq.dist.Uniform(3, 40),
+    iq.dist.Uniform(1, 20_000),
+    iq.dist.LogUniform(5, 60_000),
+    iq.dist.Lognormal(mean=250, median=150, cap=4096),
+    iq.dist.Lognormal(mean=40, median=39),
+    iq.dist.Geometric(mean=64),
+    iq.dist.Geometric(mean=300, cap=500),
+    iq.dist.PoissonLength(mean=0.7),
+    iq.dist.PoissonLength(mean=512),
 ]
 
 
@@ -43,7 +43,7 @@ def test_expectations_over_a_distribution_are_those_of_what_the_core_draws(distr
 
 @given(low=st.integers(1, 30), span=st.integers(0, 30), tokens=st.integers(1, 50))
 def test_a_mean_over_independent_lengths_is_the_sum_over_all_pairs(low: int, span: int, tokens: int):
-    lengths = Lengths.of(iq.Uniform(low, low + span), iq.Uniform(1, tokens))
+    lengths = Lengths.of(iq.dist.Uniform(low, low + span), iq.dist.Uniform(1, tokens))
     pairs = [(s, o) for s in range(low, low + span + 1) for o in range(1, tokens + 1)]
     by_hand = sum(s * o + o * o for s, o in pairs) / len(pairs)
     assert lengths.mean(lambda s, o: s * o + o * o) == pytest.approx(by_hand, rel=1e-12)
@@ -55,7 +55,7 @@ def test_a_mean_over_independent_lengths_is_the_sum_over_all_pairs(low: int, spa
 def test_observed_pairs_stay_pairs():
     together = Lengths.observed([10, 1000], [1, 100])
     assert together.mean(lambda s, o: s * o) == (10 + 100_000) / 2
-    apart = Lengths.of(iq.Uniform(10, 10), 1)
+    apart = Lengths.of(iq.dist.Uniform(10, 10), 1)
     mixture = Lengths.mixed([(3.0, together), (1.0, apart)])
     assert mixture.mean(lambda s, o: s * o) == pytest.approx(0.75 * 50_005 + 0.25 * 10)
     assert not mixture.is_fixed
@@ -63,14 +63,14 @@ def test_observed_pairs_stay_pairs():
 
 
 def test_a_distribution_without_a_longest_length_has_no_end():
-    assert math.isinf(Lengths.of(iq.Geometric(mean=5), 1).most(lambda s, o: s + o))
-    assert Lengths.of(iq.Geometric(mean=5, cap=90), 1).most(lambda s, o: s + o) == 91
-    assert Lengths.of(iq.Uniform(1, 100_000), 1).most(lambda s, o: s + o) == 100_001
+    assert math.isinf(Lengths.of(iq.dist.Geometric(mean=5), 1).most(lambda s, o: s + o))
+    assert Lengths.of(iq.dist.Geometric(mean=5, cap=90), 1).most(lambda s, o: s + o) == 91
+    assert Lengths.of(iq.dist.Uniform(1, 100_000), 1).most(lambda s, o: s + o) == 100_001
 
 
 def synthetic(rate: float, **more: object) -> iq.Workload:
-    lengths = {"prompt": iq.Fixed(10), "output": iq.Uniform(1, 9), **more}
-    return iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(rate), **lengths)  # type: ignore[arg-type]
+    lengths = {"prompt": iq.dist.Fixed(10), "output": iq.dist.Uniform(1, 9), **more}
+    return iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(rate), **lengths)  # type: ignore[arg-type]
 
 
 def test_a_distribution_is_taken_as_it_is_and_not_as_it_is_drawn():
@@ -81,7 +81,7 @@ def test_a_distribution_is_taken_as_it_is_and_not_as_it_is_drawn():
 
 
 def test_a_mix_keeps_its_parts_apart_and_weighs_them_by_their_rates():
-    mix = iq.Workload.mix({"chat": synthetic(3.0), "code": synthetic(1.0, prompt=iq.Fixed(90))})
+    mix = iq.Workload.mix({"chat": synthetic(3.0), "code": synthetic(1.0, prompt=iq.dist.Fixed(90))})
     demand = Demand.of(mix)
     assert demand.rate == 4
     assert demand.shares() == {"chat": 0.75, "code": 0.25}
@@ -109,19 +109,23 @@ def test_a_recorded_workload_counts_its_gaps_and_its_rows():
 
 
 def test_rates_that_change_count_in_the_long_run():
-    day = iq.TimeVarying(times_s=[0, 10], rates=[1, 4], period_s=40)
-    workload = iq.Workload.synthetic(requests=9, arrivals=day, prompt=iq.Fixed(1), output=iq.Fixed(1))
+    day = iq.dist.TimeVarying(times_s=[0, 10], rates=[1, 4], period_s=40)
+    workload = iq.Workload.synthetic(
+        requests=9, arrivals=day, prompt=iq.dist.Fixed(1), output=iq.dist.Fixed(1)
+    )
     demand = Demand.of(workload)
     assert demand.rate == (10 * 1 + 30 * 4) / 40
     assert demand.busiest == demand.peak(lambda s, o: s) == 4 / demand.rate
-    bursts = iq.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
-    workload = iq.Workload.synthetic(requests=9, arrivals=bursts, prompt=iq.Fixed(1), output=iq.Fixed(1))
+    bursts = iq.dist.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
+    workload = iq.Workload.synthetic(
+        requests=9, arrivals=bursts, prompt=iq.dist.Fixed(1), output=iq.dist.Fixed(1)
+    )
     assert Demand.of(workload).rate == 5
 
 
 def test_a_closed_loop_has_no_rate_of_its_own():
     chat = iq.Workload.sessions(
-        sessions=4, arrivals=iq.Poisson(1.0), turns=3, prompt=10, output=20, think=5.0
+        sessions=4, arrivals=iq.dist.Poisson(1.0), turns=3, prompt=10, output=20, think=5.0
     )
     demand = Demand.of(chat, needs_rate=False)
     assert demand.rate is None
@@ -143,7 +147,7 @@ def test_a_closed_loop_has_no_rate_of_its_own():
     ({"rate": 1, "prompt": 1, "output": 1, "name": ""}, "name: must be a text"),
     ({"rate": 1, "prompt": 1, "output": 1, "abandonment": -1}, "abandonment"),
     (
-        {"rate": 1, "prompt": 1, "lengths": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
+        {"rate": 1, "prompt": 1, "lengths": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
         "joint",
     ),
 )

@@ -16,7 +16,7 @@ BUILT_IN = [*MADE, iq.VllmV0(), iq.VllmV1()]
 
 @pytest.mark.parametrize("scheduler", BUILT_IN)
 def test_a_built_in_policy_with_a_budget_says_whether_it_fills_it(scheduler: Any) -> None:
-    assert scheduler.budget() is None or "fills_budget" in vars(type(scheduler))
+    assert scheduler.token_limit() is None or "fills_budget" in vars(type(scheduler))
     assert scheduler.fills_budget().why
 
 
@@ -39,7 +39,7 @@ def test_batches_of_a_built_in_policy_keep_to_its_budget_and_its_seats_and_reach
     iterations = iq.simulate(workload, engine, iterations=True).iterations
     tokens = iterations.select((pl.col("prefill_tokens") + pl.col("decodes")).max()).item()
     decodes = iterations["decodes"].max()
-    budget, seats = scheduler.budget(), scheduler.seats()
+    budget, seats = scheduler.token_limit(), scheduler.sequence_limit()
     if budget is not None:
         assert tokens <= budget
         assert tokens == budget or scheduler.fills_budget().holds is not True or seats < budget

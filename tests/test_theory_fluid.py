@@ -16,7 +16,7 @@ from .refusals import refused
 
 fluid = partial(iq.theory.fluid, first_token="decode")
 """ao2025 counts a decode for every output token."""
-LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+LLAMA = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
 LOW = [
     RequestClass(name="short", rate=1000, prompt=10, output=10),
     RequestClass(name="long", rate=1000, prompt=10, output=20),
@@ -36,7 +36,9 @@ def work(prompt: int, decodes: int) -> int:
 
 
 @st.composite
-def demands(draw: st.DrawFn, most_load: float = 0.85) -> tuple[list[tuple[float, int, int]], iq.MemoryLinear]:
+def demands(
+    draw: st.DrawFn, most_load: float = 0.85
+) -> tuple[list[tuple[float, int, int]], iq.research.MemoryLinear]:
     """Classes and costs with a load below `most_load`."""
     lengths = draw(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=4))
     weights = [draw(st.floats(0.1, 10)) for _ in lengths]
@@ -45,11 +47,11 @@ def demands(draw: st.DrawFn, most_load: float = 0.85) -> tuple[list[tuple[float,
     per_token = draw(st.floats(1e-7, 1e-3))
     total = per_token * sum(w * work(p, o) for w, (p, o) in zip(weights, lengths, strict=True))
     asked = [(w * load / total, p, o) for w, (p, o) in zip(weights, lengths, strict=True)]
-    return asked, iq.MemoryLinear(base=base, per_kv_token=per_token)
+    return asked, iq.research.MemoryLinear(base=base, per_kv_token=per_token)
 
 
 def step_by_step(
-    asked: list[tuple[float, int, int]], timing: iq.MemoryLinear
+    asked: list[tuple[float, int, int]], timing: iq.research.MemoryLinear
 ) -> tuple[float, float, list[float]]:
     """Iterations with fractions of requests until nothing changes: length, tokens, requests by class."""
     stages = [[0.0] * (decodes + 1) for _, _, decodes in asked]
@@ -72,7 +74,7 @@ def step_by_step(
 
 @given(demands())
 def test_the_equilibrium_is_where_the_recursion_settles(
-    case: tuple[list[tuple[float, int, int]], iq.MemoryLinear],
+    case: tuple[list[tuple[float, int, int]], iq.research.MemoryLinear],
 ):
     asked, timing = case
     found = fluid(kinds(*asked), timing)
@@ -100,13 +102,13 @@ def test_the_low_demand_by_hand():
 @settings(max_examples=40)
 @given(demands(), st.floats(0.01, 100))
 def test_faster_arrivals_on_a_faster_engine_change_nothing_but_time(
-    case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], factor: float
+    case: tuple[list[tuple[float, int, int]], iq.research.MemoryLinear], factor: float
 ):
     asked, timing = case
     before = fluid(kinds(*asked), timing, kv_tokens=10**6)
     after = fluid(
         kinds(*((rate * factor, p, o) for rate, p, o in asked)),
-        iq.MemoryLinear(base=timing.base / factor, per_kv_token=timing.per_kv_token / factor),
+        iq.research.MemoryLinear(base=timing.base / factor, per_kv_token=timing.per_kv_token / factor),
         kv_tokens=10**6,
     )
     assert after.kv_tokens_needed == pytest.approx(before.kv_tokens_needed, rel=1e-9)
@@ -120,7 +122,7 @@ def test_faster_arrivals_on_a_faster_engine_change_nothing_but_time(
 @settings(max_examples=40)
 @given(demands(most_load=0.4), st.sampled_from(["rate", "prompt", "output"]))
 def test_more_of_anything_needs_more_memory_and_leaves_less_capacity(
-    case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], what: str
+    case: tuple[list[tuple[float, int, int]], iq.research.MemoryLinear], what: str
 ):
     asked, timing = case
     rate, prompt, output = asked[0]
@@ -144,7 +146,7 @@ def test_more_of_anything_needs_more_memory_and_leaves_less_capacity(
 @settings(max_examples=40)
 @given(demands(), st.integers(200, 10**6))
 def test_at_capacity_the_cache_is_full(
-    case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], kv_tokens: int
+    case: tuple[list[tuple[float, int, int]], iq.research.MemoryLinear], kv_tokens: int
 ):
     asked, timing = case
     capacity = fluid(kinds(*asked), timing, kv_tokens=kv_tokens).capacity_per_s
@@ -167,12 +169,12 @@ def test_a_larger_cache_comes_close_to_the_limit_of_time():
 def test_the_joint_distribution_counts_not_the_means():
     # Long prompts with long outputs: E[(o + 1)(s + o/2)] by hand, far above what the means give.
     frame = pl.DataFrame({"prompt_tokens": [10, 1000], "output_tokens": [10, 1000]})
-    joint = RequestClass(rate=1.0, lengths=iq.Empirical(frame))
+    joint = RequestClass(rate=1.0, lengths=iq.dist.Empirical(frame))
     by_hand = (11 * 15 + 1001 * 1500) / 2
     assert fluid(joint, LLAMA).classes[0].kv_token_iterations == pytest.approx(by_hand)
     of_means = 506 * (505 + 252.5)
     assert by_hand > 1.9 * of_means
-    apart = RequestClass(rate=1.0, prompt=iq.Uniform(1, 9), output=iq.Uniform(1, 5))
+    apart = RequestClass(rate=1.0, prompt=iq.dist.Uniform(1, 9), output=iq.dist.Uniform(1, 5))
     sums = [work(p, o) for p in range(1, 10) for o in range(1, 6)]
     assert fluid(apart, LLAMA).classes[0].kv_token_iterations == pytest.approx(sum(sums) / len(sums))
 
@@ -194,7 +196,7 @@ def test_when_the_prompt_gives_the_first_token_there_is_one_decode_less():
 
 def test_an_engine_brings_its_cache_and_convention():
     engine = iq.Engine(
-        timing=LLAMA, scheduler=iq.Wait(thresholds=18), kv=iq.KvCache(tokens=125_009, block=16)
+        timing=LLAMA, scheduler=iq.research.Wait(thresholds=18), kv=iq.KvCache(tokens=125_009, block=16)
     )
     found = fluid(LOW, engine, first_token=None)
     assert (found.kv_tokens, found.first_token) == (125_008, "prefill")
@@ -242,20 +244,20 @@ def test_the_explanation_has_the_numbers():
 
 
 def test_a_cost_of_nothing_per_token_leaves_no_limit_of_time():
-    found = fluid(LOW, iq.MemoryLinear(base=0.01, per_kv_token=0))
+    found = fluid(LOW, iq.research.MemoryLinear(base=0.01, per_kv_token=0))
     assert (found.capacity_per_s, found.binding, found.load) == (None, "none", None)
     assert found.kv_tokens_needed == pytest.approx(0.01 * 585_000)
-    limited = fluid(LOW, iq.MemoryLinear(base=0.01, per_kv_token=0), kv_tokens=5850)
+    limited = fluid(LOW, iq.research.MemoryLinear(base=0.01, per_kv_token=0), kv_tokens=5850)
     assert limited.load == pytest.approx(1)
 
 
 def test_requests_that_do_not_fit_are_named():
     with pytest.raises(iq.ConfigError, match="hold no request of class 'long'"):
         fluid(LOW, LLAMA, kv_tokens=25)
-    some = RequestClass(rate=1, prompt=10, output=iq.Uniform(1, 100))
+    some = RequestClass(rate=1, prompt=10, output=iq.dist.Uniform(1, 100))
     fits = next(one for one in fluid(some, LLAMA, kv_tokens=60).hypotheses if "fits" in one.name)
     assert fits.met is False
-    endless = RequestClass(rate=1, prompt=10, output=iq.Geometric(mean=5))
+    endless = RequestClass(rate=1, prompt=10, output=iq.dist.Geometric(mean=5))
     fits = next(one for one in fluid(endless, LLAMA, kv_tokens=10**6).hypotheses if "fits" in one.name)
     assert fits.met is False
 
@@ -269,7 +271,7 @@ def test_requests_that_do_not_fit_are_named():
     ({"rate": math.inf}, "rate"),
     ({"first_token": "both"}, "first_token"),
     ({"timing": iq.Constant(0.1)}, "timing: the formulas of ao2025 are for MemoryLinear"),
-    ({"timing": iq.MemoryLinear(base=0, per_kv_token=0)}, "lasts no time"),
+    ({"timing": iq.research.MemoryLinear(base=0, per_kv_token=0)}, "lasts no time"),
     ({"workload": []}, "no class"),
 )
 def test_bad_input_is_named(arguments: dict[str, object]):

@@ -281,20 +281,20 @@ def test_what_is_not_shown_with_hits_is_not_known():
         return [need.met for bound in found.bounds for need in bound.hypotheses if need.name == name]
 
     # A rest of a prompt that attends to what was found may cost more than the whole prompt alone.
-    whole = iq.FasterTransformer(max_seqs=4, max_model_len=200)
+    whole = iq.research.FasterTransformer(max_seqs=4, max_model_len=200)
     dear = replace(TIMING, per_prefill_square=1e-5, per_chunk_context=1e-4)
     assert named(engine(scheduler=whole), "hits only help") == [True]
     assert named(engine(scheduler=whole, timing=dear), "hits only help") == [None]
 
 
 def test_formulas_that_know_no_hits_say_so():
-    memory = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+    memory = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
     loaded = engine(timing=memory, kv=iq.KvCache(tokens=100_000, block=1, prefix_cache="blocks"))
-    tiled = iq.TiledGemm(
+    tiled = iq.research.TiledGemm(
         rows=4, columns=2, reduction=2, width=8, layers=1,
         linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
     )  # fmt: skip
-    batches = engine(scheduler=iq.FasterTransformer(max_seqs=4, max_model_len=200))
+    batches = engine(scheduler=iq.research.FasterTransformer(max_seqs=4, max_model_len=200))
     said = [
         iq.theory.fluid(CHAT, loaded),
         iq.theory.wait_thresholds(CHAT, loaded),
@@ -320,7 +320,7 @@ def test_the_sides_of_a_hand_off_and_a_gate_know_hits():
 
 
 def test_a_network_is_overloaded_only_where_it_is_so_with_every_prompt_found():
-    policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+    policy = iq.research.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
     kept = iq.KvCache(tokens=None, prefix_cache="blocks")
     agent = engine(scheduler=policy, timing=iq.Constant(1.0), kv=kept)
     job = iq.Workflow("job", stages={"only": iq.Stage("agent", prompt=50, output=20)})

@@ -95,7 +95,7 @@ def test_a_replica_holds_what_the_formula_counts() -> None:
     # One request alone under the paper's policy: its memory, slot by slot, adds up to g over whole chunks.
     engine = iq.Engine(
         timing=iq.Constant(1.0),
-        scheduler=iq.SlotGreedy(chunk=512),
+        scheduler=iq.research.SlotGreedy(chunk=512),
         kv=iq.KvCache(tokens=4000, block=1),
         first_token="decode",
     )
@@ -109,7 +109,7 @@ def test_a_replica_holds_what_the_formula_counts() -> None:
 
 def test_without_an_engine_first_tokens_are_counted_as_engines_do_by_default() -> None:
     asked, theory = RequestClass(rate=1.0, prompt=100, output=50), iq.theory
-    memory, cost = {"kv_tokens": 5000, "slot_s": 0.1}, iq.MemoryLinear(base=0.01, per_kv_token=1e-6)
+    memory, cost = {"kv_tokens": 5000, "slot_s": 0.1}, iq.research.MemoryLinear(base=0.01, per_kv_token=1e-6)
     default = iq.Engine(timing=cost, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited()).first_token
     for said, stated in (
         (theory.kv_capacity(asked, **memory), theory.kv_capacity(asked, **memory, first_token=default)),
@@ -129,7 +129,7 @@ def chat(rate: float = 1.0, prompt: object = 100, output: object = 50, name: str
 
 def test_capacity_is_memory_over_slots_and_the_mean_of_the_sum() -> None:
     limit = kv_capacity(
-        chat(prompt=iq.Uniform(1, 6), output=iq.Uniform(2, 5)), kv_tokens=40, slot_s=0.5, chunk=4
+        chat(prompt=iq.dist.Uniform(1, 6), output=iq.dist.Uniform(2, 5)), kv_tokens=40, slot_s=0.5, chunk=4
     )
     pairs = [(s, o) for s in range(1, 7) for o in range(2, 6)]
     summed = [held_slot_by_slot(s, o, whole_pieces(s, 4)) for s, o in pairs]
@@ -216,16 +216,21 @@ def test_verdicts_are_those_of_the_theorems() -> None:
 
 
 def test_nothing_is_claimed_where_a_hypothesis_fails() -> None:
-    lengths = {"prompt": iq.Fixed(100), "output": iq.Fixed(50)}
+    lengths = {"prompt": iq.dist.Fixed(100), "output": iq.dist.Fixed(50)}
     known = {"kv_tokens": 5000, "slot_s": 0.01}
-    for arrivals, stable in ((iq.Poisson(1.0), True), (iq.OnOff(2.0, mean_on_s=1.0, mean_off_s=1.0), None)):
+    for arrivals, stable in (
+        (iq.dist.Poisson(1.0), True),
+        (iq.dist.OnOff(2.0, mean_on_s=1.0, mean_off_s=1.0), None),
+    ):
         asked = iq.Workload.synthetic(requests=10, arrivals=arrivals, **lengths)
         assert kv_capacity(asked, **known).stable is stable
-    impatient = iq.Workload.synthetic(requests=10, arrivals=iq.Poisson(1.0), **lengths).with_patience(5.0)
+    impatient = iq.Workload.synthetic(requests=10, arrivals=iq.dist.Poisson(1.0), **lengths).with_patience(
+        5.0
+    )
     assert kv_capacity(impatient, rate=1e6, **known).stable is None
-    endless = kv_capacity(chat(0.1, 100, iq.Geometric(mean=50)), **known)
+    endless = kv_capacity(chat(0.1, 100, iq.dist.Geometric(mean=50)), **known)
     assert endless.delta is None and endless.stable_below_per_s is None and endless.stable is None
-    assert kv_capacity(chat(1e6, 100, iq.Geometric(mean=50)), **known).stable is False
+    assert kv_capacity(chat(1e6, 100, iq.dist.Geometric(mean=50)), **known).stable is False
     assert {one.name: one.met for one in endless.hypotheses}["memory slack, δ ≪ 1"] is False
 
 
@@ -283,7 +288,7 @@ def test_bad_arguments_are_named(changed: dict[str, object], named: str) -> None
 
 def test_a_distribution_without_an_end_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"a share of .* is larger, without a cap"):
-        kv_capacity(chat(output=iq.Geometric(mean=50)), kv_tokens=400, slot_s=0.1)
+        kv_capacity(chat(output=iq.dist.Geometric(mean=50)), kv_tokens=400, slot_s=0.1)
 
 
 def test_a_fleet_needs_a_rate() -> None:
@@ -359,9 +364,9 @@ def test_trimming_leaves_out_the_longest_alone() -> None:
 
 
 def test_the_slot_of_a_run_is_that_of_its_single_iterations() -> None:
-    timing = iq.MemoryLinear(base=0.01, per_kv_token=1e-6)
+    timing = iq.research.MemoryLinear(base=0.01, per_kv_token=1e-6)
     engine = iq.Engine(timing=timing, scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=20_000))
-    asked = arriving(300, 8.0, iq.Uniform(10, 900), iq.Uniform(10, 200))
+    asked = arriving(300, 8.0, iq.dist.Uniform(10, 900), iq.dist.Uniform(10, 200))
     fast, slow = (iq.simulate(asked, engine, seed=3, iterations=True, stepping=one) for one in (False, True))
     assert fast.iterations.height < slow.iterations.height
     for estimator in ("median", "mean", "trimmed"):

@@ -25,13 +25,13 @@ def asked(requests: int, arrivals: object, output: int = 1) -> iq.Workload:
 
 
 def md1(requests: int, load: float, seed: int) -> iq.theory.Observed:
-    return observed(iq.simulate(asked(requests, iq.Poisson(load)), ONE_SERVER, seed=seed))
+    return observed(iq.simulate(asked(requests, iq.dist.Poisson(load)), ONE_SERVER, seed=seed))
 
 
 @pytest.mark.parametrize("load", [1.02, 1.1, 1.5, 4.0])
 def test_the_drift_of_equal_gaps_and_equal_services_is_exact(load: float):
     # N(t) is within 1 of (λ − μ)·t: the slope over a window of length T is within a few / T of λ − μ
-    seen = observed(iq.simulate(asked(4000, iq.Deterministic(load)), ONE_SERVER))
+    seen = observed(iq.simulate(asked(4000, iq.dist.Deterministic(load)), ONE_SERVER))
     assert seen.verdict == "unstable"
     length_s = seen.end_s - seen.start_s
     assert seen.drift_per_s == pytest.approx(load - 1, abs=4 / length_s)
@@ -42,7 +42,7 @@ def test_the_drift_of_equal_gaps_and_equal_services_is_exact(load: float):
 
 @pytest.mark.parametrize("load", [0.2, 0.9, 0.98, 1.0])
 def test_equal_gaps_that_the_server_can_follow_are_stable(load: float):
-    seen = observed(iq.simulate(asked(4000, iq.Deterministic(load)), ONE_SERVER))
+    seen = observed(iq.simulate(asked(4000, iq.dist.Deterministic(load)), ONE_SERVER))
     assert seen.verdict == "stable"
     assert abs(seen.drift_per_s) < 0.001
 
@@ -75,7 +75,7 @@ def test_the_interval_holds_the_drift_of_an_overloaded_server():
 
 
 def test_a_stricter_confidence_makes_the_interval_wider():
-    run = iq.simulate(asked(5000, iq.Poisson(1.02)), ONE_SERVER, seed=1)
+    run = iq.simulate(asked(5000, iq.dist.Poisson(1.02)), ONE_SERVER, seed=1)
     widths = [
         seen.high_per_s - seen.low_per_s for seen in (observed(run, confidence=c) for c in (0.9, 0.999))
     ]
@@ -84,13 +84,13 @@ def test_a_stricter_confidence_makes_the_interval_wider():
 
 
 def test_a_drift_below_what_is_tolerated_is_not_called_unstable_nor_stable():
-    run = iq.simulate(asked(4000, iq.Deterministic(1.02)), ONE_SERVER)
+    run = iq.simulate(asked(4000, iq.dist.Deterministic(1.02)), ONE_SERVER)
     assert observed(run, tolerance=0.05).verdict == "unknown"
     assert observed(run, tolerance=0.0).verdict == "unstable"
 
 
 def test_few_arrivals_are_too_short():
-    seen = observed(iq.simulate(asked(250, iq.Deterministic(2.0)), ONE_SERVER))
+    seen = observed(iq.simulate(asked(250, iq.dist.Deterministic(2.0)), ONE_SERVER))
     assert (seen.verdict, seen.arrived) == ("unknown", 187)
     assert "too short: 187 requests arrived" in seen.reasons[0]
     assert (seen.drift_per_s, seen.rate_per_s, seen.low_per_s, seen.high_per_s) == (None,) * 4
@@ -102,7 +102,7 @@ def test_few_arrivals_are_too_short():
 def test_a_window_that_requests_outlast_is_too_short(rate: float):
     # unlimited seats: nothing waits, a request takes 400 s; 1,000 arrivals come within 2,000 and 250 s
     engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(max_seqs=10_000), kv=KV)
-    seen = observed(iq.simulate(asked(1000, iq.Deterministic(rate), output=400), engine))
+    seen = observed(iq.simulate(asked(1000, iq.dist.Deterministic(rate), output=400), engine))
     assert seen.verdict == "unknown"
     assert "too short" in seen.reasons[0]
     assert rate == 4.0 or seen.service_s == pytest.approx(400, abs=2)
@@ -111,7 +111,7 @@ def test_a_window_that_requests_outlast_is_too_short(rate: float):
 def test_filling_an_empty_system_is_no_drift():
     # 100 requests are in service at a time (Little: rate 1, 100 s each); they fill the system in 100 s
     engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(max_seqs=10_000), kv=KV)
-    run = iq.simulate(asked(2000, iq.Deterministic(1.0), output=100), engine)
+    run = iq.simulate(asked(2000, iq.dist.Deterministic(1.0), output=100), engine)
     seen = observed(run, warmup=0)
     assert seen.verdict == "stable"
     assert seen.start_s == pytest.approx(3 * seen.service_s, abs=1.5)
@@ -119,7 +119,7 @@ def test_filling_an_empty_system_is_no_drift():
 
 
 def test_what_drains_after_the_last_arrival_does_not_count():
-    run = iq.simulate(asked(4000, iq.Deterministic(1.5)), ONE_SERVER)
+    run = iq.simulate(asked(4000, iq.dist.Deterministic(1.5)), ONE_SERVER)
     seen = observed(run)
     assert seen.end_s == run.requests["arrival_s"].max()
     assert seen.present_end == pytest.approx(4000 / 3, abs=3)
@@ -127,7 +127,7 @@ def test_what_drains_after_the_last_arrival_does_not_count():
 
 def test_a_horizon_ends_the_window_and_leaves_the_unfinished_in_the_system():
     horizon_s = 2000.0
-    run = iq.simulate(asked(10_000, iq.Deterministic(1.5)), ONE_SERVER, horizon_s=horizon_s)
+    run = iq.simulate(asked(10_000, iq.dist.Deterministic(1.5)), ONE_SERVER, horizon_s=horizon_s)
     seen = observed(run)
     assert seen.verdict == "unstable"
     assert horizon_s - 1 < seen.end_s <= horizon_s
@@ -136,7 +136,7 @@ def test_a_horizon_ends_the_window_and_leaves_the_unfinished_in_the_system():
 
 
 def test_the_warmup_of_the_run_and_of_the_call():
-    workload = asked(4000, iq.Deterministic(0.9))
+    workload = asked(4000, iq.dist.Deterministic(0.9))
     plain = observed(iq.simulate(workload, ONE_SERVER))
     assert plain.start_s == pytest.approx(plain.end_s / 4, rel=0.01)
     own = iq.simulate(workload, ONE_SERVER, warmup=2000, cooldown=500)
@@ -150,14 +150,14 @@ def test_the_warmup_of_the_run_and_of_the_call():
 
 
 def test_patience_bounds_the_queue_and_is_named():
-    workload = asked(6000, iq.Deterministic(2.0)).with_patience(5.0)
+    workload = asked(6000, iq.dist.Deterministic(2.0)).with_patience(5.0)
     seen = observed(iq.simulate(workload, ONE_SERVER))
     assert seen.verdict == "stable"
     assert any("gave up" in reason and "patience" in reason for reason in seen.reasons)
 
 
 def test_rejected_requests_never_were_in_the_system():
-    frame = asked(4000, iq.Deterministic(0.9)).draw(0).frame
+    frame = asked(4000, iq.dist.Deterministic(0.9)).draw(0).frame
     huge = pl.when(pl.int_range(pl.len()) % 4 == 0).then(10_000).otherwise(pl.col("prompt_tokens"))
     engine = iq.Engine(
         timing=iq.Constant(1.0),
@@ -205,7 +205,13 @@ def test_a_fixed_number_of_users_is_bounded_and_said_so():
 def test_sessions_that_come_faster_than_they_end_drift(rate: float, verdict: str):
     # two turns of one second each: the server ends half a session a second
     workload = iq.Workload.sessions(
-        sessions=4000, arrivals=iq.Deterministic(rate), turns=2, prompt=10, output=1, think=3.0, grows=False
+        sessions=4000,
+        arrivals=iq.dist.Deterministic(rate),
+        turns=2,
+        prompt=10,
+        output=1,
+        think=3.0,
+        grows=False,
     )
     seen = observed(iq.simulate(workload, ONE_SERVER))
     assert (seen.verdict, seen.counted) == (verdict, "sessions")
@@ -239,7 +245,7 @@ def test_a_network_is_judged_by_its_jobs(rate: float, verdict: str):
             "b": iq.Stage("one", prompt=5, output=1, after="a"),
         },
     )
-    jobs = iq.Workload.synthetic(requests=4000, arrivals=iq.Deterministic(rate))
+    jobs = iq.Workload.synthetic(requests=4000, arrivals=iq.dist.Deterministic(rate))
     seen = observed(iq.simulate(jobs, iq.Network({"one": ONE_SERVER}, [chain])))
     assert (seen.verdict, seen.counted) == (verdict, "jobs")
     assert seen.rate_per_s == pytest.approx(rate, rel=0.01)
@@ -247,17 +253,17 @@ def test_a_network_is_judged_by_its_jobs(rate: float, verdict: str):
 
 def test_slots_with_exponential_services_are_judged_too():
     # 4 replicas of 4 slots; a prefill of one chunk takes 0.1 s, a decode 10 tokens of 0.05 s: plenty
-    plan = iq.Allocation(prefill={"default": 0.5}, prefill_queue={"default": 0.0})
-    timing = iq.MixedSolo(alpha=0.1, beta=0.0, solo=0.05)
+    plan = iq.research.Allocation(prefill={"default": 0.5}, prefill_queue={"default": 0.0})
+    timing = iq.research.MixedSolo(alpha=0.1, beta=0.0, solo=0.05)
     fleet = cluster(plan, replicas=4, timing=timing, slots=4, abandonment=0.0)
     for rate, verdict in ((4.0, "stable"), (200.0, "unstable")):
-        assert observed(iq.simulate(asked(8000, iq.Poisson(rate), output=10), fleet)).verdict == verdict
+        assert observed(iq.simulate(asked(8000, iq.dist.Poisson(rate), output=10), fleet)).verdict == verdict
 
 
 def test_waves_of_arrivals_are_named():
-    calm = iq.simulate(asked(4000, iq.Poisson(0.5)), ONE_SERVER)
+    calm = iq.simulate(asked(4000, iq.dist.Poisson(0.5)), ONE_SERVER)
     assert not any("waves" in reason for reason in observed(calm).reasons)
-    waves = iq.TimeVarying(times_s=[0, 1500], rates=[0.1, 0.9], period_s=3000)
+    waves = iq.dist.TimeVarying(times_s=[0, 1500], rates=[0.1, 0.9], period_s=3000)
     told = observed(iq.simulate(asked(4000, waves), ONE_SERVER)).reasons
     assert any("waves" in reason for reason in told)
 
@@ -310,7 +316,7 @@ def test_explain_has_every_number():
     ],
 )
 def test_wrong_arguments_are_named(given: dict, said: str):
-    run = iq.simulate(asked(10, iq.Poisson(1.0)), ONE_SERVER)
+    run = iq.simulate(asked(10, iq.dist.Poisson(1.0)), ONE_SERVER)
     with pytest.raises(iq.ConfigError, match=said):
         observed(run, **given)
     with pytest.raises(iq.ConfigError, match="result: must be a Result"):

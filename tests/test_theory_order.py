@@ -43,7 +43,7 @@ def turns(rate: float, requests: int = 4000) -> iq.Workload:
     """Two streams of equal distances, so that every second request is a long one."""
 
     def part(prompt: int, output: int) -> iq.Workload:
-        arrivals = iq.Deterministic(rate / 2)
+        arrivals = iq.dist.Deterministic(rate / 2)
         return arriving(requests, arrivals, prompt, output)
 
     return iq.Workload.mix({"short": part(*SHORT), "long": part(*LONG)}, requests=requests)
@@ -70,15 +70,17 @@ def test_turns_give_every_long_request_to_the_same_replica(router: iq.Router, ve
 def test_turns_are_fair_where_the_order_is_random():
     fleet = iq.Cluster(engine(), replicas=2, router=iq.RoundRobin())
     streams = [
-        iq.Workload.synthetic(requests=4000, arrivals=iq.Poisson(8), prompt=iq.Fixed(p), output=iq.Fixed(o))
+        iq.Workload.synthetic(
+            requests=4000, arrivals=iq.dist.Poisson(8), prompt=iq.dist.Fixed(p), output=iq.dist.Fixed(o)
+        )
         for p, o in (SHORT, LONG)
     ]
     mix = iq.Workload.mix({"short": streams[0], "long": streams[1]})
     classes = [RequestClass(name=str(p), rate=8, prompt=p, output=o) for p, o in (SHORT, LONG)]
     one_class = iq.Workload.synthetic(
         requests=4000,
-        arrivals=iq.Deterministic(16),
-        lengths=iq.Empirical({"prompt_tokens": [20, 250], "output_tokens": [10, 200]}),
+        arrivals=iq.dist.Deterministic(16),
+        lengths=iq.dist.Empirical({"prompt_tokens": [20, 250], "output_tokens": [10, 200]}),
     )
     for asked in (mix, classes, one_class):
         assert stability(asked, fleet).verdict == "stable"
@@ -116,7 +118,7 @@ def test_a_mixed_fleet_that_takes_turns_does_not_get_the_same_mix(asked: iq.Work
 
 def test_whole_batches_have_a_limit_only_in_random_order():
     # Two seats: in turns each batch has a long request, by chance three of four; in blocks half of them.
-    whole = engine(iq.FasterTransformer(max_seqs=2), timing=iq.Constant(1.0))
+    whole = engine(iq.research.FasterTransformer(max_seqs=2), timing=iq.Constant(1.0))
     mixed = Lengths.mixed([(1, Lengths.of(4, 2)), (1, Lengths.of(4, 8))])
     batch_s = 1 + 0.75 * 8 + 0.25 * 2
     classes = [RequestClass(name=str(o), rate=1, prompt=4, output=o) for o in (2, 8)]
@@ -138,7 +140,7 @@ def test_memory_is_judged_in_tokens_times_slots():
     # for 512 + 1,000 + 10,055.
     lengths = [(1000, 10)] * 2000 + [(10, 1000)] * 2000
     asked = recorded(lengths, poisson(16.7, 4000))
-    one = engine(iq.SlotGreedy(), timing=iq.Constant(0.02), kv=iq.KvCache(tokens=100_000, block=1))
+    one = engine(iq.research.SlotGreedy(), timing=iq.Constant(0.02), kv=iq.KvCache(tokens=100_000, block=1))
     found = stability(asked, one)
     assert found.load is not None
     assert found.load < 0.9
@@ -155,8 +157,8 @@ def test_thresholds_are_judged_class_by_class():
     shuffled = recorded([(10, 10)] * n, at, **{"class": ["a", "b"] * (n // 2)})
 
     def said(asked: iq.Workload, threshold: int) -> str:
-        scheduler = iq.Wait(thresholds=threshold)
-        timing = iq.MemoryLinear(base=0.2, per_kv_token=1e-6)
+        scheduler = iq.research.Wait(thresholds=threshold)
+        timing = iq.research.MemoryLinear(base=0.2, per_kv_token=1e-6)
         return stability(asked, engine(scheduler, timing=timing)).verdict
 
     assert [said(changing, one) for one in (2, 3, 5)] == ["unknown", "unknown", "stable"]
@@ -170,7 +172,7 @@ def test_thresholds_are_judged_class_by_class():
         per_context_token=0.001, per_prefill_square=0.001, per_chunk_context=0.003,
     ),
     iq.PiecewiseLinear(base=0.5, per_token=0.05, knee=4, per_prefill_square=0.002),
-    iq.MemoryLinear(base=0.5, per_kv_token=0.01),
+    iq.research.MemoryLinear(base=0.5, per_kv_token=0.01),
 ])  # fmt: skip
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
 def test_the_unit_of_a_guarantee_is_that_of_its_capacity(timing: TimingModel, first_token: str):
@@ -196,11 +198,11 @@ def test_the_unit_of_a_guarantee_is_that_of_its_capacity(timing: TimingModel, fi
 
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
 def test_the_unit_of_whole_cycles_is_that_of_their_capacity(first_token: str):
-    timing = iq.TiledGemm(
+    timing = iq.research.TiledGemm(
         rows=4, columns=2, reduction=2, width=8, layers=1,
         linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
     )  # fmt: skip
-    scheduler = iq.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=5)
+    scheduler = iq.research.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=5)
     one = engine(scheduler, timing=timing, first_token=first_token)
     asked = iq.Workload({"prompt_tokens": [1, 7, 30], "output_tokens": [5, 1, 12]})
     found = tile_capacity(asked, one)
@@ -244,7 +246,7 @@ def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload,
         system = iq.Cluster(pair, router=router)
     if chance.random() < 0.3:
         parts = {
-            name: arriving(requests, iq.Deterministic(rate), chance.randint(1, 16), chance.randint(1, 8))
+            name: arriving(requests, iq.dist.Deterministic(rate), chance.randint(1, 16), chance.randint(1, 8))
             for name, rate in (("a", 0.5), ("b", 0.5))
         }
         return iq.Workload.mix(parts, requests=requests), system

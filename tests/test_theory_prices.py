@@ -21,8 +21,8 @@ Chunk = tuple[int, int]
 UNLIMITED = iq.KvCache.unlimited()
 CHAT = RequestClass(
     rate=5,
-    prompt=iq.Lognormal(mean=900, median=500, cap=2800),
-    output=iq.Lognormal(mean=220, median=150, cap=700),
+    prompt=iq.dist.Lognormal(mean=900, median=500, cap=2800),
+    output=iq.dist.Lognormal(mean=220, median=150, cap=700),
 )
 ONE_AT_A_TIME = {
     "scheduler": iq.VllmV1(async_scheduling=False),
@@ -71,8 +71,8 @@ def random_engine(chance: random.Random) -> tuple[iq.Engine, Lengths, int, int, 
             ]
         ),
     )
-    output = iq.Uniform(1, 4)
-    lengths = Lengths.of(iq.Uniform(pick([1, 3]), longest - 4), output)
+    output = iq.dist.Uniform(1, 4)
+    lengths = Lengths.of(iq.dist.Uniform(pick([1, 3]), longest - 4), output)
     return engine, lengths, budget, seats, longest
 
 
@@ -206,7 +206,7 @@ def test_the_rate_of_a_saturated_run_lies_between_guarantee_and_ceiling(
     found = stability(CHAT, engine)
     flood = iq.Workload.synthetic(
         requests=3000,
-        arrivals=iq.Poisson(1000),
+        arrivals=iq.dist.Poisson(1000),
         prompt=CHAT.prompt,
         output=CHAT.output,  # type: ignore[arg-type]
     )
@@ -239,8 +239,8 @@ def test_a_base_of_the_host_is_a_longer_base():
     for scheduler in (
         iq.Sarathi(),
         iq.VllmV1(),
-        iq.FasterTransformer(max_seqs=64),
-        iq.KFcfs(token_budget=512, k_prefill=512, k_decode=512),
+        iq.research.FasterTransformer(max_seqs=64),
+        iq.research.KFcfs(token_budget=512, k_prefill=512, k_decode=512),
     ):
         one = stability(chat, engine(host, scheduler=scheduler))
         other = stability(chat, engine(None, slower, scheduler=scheduler))
@@ -253,7 +253,7 @@ def test_a_base_of_the_host_is_a_longer_base():
 
 def test_rows_of_whole_batches_are_counted_exactly():
     # Equal requests: one iteration of 8 prompts and 3 of 8 decodes, 8 rows each.
-    parts = {"scheduler": iq.FasterTransformer(max_seqs=8), "timing": iq.Constant(1.0)}
+    parts = {"scheduler": iq.research.FasterTransformer(max_seqs=8), "timing": iq.Constant(1.0)}
     small = RequestClass(rate=0.1, prompt=5, output=4)
     plain = iq.theory.request_level_capacity(small, engine(None, **parts))  # type: ignore[arg-type]
     hosted = iq.theory.request_level_capacity(
@@ -282,22 +282,25 @@ def test_formulas_that_cannot_carry_a_host_say_so():
         with pytest.raises(iq.ConfigError, match=r"overhead: .*longer of two times"):
             call(chat, engine(overlapped))
         assert call(chat, engine(by_row)).capacity_per_s < call(chat, engine(None)).capacity_per_s
-    memory = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+    memory = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
     for host in (overlapped, by_row):
         for of_memory in (iq.theory.fluid, iq.theory.wait_thresholds):
             with pytest.raises(iq.ConfigError, match=r"overhead: .*no part of the formulas of ao2025"):
                 of_memory(chat, engine(host, memory))
-    longer = iq.MemoryLinear(base=0.025, per_kv_token=2.6e-7)
+    longer = iq.research.MemoryLinear(base=0.025, per_kv_token=2.6e-7)
     host = iq.Overhead(base_s=0.01)
     settled = [iq.theory.fluid(chat, one) for one in (engine(host, memory), engine(None, longer))]
     assert settled[0].iteration_s == pytest.approx(settled[1].iteration_s)
-    tiles = iq.TiledGemm(
+    tiles = iq.research.TiledGemm(
         rows=4, columns=2, reduction=2, width=8, layers=1,
         linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
     )  # fmt: skip
     with pytest.raises(iq.ConfigError, match=r"engine.overhead: .*takes no tiles"):
         iq.theory.tile_capacity(
-            chat, engine(host, tiles, scheduler=iq.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=5))
+            chat,
+            engine(
+                host, tiles, scheduler=iq.research.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=5)
+            ),
         )
     with pytest.raises(iq.ConfigError, match="TimingTable has no closed form"):
         iq.theory.token_capacity(chat, engine(None, iq.TimingTable.shipped("qwen3-8b", "h200")))

@@ -33,8 +33,8 @@ from .refusals import refused
 
 CHAT = RequestClass(rate=3, prompt=129, output=112)
 TIMING = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
-LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
-TILES = iq.TiledGemm(
+LLAMA = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+TILES = iq.research.TiledGemm(
     rows=4, columns=2, reduction=2, width=8, layers=1,
     linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
 )  # fmt: skip
@@ -65,8 +65,8 @@ def plan(**more: Any) -> Any:
     [
         (engine(iq.KvCache(tokens=200, block=1)), "engine.kv.tokens"),
         (iq.Cluster(engine(iq.KvCache(tokens=200, block=1)), replicas=2), "engines.kv.tokens"),
-        (engine(iq.KvCache.unlimited(), iq.Orca(max_model_len=100)), "engine.scheduler.max_model_len"),
-        (engine(iq.KvCache(tokens=500), iq.FasterTransformer(max_model_len=900)), "engine.kv.tokens"),
+        (engine(iq.KvCache.unlimited(), iq.research.Orca(max_model_len=100)), "engine.scheduler.max_model_len"),
+        (engine(iq.KvCache(tokens=500), iq.research.FasterTransformer(max_model_len=900)), "engine.kv.tokens"),
         (
             iq.Disaggregated(
                 prefill=(engine(iq.KvCache.unlimited()), 1),
@@ -84,7 +84,7 @@ def test_a_system_that_can_serve_no_request_is_refused(system: Any, field: str):
 
 
 def test_what_some_requests_lack_is_said_and_never_stable():
-    half = RequestClass(rate=1e-3, prompt=iq.Uniform(1, 100), output=1)
+    half = RequestClass(rate=1e-3, prompt=iq.dist.Uniform(1, 100), output=1)
     # With the first token from the prompt the last one is not held: prompts up to 50 fit.
     found = stability(half, engine(iq.KvCache(tokens=50, block=1)))
     assert found.verdict == "unknown"
@@ -114,13 +114,13 @@ def test_least_thresholds_are_found_near_a_load_of_1():
     for left in (1e-2, 1e-4, 1e-6):
         rate = 100.0
         one = RequestClass(rate=rate, prompt=10, output=10)
-        timing = iq.MemoryLinear(base=0.0155, per_kv_token=(1 - left) / (rate * tokens))
+        timing = iq.research.MemoryLinear(base=0.0155, per_kv_token=(1 - left) / (rate * tokens))
         found = wait_thresholds(one, timing, first_token="decode")
         assert found.feasible
         assert found.thresholds["default"] == pytest.approx(
             rate * found.base_s / (1 - found.cache_load), rel=2e-12 / left, abs=1.01
         )
-    timing = iq.MemoryLinear(base=0.0155, per_kv_token=(1 - 1e-12) / (rate * tokens))
+    timing = iq.research.MemoryLinear(base=0.0155, per_kv_token=(1 - 1e-12) / (rate * tokens))
     none = wait_thresholds(one, timing, first_token="decode")
     assert (none.feasible, dict(none.thresholds)) == (False, {})
     assert "below 1, so near that no thresholds up to 2,147,483,647 were found" in none.reason
@@ -139,7 +139,7 @@ def test_given_results_cannot_be_changed():
 
 
 def test_blocks_of_a_cache_without_a_limit_do_not_matter():
-    wait = iq.Engine(timing=LLAMA, scheduler=iq.Wait(thresholds=50), kv=iq.KvCache.unlimited())
+    wait = iq.Engine(timing=LLAMA, scheduler=iq.research.Wait(thresholds=50), kv=iq.KvCache.unlimited())
     assert wait.kv.block == 16
     found = stability(RequestClass(rate=100, prompt=10, output=10), wait)
     assert found.verdict == "stable"
@@ -155,7 +155,7 @@ def test_blocks_of_a_cache_without_a_limit_do_not_matter():
         ("slots", 8),
         ("chunk", 128),
         ("prices", iq.Prices(prefill=0.1, decode=0.3)),
-        ("timing", iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.023)),
+        ("timing", iq.research.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.023)),
         ("abandonment", 0.2),
         ("abandonment", None),
         ("abandonment", {"default": 0.3}),
@@ -164,12 +164,12 @@ def test_blocks_of_a_cache_without_a_limit_do_not_matter():
 def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     made = plan()
     right = {**SLOTS, "abandonment": 0.1, "replicas": 3}
-    assert iq.GateAndRoute(made, **right).allocation == made.allocation
-    assert iq.GateAndRoute(made, **{**right, "abandonment": {"default": 0.1}}).slots == 16
+    assert iq.research.GateAndRoute(made, **right).allocation == made.allocation
+    assert iq.research.GateAndRoute(made, **{**right, "abandonment": {"default": 0.1}}).slots == 16
     wrong = {**right, field: value}
     with pytest.raises(iq.ConfigError, match=f"^{field}: is .* but the plan is for "):
-        iq.GateAndRoute(made, **wrong)
-    assert iq.GateAndRoute(made.allocation, **wrong).allocation == made.allocation
+        iq.research.GateAndRoute(made, **wrong)
+    assert iq.research.GateAndRoute(made.allocation, **wrong).allocation == made.allocation
 
 
 # ---- arguments

@@ -50,8 +50,8 @@ def random_scenario(
                 per_prefill_square=pick([0, 0.001]),
                 per_chunk_context=pick([0, 0.001, 0.002]),
             ),
-            iq.MemoryLinear(base=1.0, per_kv_token=pick([0.001, 0.01])),
-            iq.TiledGemm(
+            iq.research.MemoryLinear(base=1.0, per_kv_token=pick([0.001, 0.01])),
+            iq.research.TiledGemm(
                 rows=4, columns=2, reduction=2, width=8, layers=1,
                 linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
             ),
@@ -71,17 +71,17 @@ def random_scenario(
             async_scheduling=pick([False, False, False, True]),
         ),
         iq.VllmV0(token_budget=max(budget, 16), max_seqs=seats),
-        iq.Orca(max_seqs=seats, max_model_len=24, token_budget=32, chunked=pick([True, False])),
-        iq.FasterTransformer(max_seqs=seats, max_model_len=24, free=pick(["each", "batch"])),
-        iq.KFcfs(token_budget=budget, k_prefill=pick([1, budget]), k_decode=pick([1, budget])),
-        iq.Slai(token_budget=budget, max_active=seats, max_decodes=pick([2, seats])),
-        iq.SlotGreedy(chunk=pick([4, 8])),
-        iq.Wait(thresholds=pick([1, 2, 5])),
+        iq.research.Orca(max_seqs=seats, max_model_len=24, token_budget=32, chunked=pick([True, False])),
+        iq.research.FasterTransformer(max_seqs=seats, max_model_len=24, free=pick(["each", "batch"])),
+        iq.research.KFcfs(token_budget=budget, k_prefill=pick([1, budget]), k_decode=pick([1, budget])),
+        iq.research.Slai(token_budget=budget, max_active=seats, max_decodes=pick([2, seats])),
+        iq.research.SlotGreedy(chunk=pick([4, 8])),
+        iq.research.Wait(thresholds=pick([1, 2, 5])),
         iq.ClassPriority(order=["default"], inner=iq.Sarathi(token_budget=budget, max_seqs=seats)),
     ]
-    if isinstance(timing, iq.TiledGemm):
+    if isinstance(timing, iq.research.TiledGemm):
         schedulers = [
-            iq.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=pick([1, 5, 50])),
+            iq.research.Rad(rows=4, columns=2, reduction=2, requests_per_cycle=pick([1, 5, 50])),
             *schedulers[:2],
         ]
     kv = pick([UNLIMITED, iq.KvCache(tokens=pick([32, 64, 200]), block=pick([1, 4]))])
@@ -90,8 +90,8 @@ def random_scenario(
     parts = {"timing": timing, "kv": kv, "overhead": host}
     one = engine(pick(schedulers), **parts, first_token=pick(["prefill", "decode"]))
     prompt, output = (
-        pick([iq.Fixed(9), iq.Uniform(1, 16)]),
-        pick([iq.Fixed(5), iq.Uniform(1, 8), iq.Fixed(1)]),
+        pick([iq.dist.Fixed(9), iq.dist.Uniform(1, 16)]),
+        pick([iq.dist.Fixed(5), iq.dist.Uniform(1, 8), iq.dist.Fixed(1)]),
     )
     replicas = pick([1, 1, 2, 3])
     router = pick([iq.RoundRobin(), iq.Random(), iq.LeastRequests(), iq.PowerOfTwo()])
@@ -123,7 +123,9 @@ def decisions(scenarios: int, kinds: Callable[[random.Random], list[TimingModel]
         if not limits:
             continue
         rate = chance.choice(limits) * chance.choice([0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.3])
-        work = iq.Workload.synthetic(requests=4000, arrivals=iq.Poisson(rate), prompt=prompt, output=output)
+        work = iq.Workload.synthetic(
+            requests=4000, arrivals=iq.dist.Poisson(rate), prompt=prompt, output=output
+        )
         proved, seen = stability(work, system), observed(iq.simulate(work, system, seed=seed))
         contradicts = {proved.verdict, seen.verdict} == {"stable", "unstable"}
         assert not contradicts, f"seed {seed}: {proved.explain()}\n{seen.explain()}"
@@ -141,12 +143,12 @@ def decisions(scenarios: int, kinds: Callable[[random.Random], list[TimingModel]
         (engine(), "tokens"),
         (engine(iq.Sarathi(token_budget=512, max_seqs=100)), "seats"),
         (engine(timing=iq.Constant(1.0), kv=iq.KvCache(tokens=400, block=1)), "memory"),
-        (engine(iq.FasterTransformer(max_seqs=64)), "batches"),
+        (engine(iq.research.FasterTransformer(max_seqs=64)), "batches"),
     ],
 )
 def test_the_scarcest_resource_binds(system: iq.Engine, resource: str):
     # Whole batches of equal requests waste no seat; of unequal ones they do.
-    found = stability(RequestClass(rate=9, prompt=129, output=iq.Uniform(1, 223)), system)
+    found = stability(RequestClass(rate=9, prompt=129, output=iq.dist.Uniform(1, 223)), system)
     assert found.binding is not None
     assert found.binding.resource == resource
     assert found.load == CHAT.rate / found.binding.capacity_per_s
@@ -163,7 +165,9 @@ def test_the_limit_of_tokens_is_the_papers():
 
 def test_slot_greedy_is_sure_below_the_papers_rate_and_not_above():
     # nie2026: s = 4, o = 2, chunk 4: g = 4 + 5 + 6 = 15; μ = M/(b̄·g), δ = 6/M.
-    small = engine(iq.SlotGreedy(chunk=4), timing=iq.Constant(0.5), kv=iq.KvCache(tokens=60, block=1))
+    small = engine(
+        iq.research.SlotGreedy(chunk=4), timing=iq.Constant(0.5), kv=iq.KvCache(tokens=60, block=1)
+    )
     mu = 60 / (0.5 * 15)
     said = [
         stability(RequestClass(rate=share * mu, prompt=4, output=2), small).verdict
@@ -179,8 +183,8 @@ def test_replicas_and_seconds_scale_the_limits():
     for scheduler in (
         iq.Sarathi(),
         iq.VllmV1(),
-        iq.Orca(chunked=True, token_budget=512),
-        iq.FasterTransformer(),
+        iq.research.Orca(chunked=True, token_budget=512),
+        iq.research.FasterTransformer(),
     ):
         one = stability(CHAT, engine(scheduler))
         three = stability(CHAT, iq.Cluster(engine(scheduler), replicas=3))
@@ -236,7 +240,7 @@ def test_memory_that_may_run_short_leaves_only_what_the_oldest_are_sure_of():
 
 @pytest.mark.parametrize(
     "scheduler",
-    [iq.VllmV0(), iq.NestedWait(segments=(4,), thresholds=(3,)), iq.Slai(max_decodes=2)],
+    [iq.VllmV0(), iq.research.NestedWait(segments=(4,), thresholds=(3,)), iq.research.Slai(max_decodes=2)],
     ids=repr,
 )
 def test_a_policy_that_no_theorem_covers_is_unknown_below_the_ceiling(scheduler: iq.Scheduler):
@@ -254,8 +258,8 @@ def test_a_policy_written_in_python_has_ceilings_and_no_guarantee():
 
 
 def synthetic(rate: float = 9.0) -> iq.Workload:
-    lengths = {"prompt": iq.Fixed(129), "output": iq.Fixed(112)}
-    return iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(rate), **lengths)
+    lengths = {"prompt": iq.dist.Fixed(129), "output": iq.dist.Fixed(112)}
+    return iq.Workload.synthetic(requests=2000, arrivals=iq.dist.Poisson(rate), **lengths)
 
 
 def test_those_who_give_up_keep_theory_from_saying_unstable():
@@ -268,7 +272,7 @@ def test_those_who_give_up_keep_theory_from_saying_unstable():
 
 def test_a_closed_loop_has_limits_and_no_load():
     chat = iq.Workload.sessions(
-        sessions=9, arrivals=iq.Poisson(1.0), turns=3, prompt=10, output=20, think=5.0
+        sessions=9, arrivals=iq.dist.Poisson(1.0), turns=3, prompt=10, output=20, think=5.0
     )
     found = stability(chat, engine())
     assert (found.verdict, found.rate, found.load) == ("unknown", None, None)
@@ -278,7 +282,7 @@ def test_a_closed_loop_has_limits_and_no_load():
 
 def test_requests_that_can_never_fit_leave_no_guarantee():
     small = engine(kv=iq.KvCache(tokens=200, block=1))
-    found = stability(RequestClass(rate=50, prompt=129, output=iq.Uniform(1, 112)), small)
+    found = stability(RequestClass(rate=50, prompt=129, output=iq.dist.Uniform(1, 112)), small)
     assert found.verdict == "unknown"
     assert set(hypothesis_of(found, "every request fits")) == {False}
 
@@ -368,7 +372,7 @@ def test_slots_behind_a_gate():
 
 
 def test_a_network_is_bound_by_its_engines_and_never_called_stable():
-    policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+    policy = iq.research.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
     agent = engine(policy, timing=iq.Constant(1.0))
     stages = {
         "draft": iq.Stage("writer", prompt=50, output=20),
@@ -449,7 +453,7 @@ def test_the_fluid_of_memory_bound_iterations_is_the_papers():
         RequestClass(name="short", rate=1000, prompt=10, output=10),
         RequestClass(name="long", rate=1000, prompt=10, output=20),
     ]
-    timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+    timing = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
     scheduler = iq.VllmV1(max_seqs=4000, token_budget=8192)
     one = engine(scheduler, timing=timing, kv=iq.KvCache(tokens=125_000, block=1))
     rows = {
@@ -470,13 +474,13 @@ def test_agree_covers_every_kind_of_system():
         assert found.frame.filter(quantity="throughput")["simulation"].item() > 0
         assert "simulation:" in found.explain()
     stage = iq.Workflow("job", stages={"only": iq.Stage("agent", prompt=129, output=112)})
-    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2.0))
+    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(2.0))
     network = agree(jobs, iq.Network({"agent": engine()}, [stage]), seeds=[1, 2])
     assert network.theory.load == pytest.approx(2 / 11.8092, rel=0.2)
 
 
 def test_where_nothing_limits_the_rate_there_is_no_capacity():
-    free = engine(iq.SlotGreedy(), timing=iq.Constant(0.01))
+    free = engine(iq.research.SlotGreedy(), timing=iq.Constant(0.01))
     assert stability(CHAT, free).explain().startswith("unknown: no theorem covers this system")
     found = agree(CHAT, free, requests=500, seeds=[1]).frame.filter(quantity="capacity")
     assert found.select("theory", "fluid").row(0) == (None, None)

@@ -21,7 +21,7 @@ from .refusals import refused
 wait_thresholds = partial(iq.theory.wait_thresholds, first_token="decode")
 """ao2025 counts a decode for every output token."""
 nested_wait_thresholds = partial(iq.theory.nested_wait_thresholds, first_token="decode")
-LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+LLAMA = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
 LOW = [
     RequestClass(name="short", rate=1000, prompt=10, output=10),
     RequestClass(name="long", rate=1000, prompt=10, output=20),
@@ -41,32 +41,36 @@ def held(prompt: float, first: int, last: int) -> float:
     return math.fsum(prompt + stage for stage in range(first, last + 1))
 
 
-def scaled(kinds: Kinds, timing: iq.MemoryLinear, load: float) -> Kinds:
+def scaled(kinds: Kinds, timing: iq.research.MemoryLinear, load: float) -> Kinds:
     now = timing.per_kv_token * sum(rate * held(prompt, 0, output) for rate, prompt, output in kinds)
     return [(rate * load / now, prompt, output) for rate, prompt, output in kinds]
 
 
 @st.composite
-def known(draw: st.DrawFn) -> tuple[Kinds, iq.MemoryLinear]:
+def known(draw: st.DrawFn) -> tuple[Kinds, iq.research.MemoryLinear]:
     lengths = draw(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=3))
     kinds = [(draw(st.floats(0.2, 5)), prompt, output) for prompt, output in lengths]
-    timing = iq.MemoryLinear(base=draw(st.floats(1e-3, 0.5)), per_kv_token=draw(st.floats(1e-6, 1e-3)))
+    timing = iq.research.MemoryLinear(
+        base=draw(st.floats(1e-3, 0.5)), per_kv_token=draw(st.floats(1e-6, 1e-3))
+    )
     return scaled(kinds, timing, draw(st.floats(0.02, 0.7))), timing
 
 
-def iteration_s(kinds: Kinds, timing: iq.MemoryLinear, n: Sequence[int]) -> float:
+def iteration_s(kinds: Kinds, timing: iq.research.MemoryLinear, n: Sequence[int]) -> float:
     """ΔT of (9), stage by stage."""
     tokens = sum(count * held(prompt, 0, output) for count, (_, prompt, output) in zip(n, kinds, strict=True))
     return timing.base + timing.per_kv_token * tokens
 
 
-def meets_9(kinds: Kinds, timing: iq.MemoryLinear, n: Sequence[int], margin: float = 0.0) -> bool:
+def meets_9(kinds: Kinds, timing: iq.research.MemoryLinear, n: Sequence[int], margin: float = 0.0) -> bool:
     lasts_s = iteration_s(kinds, timing, n) * (1 + margin)
     return all(lasts_s < count / rate for count, (rate, _, _) in zip(n, kinds, strict=True))
 
 
 @given(known(), st.sampled_from([0.0, 0.1, 0.3]))
-def test_thresholds_meet_9_and_nothing_below_them_does(case: tuple[Kinds, iq.MemoryLinear], margin: float):
+def test_thresholds_meet_9_and_nothing_below_them_does(
+    case: tuple[Kinds, iq.research.MemoryLinear], margin: float
+):
     kinds, timing = case
     found = wait_thresholds(asked(kinds), timing, margin=margin)
     n = list(found.thresholds.values())
@@ -86,7 +90,7 @@ def test_thresholds_meet_9_and_nothing_below_them_does(case: tuple[Kinds, iq.Mem
 
 @settings(max_examples=40)
 @given(known())
-def test_given_thresholds_are_judged_by_9(case: tuple[Kinds, iq.MemoryLinear]):
+def test_given_thresholds_are_judged_by_9(case: tuple[Kinds, iq.research.MemoryLinear]):
     kinds, timing = case
     least = list(wait_thresholds(asked(kinds), timing).thresholds.values())
     for n in (least, [count + 1 for count in least], [max(1, count - 1) for count in least]):
@@ -99,7 +103,7 @@ def test_given_thresholds_are_judged_by_9(case: tuple[Kinds, iq.MemoryLinear]):
 
 def test_equality_in_9_is_enough_without_strictness_only():
     # A.3: d0 + 9·d1 = 1 with one request of each type per second and one at each stage.
-    kinds, timing = [(1.0, 1, 1), (1.0, 1, 2)], iq.MemoryLinear(base=0.55, per_kv_token=0.05)
+    kinds, timing = [(1.0, 1, 1), (1.0, 1, 2)], iq.research.MemoryLinear(base=0.55, per_kv_token=0.05)
     equal = wait_thresholds(asked(kinds), timing, kv_tokens=9, strict=False)
     assert equal.thresholds == {"0": 1, "1": 1}
     assert (equal.feasible, equal.throughput_gap) == (True, "1/sqrt(T)")
@@ -120,7 +124,7 @@ def test_the_low_demand_of_section_6():
     assert found.kv_tokens_needed == 18 * 585
     assert found.iteration_s == pytest.approx(0.015 + 2.6e-7 * 18 * 585)
     assert [one.time_in_system_s for one in found.classes] == pytest.approx([0.198, 0.378])
-    assert found.scheduler() == iq.Wait(thresholds={"short": 18, "long": 18})
+    assert found.scheduler() == iq.research.Wait(thresholds={"short": 18, "long": 18})
     assert found.scheduler(max_seqs=600).max_seqs == 600
     text = found.explain()
     for number in ("0.0177378", "17.7378", "10,530", "125,000", "576", "0.198", "0.378", "69.8249"):
@@ -150,14 +154,14 @@ def test_a_cache_below_the_least_thresholds_is_named():
 
 
 def test_a_class_of_many_lengths_is_taken_with_means_and_says_so():
-    mixed = RequestClass(rate=50, prompt=iq.Uniform(5, 15), output=iq.Uniform(1, 39))
+    mixed = RequestClass(rate=50, prompt=iq.dist.Uniform(5, 15), output=iq.dist.Uniform(1, 39))
     found = wait_thresholds(mixed, LLAMA)
     met = {one.name: one.met for one in found.hypotheses}
     assert met["all requests of a class have the same lengths"] is False
     n = found.thresholds["default"]
     # Memory with the longest of all: 40 stages with prompts of 15.
     assert found.kv_tokens_needed == n * held(15, 0, 39)
-    endless = wait_thresholds(RequestClass(rate=50, prompt=5, output=iq.Geometric(mean=20)), LLAMA)
+    endless = wait_thresholds(RequestClass(rate=50, prompt=5, output=iq.dist.Geometric(mean=20)), LLAMA)
     assert endless.feasible is True
     assert (endless.kv_tokens_needed, endless.batch_limit) == (None, None)
 
@@ -220,7 +224,7 @@ def test_wait_keeps_up_with_rates_that_change():
     day = [(2.0, {"short": 3000.0, "long": 200.0}), (3.0, {"short": 200.0, "long": 1500.0})]
     found = wait_thresholds(LOW, LLAMA, periods=day)
     laws = {
-        name: iq.TimeVarying(times_s=[0, 2], rates=[day[0][1][name], day[1][1][name]], period_s=5)
+        name: iq.dist.TimeVarying(times_s=[0, 2], rates=[day[0][1][name], day[1][1][name]], period_s=5)
         for name in ("short", "long")
     }
     parts = [
@@ -252,7 +256,7 @@ def runs(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
 
 
-def meets_10(kinds: Kinds, timing: iq.MemoryLinear, ends: Sequence[int], n: Sequence[int]) -> bool:
+def meets_10(kinds: Kinds, timing: iq.research.MemoryLinear, ends: Sequence[int], n: Sequence[int]) -> bool:
     """(10) by hand, with all prompts equal."""
     total, prompt = sum(rate for rate, _, _ in kinds), kinds[0][1]
     tokens = sum(count * held(prompt, *run) for count, run in zip(n, runs(ends), strict=True))
@@ -263,16 +267,18 @@ def meets_10(kinds: Kinds, timing: iq.MemoryLinear, ends: Sequence[int], n: Sequ
 
 
 @st.composite
-def unknown(draw: st.DrawFn) -> tuple[Kinds, iq.MemoryLinear]:
+def unknown(draw: st.DrawFn) -> tuple[Kinds, iq.research.MemoryLinear]:
     outputs = sorted(draw(st.sets(st.integers(1, 25), min_size=2, max_size=3)))
     prompt = draw(st.integers(1, 20))
     kinds = [(draw(st.floats(0.2, 5)), prompt, output) for output in outputs]
-    timing = iq.MemoryLinear(base=draw(st.floats(1e-3, 0.5)), per_kv_token=draw(st.floats(1e-6, 1e-3)))
+    timing = iq.research.MemoryLinear(
+        base=draw(st.floats(1e-3, 0.5)), per_kv_token=draw(st.floats(1e-6, 1e-3))
+    )
     return scaled(kinds, timing, draw(st.floats(0.02, 0.6))), timing
 
 
 @given(unknown())
-def test_nested_thresholds_meet_10_and_nothing_below_them_does(case: tuple[Kinds, iq.MemoryLinear]):
+def test_nested_thresholds_meet_10_and_nothing_below_them_does(case: tuple[Kinds, iq.research.MemoryLinear]):
     kinds, timing = case
     ends = [output for _, _, output in kinds]
     found = nested_wait_thresholds(asked(kinds), timing, segments=ends)
@@ -328,7 +334,7 @@ def test_memory_of_nested_wait_by_hand():
         stages + (found.queues_kv_tokens or 0) + (found.excursions_kv_tokens or 0)
     )
     assert [one.exponent for one in found.parts[:3]] == [None, None, None]
-    assert found.scheduler() == iq.NestedWait(segments=[20, 40, 80, 160], thresholds=[7, 7, 7, 5])
+    assert found.scheduler() == iq.research.NestedWait(segments=[20, 40, 80, 160], thresholds=[7, 7, 7, 5])
     text = found.explain()
     for number in ("80,550", "1,000", "0.05", "7", "0.666667"):
         assert number in text
@@ -362,7 +368,7 @@ def test_fewer_segments_carry_more_load():
 
 
 def test_segments_by_number_are_equal_parts_and_none_takes_the_least_memory():
-    some = RequestClass(rate=30, prompt=62, output=iq.Uniform(1, 200))
+    some = RequestClass(rate=30, prompt=62, output=iq.dist.Uniform(1, 200))
     parts = nested_wait_thresholds(some, LLAMA, segments=4)
     assert parts.segments == (50, 100, 150, 200)
     assert [one.share for one in parts.parts] == pytest.approx([1, 3 / 4, 2 / 3, 1 / 2])
@@ -377,7 +383,7 @@ def test_segments_by_number_are_equal_parts_and_none_takes_the_least_memory():
 
 def test_lengths_that_go_together_shift_the_prompts_of_later_segments():
     frame = pl.DataFrame({"prompt_tokens": [10, 10, 40], "output_tokens": [5, 10, 20]})
-    joint = RequestClass(rate=3.0, lengths=iq.Empirical(frame))
+    joint = RequestClass(rate=3.0, lengths=iq.dist.Empirical(frame))
     found = nested_wait_thresholds(joint, LLAMA, segments=[5, 10, 20])
     assert [one.prompt_tokens for one in found.parts] == pytest.approx([20, 25, 40])
     assert [one.share for one in found.parts] == pytest.approx([1, 2 / 3, 1 / 2])
@@ -386,7 +392,7 @@ def test_lengths_that_go_together_shift_the_prompts_of_later_segments():
 
 
 def test_when_the_prompt_gives_the_first_token_the_last_stage_is_one_less():
-    some = RequestClass(rate=30, prompt=10, output=iq.Uniform(1, 20))
+    some = RequestClass(rate=30, prompt=10, output=iq.dist.Uniform(1, 20))
     assert nested_wait_thresholds(some, LLAMA, segments=2, first_token="prefill").segments == (9, 19)
     assert nested_wait_thresholds(some, LLAMA, segments=2, first_token="decode").segments == (10, 20)
 
@@ -455,7 +461,10 @@ def test_bad_input_of_wait_is_named(arguments: dict[str, object]):
     ({"segments": [20, 30]}, "no request comes to the last,"),
     ({"thresholds": [1, 1]}, "give the last stage of each segment too"),
     ({"segments": [10, 20], "thresholds": [1]}, "must be 2 numbers"),
-    ({"workload": RequestClass(rate=1, prompt=1, output=iq.Geometric(mean=5))}, "its lengths have no end"),
+    (
+        {"workload": RequestClass(rate=1, prompt=1, output=iq.dist.Geometric(mean=5))},
+        "its lengths have no end",
+    ),
 )
 def test_bad_input_of_nested_wait_is_named(arguments: dict[str, object]):
     nested_wait_thresholds(**{"workload": LOW, "timing": LLAMA, **arguments})  # type: ignore[arg-type]

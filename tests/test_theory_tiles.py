@@ -14,7 +14,7 @@ from inferq.theory import RequestClass, TileCapacity, tile_capacity
 from .arriving import arriving
 
 TILE = {"rows": 128, "columns": 64, "reduction": 32}
-DEAR = iq.TiledGemm(
+DEAR = iq.research.TiledGemm(
     **TILE, width=4096, layers=32, linear_s_per_tile=1e-3, other_s_per_token=1e-6, gemm_s=8e-9, gemv_s=1e-9
 )
 """The attention of prompts is a quarter of all time."""
@@ -25,7 +25,7 @@ def chunks_of(prompt: int, chunk: int) -> list[int]:
     return [chunk] * (prompt // chunk) + ([prompt % chunk] if prompt % chunk else [])
 
 
-def priced(timing: iq.TiledGemm, chunks: list[int], decodes: list[int]) -> float:
+def priced(timing: iq.research.TiledGemm, chunks: list[int], decodes: list[int]) -> float:
     """(7) as `TiledGemm` states it: chunks of one prompt one after another, each alone, decodes together.
 
     `decodes` holds for every iteration of decodes the token that each of its rows computes.
@@ -45,7 +45,7 @@ def priced(timing: iq.TiledGemm, chunks: list[int], decodes: list[int]) -> float
     return seconds
 
 
-def rad_s(timing: iq.TiledGemm, prompt: int, output: int, first_token: str) -> float:
+def rad_s(timing: iq.research.TiledGemm, prompt: int, output: int, first_token: str) -> float:
     """T^R of one request, iteration by iteration."""
     chunk = math.lcm(timing.rows, timing.columns, timing.reduction)
     last = prompt + output - (1 if first_token == "prefill" else 0)
@@ -62,11 +62,11 @@ def parts_s(found: TileCapacity) -> list[float]:
     ]
 
 
-def rad(timing: iq.TiledGemm, requests_per_cycle: int = 1_000, **changed: object) -> iq.Engine:
+def rad(timing: iq.research.TiledGemm, requests_per_cycle: int = 1_000, **changed: object) -> iq.Engine:
     tile = {"rows": timing.rows, "columns": timing.columns, "reduction": timing.reduction}
     engine = iq.Engine(
         timing=timing,
-        scheduler=iq.Rad(**tile, requests_per_cycle=requests_per_cycle),
+        scheduler=iq.research.Rad(**tile, requests_per_cycle=requests_per_cycle),
         kv=iq.KvCache.unlimited(),
     )
     return dataclasses.replace(engine, **changed)
@@ -78,11 +78,11 @@ def at_once(pairs: list[tuple[int, int]]) -> iq.Workload:
 
 
 @st.composite
-def tile_times(draw: st.DrawFn) -> iq.TiledGemm:
+def tile_times(draw: st.DrawFn) -> iq.research.TiledGemm:
     """Small tiles of any ratio, and costs that are multiples of a nanosecond."""
     sizes = [draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])) for _ in range(3)]
     costs = [draw(st.integers(1, 1_000)) * 1e-9 for _ in range(4)]
-    return iq.TiledGemm(
+    return iq.research.TiledGemm(
         rows=sizes[0],
         columns=sizes[1],
         reduction=sizes[2],
@@ -100,7 +100,7 @@ pairs_of = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=
 
 @given(timing=tile_times(), pairs=pairs_of, first_token=st.sampled_from(["prefill", "decode"]))
 def test_the_time_of_a_request_is_the_sum_over_its_iterations(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], first_token: str
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], first_token: str
 ):
     found = tile_capacity(at_once(pairs), timing, first_token=first_token)
     by_hand = math.fsum(rad_s(timing, p, o, first_token) for p, o in pairs) / len(pairs)
@@ -108,7 +108,7 @@ def test_the_time_of_a_request_is_the_sum_over_its_iterations(
     assert found.request_s == pytest.approx(math.fsum(parts_s(found)), rel=1e-15)
 
 
-def cheapest_s(timing: iq.TiledGemm, prompt: int) -> float:
+def cheapest_s(timing: iq.research.TiledGemm, prompt: int) -> float:
     """The least attention of a prompt over all ways to cut it into chunks, by trying the last chunk."""
     free = dataclasses.replace(timing, linear_s_per_tile=0, other_s_per_token=0)
     best = [0.0] * (prompt + 1)
@@ -123,7 +123,7 @@ def cheapest_s(timing: iq.TiledGemm, prompt: int) -> float:
 
 @given(timing=tile_times(), prompt=st.integers(1, 40), output=st.integers(1, 6))
 def test_the_floor_is_the_cheapest_of_all_ways_to_cut_a_prompt(
-    timing: iq.TiledGemm, prompt: int, output: int
+    timing: iq.research.TiledGemm, prompt: int, output: int
 ):
     found = tile_capacity(at_once([(prompt, output)]), timing)
     tokens = prompt + output - 1
@@ -141,13 +141,13 @@ def test_the_floor_is_the_cheapest_of_all_ways_to_cut_a_prompt(
             iq.Sarathi(token_budget=8, max_seqs=4),
             iq.Sarathi(token_budget=64, max_seqs=64, order="spf"),
             iq.VllmV0(token_budget=80, max_seqs=16),
-            iq.Rad(rows=2, columns=4, reduction=2, requests_per_cycle=5),
-            iq.RadPhased(rows=2, columns=3, reduction=1, requests_per_cycle=5),
+            iq.research.Rad(rows=2, columns=4, reduction=2, requests_per_cycle=5),
+            iq.research.RadPhased(rows=2, columns=3, reduction=1, requests_per_cycle=5),
         ]
     ),
 )
 def test_no_scheduler_serves_faster_than_the_floor(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], scheduler: iq.Scheduler
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], scheduler: iq.Scheduler
 ):
     engine = iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache.unlimited())
     taken_s = iq.simulate(at_once(pairs), engine).totals["end_s"]
@@ -156,7 +156,7 @@ def test_no_scheduler_serves_faster_than_the_floor(
 
 @given(timing=tile_times(), pairs=pairs_of, first_token=st.sampled_from(["prefill", "decode"]))
 def test_one_request_alone_takes_its_parts_with_a_whole_tile_for_every_decode(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], first_token: str
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], first_token: str
 ):
     prompt, output = pairs[0]
     engine = rad(timing, first_token=first_token)
@@ -169,7 +169,7 @@ def test_one_request_alone_takes_its_parts_with_a_whole_tile_for_every_decode(
 @settings(max_examples=40)
 @given(timing=tile_times(), pairs=pairs_of, kind=st.sampled_from(["Rad", "RadPhased"]))
 def test_as_many_alike_as_a_tile_has_columns_take_exactly_so_many_times_that_long(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], kind: str
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], kind: str
 ):
     tile = {"rows": timing.rows, "columns": timing.columns, "reduction": timing.reduction}
     scheduler = getattr(iq, kind)(**tile, requests_per_cycle=timing.columns)
@@ -187,7 +187,7 @@ def test_as_many_alike_as_a_tile_has_columns_take_exactly_so_many_times_that_lon
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4, 6, 8, 12])] * 3),
 )
 def test_cycles_take_what_their_requests_take_and_at_most_one_end(
-    timing: iq.TiledGemm,
+    timing: iq.research.TiledGemm,
     pairs: list[tuple[int, int]],
     kind: str,
     requests_per_cycle: int,
@@ -210,7 +210,7 @@ def test_cycles_take_what_their_requests_take_and_at_most_one_end(
 
 @given(timing=tile_times(), pairs=pairs_of, factor=st.integers(2, 9))
 def test_costs_times_a_factor_divide_the_capacity_by_it(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], factor: int
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], factor: int
 ):
     names = ("linear_s_per_tile", "other_s_per_token", "gemm_s", "gemv_s")
     slow = dataclasses.replace(timing, **{name: factor * getattr(timing, name) for name in names})
@@ -224,7 +224,7 @@ def test_costs_times_a_factor_divide_the_capacity_by_it(
 
 @given(timing=tile_times(), pairs=pairs_of, more=st.tuples(st.integers(0, 5), st.integers(0, 5)))
 def test_longer_requests_take_longer_and_the_distribution_mixes_linearly(
-    timing: iq.TiledGemm, pairs: list[tuple[int, int]], more: tuple[int, int]
+    timing: iq.research.TiledGemm, pairs: list[tuple[int, int]], more: tuple[int, int]
 ):
     found = tile_capacity(at_once(pairs), timing)
     longer = tile_capacity(at_once([(p + more[0], o + more[1]) for p, o in pairs]), timing)
@@ -238,7 +238,7 @@ def test_longer_requests_take_longer_and_the_distribution_mixes_linearly(
 
 
 def test_a_distribution_is_summed_exactly_also_for_outputs_of_thousands():
-    workload = RequestClass(rate=1.0, prompt=iq.Uniform(100, 131), output=iq.Uniform(1, 4_000))
+    workload = RequestClass(rate=1.0, prompt=iq.dist.Uniform(100, 131), output=iq.dist.Uniform(1, 4_000))
     found = tile_capacity(workload, DEAR)
     by_hand, number = 0.0, 0
     for prompt in range(100, 132):
@@ -270,7 +270,7 @@ def test_smaller_chunks_serve_more_than_theorem_1_allows():
     # Chunks of one tile of columns fill all that chunks of 128 fill, and attend to fewer of their own tokens.
     lengths = [(128 * p, o) for p, o in zip(range(8, 25), range(1, 514, 32), strict=True)] * 80
     paper = tile_capacity(at_once(lengths), rad(DEAR))
-    small = rad(DEAR, scheduler=iq.Rad(rows=64, columns=64, reduction=32, requests_per_cycle=10**6))
+    small = rad(DEAR, scheduler=iq.research.Rad(rows=64, columns=64, reduction=32, requests_per_cycle=10**6))
     served_per_s = len(lengths) / iq.simulate(at_once(lengths), small).totals["end_s"]
     assert paper.capacity_per_s < served_per_s < paper.most_per_s
     judged = {one.name: one.met for one in paper.hypotheses}
@@ -285,7 +285,9 @@ def test_smaller_chunks_serve_more_than_theorem_1_allows():
 def stable_at(load: float, engine: iq.Engine, requests: int, seed: int) -> tuple[TileCapacity, iq.Result]:
     """What theory says of a load, and a run at it: prompts in whole tiles, Poisson arrivals."""
     lengths = pl.DataFrame({"prompt_tokens": [256, 512, 1024], "output_tokens": [200, 60, 20]})
-    work = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), lengths=iq.Empirical(lengths))
+    work = iq.Workload.synthetic(
+        requests=requests, arrivals=iq.dist.Poisson(1.0), lengths=iq.dist.Empirical(lengths)
+    )
     rate = load * tile_capacity(work, engine).capacity_per_s
     found = tile_capacity(work, engine, rate=rate)
     return found, iq.simulate(work.speed(rate), engine, seed=seed)
@@ -334,7 +336,7 @@ def met(found: TileCapacity) -> dict[str, bool | None]:
 
 
 def test_every_hypothesis_is_judged():
-    work = arriving(10, 1.0, 256, iq.Uniform(1, 65))
+    work = arriving(10, 1.0, 256, iq.dist.Uniform(1, 65))
     free = tile_capacity(work, rad(DEAR))
     assert free.stable is True
     assert all(one for name, one in met(free).items() if name != "no scheduler needs less than T^R")
@@ -344,25 +346,25 @@ def test_every_hypothesis_is_judged():
         assert met(found)["memory slack"] is fits
         assert found.stable is (True if fits else None)
     # RadPhased holds the prompts of its whole cycle.
-    phased = iq.RadPhased(**TILE, requests_per_cycle=1_000)
+    phased = iq.research.RadPhased(**TILE, requests_per_cycle=1_000)
     found = tile_capacity(work, rad(DEAR, scheduler=phased, kv=iq.KvCache(tokens=16 * 64 * 20)))
     assert met(found)["memory slack"] is False
-    wide = iq.Rad(rows=128, columns=65, reduction=32, requests_per_cycle=1_000)
+    wide = iq.research.Rad(rows=128, columns=65, reduction=32, requests_per_cycle=1_000)
     found = tile_capacity(work, rad(DEAR, scheduler=wide))
     assert met(found)["full decodes take the fewest tiles"] is False and found.stable is None
     sarathi = tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()))
     assert met(sarathi)["the policy is RAD"] is False and sarathi.stable is None
     assert tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()), rate=1e6).stable is False
-    endless = arriving(10, 1.0, 256, iq.Geometric(mean=30))
+    endless = arriving(10, 1.0, 256, iq.dist.Geometric(mean=30))
     found = tile_capacity(endless, rad(DEAR))
     assert met(found)["lengths are bounded"] is False and found.stable is None
     assert found.cycle_end_s is None and found.longest_request_s is None
-    even = arriving(10, iq.Gamma(1.0, cv=3), 256, 9)
+    even = arriving(10, iq.dist.Gamma(1.0, cv=3), 256, 9)
     assert tile_capacity(even, rad(DEAR)).stable is None
     assert tile_capacity(work.with_patience(5.0), rad(DEAR), rate=1e6).stable is None
     assert met(tile_capacity(work, DEAR))["memory slack"] is None
     assert met(tile_capacity(work, rad(DEAR), engines=2))["replicas share evenly"] is None
-    odd = tile_capacity(RequestClass(rate=1.0, prompt=iq.Uniform(1, 256), output=9), DEAR)
+    odd = tile_capacity(RequestClass(rate=1.0, prompt=iq.dist.Uniform(1, 256), output=9), DEAR)
     assert met(odd)["prompts fill their chunks"] is False
     assert odd.prompt_linear_s == pytest.approx(1e-3 * (1 + 2 + 3 + 4) / 4, rel=1e-12)
     cheap = dataclasses.replace(DEAR, gemv_s=1e-10)
@@ -370,7 +372,7 @@ def test_every_hypothesis_is_judged():
 
 
 def test_an_explanation_holds_every_number():
-    work = RequestClass(rate=2.0, prompt=iq.Uniform(100, 300), output=iq.Uniform(1, 65))
+    work = RequestClass(rate=2.0, prompt=iq.dist.Uniform(100, 300), output=iq.dist.Uniform(1, 65))
     found = tile_capacity(work, rad(DEAR, requests_per_cycle=77), engines=3)
     told = found.explain()
     assert str(found) == told
@@ -389,7 +391,7 @@ def test_an_explanation_holds_every_number():
 
 def test_what_cannot_be_asked_is_refused():
     work = RequestClass(rate=1.0, prompt=128, output=9)
-    free = iq.TiledGemm(
+    free = iq.research.TiledGemm(
         **TILE, width=4096, layers=1, linear_s_per_tile=0, other_s_per_token=0, gemm_s=0, gemv_s=0
     )
     constant = dataclasses.replace(rad(DEAR), timing=iq.Constant(1.0))

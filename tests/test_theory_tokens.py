@@ -1,6 +1,6 @@
 """Do the capacities by tokens, seats and batches hold: in closed form, in scaling, and beside the simulation?
 
-li2025 (2.7), (4.1), (4.2), (4.3). A stable edge is found by `inferq.papers.edge`, whose docstring derives its
+li2025 (2.7), (4.1), (4.2), (4.3). A stable edge is found by `inferq_papers.edge`, whose docstring derives its
 error: with 30,000 requests it is 0.5 % high by what is tolerated and a step of the bisection (0.2 %), and low
 by 2 % three times in 1,000; seeds are fixed.
 """
@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.errors import ConfigError, TraceError
-from inferq.papers.edge import edge, unit
 from inferq.theory import RequestClass, token_capacity
 from inferq.theory.capacities.iteration_cost import Iteration, fills_budget, memory_slack
 from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.demands.lengths import Lengths
+from inferq_papers.edge import edge, unit
 
 TIMING = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
 UNLIMITED = iq.KvCache.unlimited()
-FIXED: dict[str, Any] = {"prompt": iq.Fixed(129), "output": iq.Fixed(112)}
-GEOMETRIC: dict[str, Any] = {"prompt": iq.Geometric(129), "output": iq.Geometric(112)}
-UNIFORM: dict[str, Any] = {"prompt": iq.Uniform(1, 1200), "output": iq.Uniform(1, 223)}
+FIXED: dict[str, Any] = {"prompt": iq.dist.Fixed(129), "output": iq.dist.Fixed(112)}
+GEOMETRIC: dict[str, Any] = {"prompt": iq.dist.Geometric(129), "output": iq.dist.Geometric(112)}
+UNIFORM: dict[str, Any] = {"prompt": iq.dist.Uniform(1, 1200), "output": iq.dist.Uniform(1, 223)}
 SARATHI = iq.Sarathi(token_budget=512, max_seqs=512)
 
 
@@ -46,7 +46,7 @@ def found(workload: iq.Workload, system: iq.Engine | iq.Cluster, theory: float) 
 
 
 def poisson(requests: int = 30_000, **lengths: Any) -> iq.Workload:
-    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), **(lengths or FIXED))
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(1.0), **(lengths or FIXED))
 
 
 # Closed forms.
@@ -178,7 +178,7 @@ def test_full_batches_of_random_requests_are_the_mean_of_all_batches(first_token
     line = iq.PiecewiseLinear(
         base=1.0, per_token=0.25, knee=2, per_context_token=0.01, per_prefill_square=0.1
     )
-    pairs_drawn = iq.Empirical({"prompt_tokens": [1, 5] * 4, "output_tokens": [1, 2, 3, 4, 4, 3, 2, 1]})
+    pairs_drawn = iq.dist.Empirical({"prompt_tokens": [1, 5] * 4, "output_tokens": [1, 2, 3, 4, 4, 3, 2, 1]})
     pairs = list(pairs_drawn.frame.iter_rows())
     less = first_token == "prefill"
     lengths = []
@@ -204,7 +204,7 @@ def test_full_batches_of_random_requests_are_the_mean_of_all_batches(first_token
 
 def test_a_small_cache_makes_smaller_batches():
     kv = iq.KvCache(tokens=10_000, block=16)
-    scheduler = iq.FasterTransformer(max_seqs=64, max_model_len=1000)
+    scheduler = iq.research.FasterTransformer(max_seqs=64, max_model_len=1000)
     # 625 blocks, 63 for each request of up to 1,000 tokens: 9 at once.
     assert request_level_capacity(chat(), engine(scheduler, kv=kv)).batch == 9
 
@@ -280,7 +280,7 @@ WHOLE = {
         UNIFORM,
         engine(iq.VllmV1(token_budget=256, max_seqs=256), first_token="prefill"),
     ),
-    "KFcfs": (FIXED, engine(iq.KFcfs(token_budget=512, k_prefill=512, k_decode=512))),
+    "KFcfs": (FIXED, engine(iq.research.KFcfs(token_budget=512, k_prefill=512, k_decode=512))),
     "attention": (
         FIXED,
         engine(
@@ -304,13 +304,13 @@ def test_the_edge_of_stability_is_where_tokens_say(name: str):
 def test_the_edge_of_two_classes():
     types: dict[str, dict[str, Any]] = {
         "chat": FIXED,
-        "document": {"prompt": iq.Uniform(512, 1536), "output": iq.Geometric(32)},
+        "document": {"prompt": iq.dist.Uniform(512, 1536), "output": iq.dist.Geometric(32)},
     }
     said = token_capacity(
         [RequestClass(name=n, rate=0.5, **one) for n, one in types.items()], engine(SARATHI)
     )
     parts = {
-        name: iq.Workload.synthetic(requests=60_000, arrivals=iq.Poisson(0.5), **one)
+        name: iq.Workload.synthetic(requests=60_000, arrivals=iq.dist.Poisson(0.5), **one)
         for name, one in types.items()
     }
     mixed = iq.Workload.mix(parts, requests=60_000)
@@ -339,7 +339,7 @@ def test_the_edge_with_few_seats_lies_between_what_is_sure_and_what_is_possible(
 
 def test_below_what_is_sure_no_order_of_prompts_and_decodes_drowns():
     # Orca lets prompts go first, and its decodes keep their seats for longer: still above what is sure.
-    system = engine(iq.Orca(token_budget=512, max_seqs=64, chunked=True))
+    system = engine(iq.research.Orca(token_budget=512, max_seqs=64, chunked=True))
     said = seats_capacity(chat(**UNIFORM), system)
     rate = found(poisson(60_000, **UNIFORM), system, said.capacity_per_s)
     assert said.sure_per_s is not None
@@ -349,7 +349,7 @@ def test_below_what_is_sure_no_order_of_prompts_and_decodes_drowns():
 @pytest.mark.parametrize("lengths", [FIXED, UNIFORM, GEOMETRIC], ids=["fixed", "uniform", "geometric"])
 @pytest.mark.parametrize("size", [16, 64])
 def test_the_edge_of_whole_batches_is_where_their_mean_length_says(lengths, size):
-    system = engine(iq.FasterTransformer(max_seqs=size, max_model_len=100_000))
+    system = engine(iq.research.FasterTransformer(max_seqs=size, max_model_len=100_000))
     said = request_level_capacity(chat(**lengths), system).capacity_per_s
     # A batch lasts as long as its longest request, which varies by a third at most: the standard error of the
     # mean of 3,000 batches is 0.6 %.
@@ -364,7 +364,7 @@ def test_the_edge_of_whole_batches_is_where_their_mean_length_says(lengths, size
 def test_the_verdict_is_that_of_the_two_inequalities(share: float, expected: bool | None):
     limit = token_capacity(chat(), engine(SARATHI)).capacity_per_s
     assert token_capacity(chat(), engine(SARATHI), rate=share * limit).stable is expected
-    batches = engine(iq.FasterTransformer(max_seqs=64))
+    batches = engine(iq.research.FasterTransformer(max_seqs=64))
     limit = request_level_capacity(chat(), batches).capacity_per_s
     assert request_level_capacity(chat(), batches, rate=share * limit).stable is expected
 
@@ -374,8 +374,8 @@ def test_no_theorem_is_claimed_that_does_not_apply():
         return token_capacity(chat(rate), engine(scheduler, kv=kv), **more).stable
 
     assert verdict(iq.VllmV0(token_budget=512, max_seqs=512)) is None
-    assert verdict(iq.Orca(token_budget=512, max_seqs=512)) is None
-    assert verdict(iq.KFcfs(token_budget=512, k_prefill=1, k_decode=512)) is None
+    assert verdict(iq.research.Orca(token_budget=512, max_seqs=512)) is None
+    assert verdict(iq.research.KFcfs(token_budget=512, k_prefill=1, k_decode=512)) is None
     assert verdict(iq.Sarathi(token_budget=512, max_seqs=128)) is None
     assert verdict(iq.VllmV1(token_budget=512, max_seqs=512, long_prefill_threshold=64)) is None
     # A cache that may run short: unknown; with room for all seats: stable. Overload stays overload.
@@ -383,7 +383,7 @@ def test_no_theorem_is_claimed_that_does_not_apply():
     assert verdict(SARATHI, iq.KvCache(tokens=160_000)) is True
     assert verdict(SARATHI, iq.KvCache(tokens=60_000), rate=12.0) is False
     # A policy that loads more than b is not bound by b.
-    assert verdict(iq.FasterTransformer(max_seqs=256), rate=12.0, token_budget=512) is None
+    assert verdict(iq.research.FasterTransformer(max_seqs=256), rate=12.0, token_budget=512) is None
     # Nor does anything grow where waiting requests leave.
     leaving = RequestClass(rate=20, prompt=129, output=112, abandonment=0.1)
     assert token_capacity(leaving, engine(SARATHI)).stable is None
@@ -401,13 +401,13 @@ def test_seats_give_a_verdict_where_tokens_alone_do_not():
 
 def test_what_is_known_of_a_policy():
     urgent = iq.ClassPriority(order=["a"], inner=iq.Sarathi(token_budget=64, max_seqs=9))
-    assert (urgent.budget(), urgent.seats()) == (64, 9)
-    assert iq.Slai(max_active=7).seats() == 7
+    assert (urgent.token_limit(), urgent.sequence_limit()) == (64, 9)
+    assert iq.research.Slai(max_active=7).sequence_limit() == 7
     assert fills_budget(urgent, 64).met is True
     assert fills_budget(urgent, 65).met is False
     assert fills_budget(None, 64).met is None
-    assert fills_budget(iq.Wait(thresholds={"a": 1}), 64).met is False
-    lengths = Lengths.of(iq.Geometric(10), 5)
+    assert fills_budget(iq.research.Wait(thresholds={"a": 1}), 64).met is False
+    lengths = Lengths.of(iq.dist.Geometric(10), 5)
     assert (
         memory_slack(engine(SARATHI, kv=iq.KvCache(tokens=10**6)), lengths).met is None
     )  # no longest request
@@ -431,13 +431,15 @@ def test_every_number_is_in_the_explanation(first_token):
 
 
 def agents() -> iq.Network:
-    one = engine(iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100), iq.Constant(0.5))
+    one = engine(iq.research.KFcfs(token_budget=100, k_prefill=100, k_decode=100), iq.Constant(0.5))
     real = engine(iq.Sarathi(token_budget=200, max_seqs=200), iq.Constant(1.0), "prefill")
     jobs = iq.Workflow(
         "job",
         stages={
-            "draft": iq.Stage("writer", prompt=iq.Uniform(10, 30), output=20),
-            "check": iq.Stage("critic", prompt=0, output=iq.Geometric(5), after="draft", includes="draft"),
+            "draft": iq.Stage("writer", prompt=iq.dist.Uniform(10, 30), output=20),
+            "check": iq.Stage(
+                "critic", prompt=0, output=iq.dist.Geometric(5), after="draft", includes="draft"
+            ),
             "edit": iq.Stage("writer", prompt=7, output=3, after="check", includes=["draft", "check"]),
         },
     )
@@ -458,7 +460,7 @@ def test_an_engine_of_a_network_is_asked_for_the_tokens_of_all_its_stages():
 
 
 def test_a_workload_of_jobs_is_counted():
-    workload = iq.Workload.synthetic(requests=4_000, arrivals=iq.Deterministic(3.0)).with_classes(
+    workload = iq.Workload.synthetic(requests=4_000, arrivals=iq.dist.Deterministic(3.0)).with_classes(
         {"job": 0.6, "ask": 0.4}
     )
     counted = network_capacity(workload, agents())
@@ -478,7 +480,10 @@ def test_what_cannot_be_answered_is_a_named_error():
     refused("token_budget", lambda: token_capacity(chat(), TIMING))
     refused("token_budget", lambda: token_capacity(chat(), TIMING, token_budget=0))
     refused("token_budget", lambda: token_capacity(chat(), TIMING, token_budget=True))
-    refused("token_budget: FasterTransformer", lambda: token_capacity(chat(), engine(iq.FasterTransformer())))
+    refused(
+        "token_budget: FasterTransformer",
+        lambda: token_capacity(chat(), engine(iq.research.FasterTransformer())),
+    )
     refused("engines", lambda: token_capacity(chat(), TIMING, token_budget=8, engines=0))
     refused("first_token", lambda: token_capacity(chat(), TIMING, token_budget=8, first_token="last"))  # type: ignore[arg-type]
     refused("rate", lambda: token_capacity(chat(), TIMING, token_budget=8, rate=0))
@@ -488,7 +493,7 @@ def test_what_cannot_be_answered_is_a_named_error():
     free = iq.PiecewiseLinear(base=0, per_token=0.001, knee=64)
     refused("0 s", lambda: token_capacity(chat(), free, token_budget=512))
     refused("0 s", lambda: token_capacity(chat(), iq.Constant(0), token_budget=512))
-    tiles = iq.TiledGemm(
+    tiles = iq.research.TiledGemm(
         rows=1,
         columns=1,
         reduction=1,
@@ -500,12 +505,12 @@ def test_what_cannot_be_answered_is_a_named_error():
         layers=1,
     )
     refused("tile_capacity", lambda: token_capacity(chat(), tiles, token_budget=512))
-    mixed = iq.MixedSolo(alpha=1, beta=1, solo=1)
+    mixed = iq.research.MixedSolo(alpha=1, beta=1, solo=1)
     refused("allocation", lambda: token_capacity(chat(), mixed, token_budget=512))
     refused("max_seqs", lambda: seats_capacity(chat(), TIMING, token_budget=8))
     refused("max_seqs", lambda: seats_capacity(chat(), TIMING, max_seqs=0))
     refused("Sarathi runs no whole batches", lambda: request_level_capacity(chat(), engine(SARATHI)))
-    small = engine(iq.FasterTransformer(max_model_len=1000), kv=iq.KvCache(tokens=900))
+    small = engine(iq.research.FasterTransformer(max_model_len=1000), kv=iq.KvCache(tokens=900))
     refused("kv.tokens", lambda: request_level_capacity(chat(), small))
     refused("unknown workflow", lambda: network_capacity({"unknown": 1.0}, agents()))
     refused("workload", lambda: network_capacity({"job": 0.0}, agents()))
@@ -513,7 +518,7 @@ def test_what_cannot_be_answered_is_a_named_error():
     attention = engine(SARATHI, replace(TIMING, per_context_token=1e-6))
     ask = iq.Workflow("ask", stages={"answer": iq.Stage("a", prompt=50, output=11)})
     refused("engines.a.timing", lambda: network_capacity({"ask": 1.0}, iq.Network({"a": attention}, [ask])))
-    whole = engine(iq.FasterTransformer())
+    whole = engine(iq.research.FasterTransformer())
     refused("engines.a.scheduler", lambda: network_capacity({"ask": 1.0}, iq.Network({"a": whole}, [ask])))
     with pytest.raises(TraceError, match="output_tokens"):
         token_capacity(iq.Workload({"prompt_tokens": [1]}), TIMING, token_budget=8)

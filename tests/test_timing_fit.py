@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.reports.style import svg
+from inferq.display.style import svg
 
 TRUE = {"base": 0.0455, "per_token": 0.0003, "knee": 64, "per_context_token": 2e-7}
 
@@ -84,7 +84,7 @@ def test_iterations_of_a_run_give_its_model_back():
 
 
 def test_a_run_under_memory_linear_gives_it_back():
-    truth = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+    truth = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
     log = run_under(truth, budget=100_000).single_iterations()  # no prompt is cut
     fitted = iq.timing.fit(log.with_columns(prefill_context=pl.lit(0)), "MemoryLinear")
     assert math.isclose(fitted.model.base, truth.base, rel_tol=1e-9)
@@ -96,7 +96,7 @@ def test_a_run_under_memory_linear_gives_it_back():
     ("alpha", "beta", "tokens_per_s"), [(0.0174, 6.2e-5, 45.45), (0.0152, 3.6e-5, 52.63)]
 )
 def test_the_fits_of_lin2026_come_back(alpha, beta, tokens_per_s):
-    truth = iq.MixedSolo(alpha=alpha, beta=beta, solo=1 / tokens_per_s)
+    truth = iq.research.MixedSolo(alpha=alpha, beta=beta, solo=1 / tokens_per_s)
     found = iq.timing.fit(run_under(truth).single_iterations(), "MixedSolo").model
     assert math.isclose(found.alpha, alpha, rel_tol=1e-9)
     assert math.isclose(found.beta, beta, rel_tol=1e-9)

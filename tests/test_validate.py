@@ -322,7 +322,7 @@ def test_releases_plan_ahead_from_0_14_on(version: str, ahead: bool) -> None:
 
 
 def test_what_the_page_shows_is_what_is_computed(all_runs: Any) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "how-far-from-hardware.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "explanation" / "accuracy.md").read_text(encoding="utf-8")
     for row in all_runs.errors().rows(named=True):
         name = row["metric"].replace("_", " ")
         numbers = " | ".join(f"{100 * row[which]:,.1f}" for which in ("median", "p90", "bias", "worst"))

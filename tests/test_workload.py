@@ -23,7 +23,11 @@ def three(**columns: object) -> dict[str, object]:
 
 
 def synthetic(requests: int = 50, **parts: Any) -> iq.Workload:
-    usual = {"arrivals": iq.Poisson(2.0), "prompt": iq.Uniform(1, 100), "output": iq.Geometric(20.0)}
+    usual = {
+        "arrivals": iq.dist.Poisson(2.0),
+        "prompt": iq.dist.Uniform(1, 100),
+        "output": iq.dist.Geometric(20.0),
+    }
     return iq.Workload.synthetic(requests=requests, **(usual | parts))
 
 
@@ -317,9 +321,9 @@ def test_given_arrivals_outputs_prompts_and_classes() -> None:
     (lambda work: work.concat([1]), "concat: takes workloads"),
     (lambda work: work.with_arrivals([0, 1]), iq.TraceError, "arrival_s: 2 values for 3 requests"),
     (lambda work: work.with_arrivals([0, 2, 1]), iq.TraceError, "row 2: arrival_s"),
-    (lambda work: work.with_arrivals(iq.Fixed(3)), "arrival_s: takes an arrival process"),
+    (lambda work: work.with_arrivals(iq.dist.Fixed(3)), "arrival_s: takes an arrival process"),
     (
-        lambda work: work.with_outputs(iq.Poisson(3)),
+        lambda work: work.with_outputs(iq.dist.Poisson(3)),
         "output_tokens: takes a distribution of lengths",
     ),
     (lambda work: work.with_outputs(0), "output_tokens: must be"),
@@ -342,10 +346,10 @@ def test_a_wrong_argument_is_an_error_that_names_it(verb: Callable[[iq.Workload]
     "work",
     [
         synthetic(),
-        synthetic(lengths=iq.Empirical(three()), prompt=None, output=None),
+        synthetic(lengths=iq.dist.Empirical(three()), prompt=None, output=None),
         synthetic().at_rate(7.0).window(1.0, 4.0),
-        iq.Workload(three()).with_arrivals(iq.Gamma(1.0, cv=3.0)),
-        iq.Workload(three()).with_outputs(iq.Lognormal(50, 20)).with_classes({"a": 0.2, "b": 0.8}),
+        iq.Workload(three()).with_arrivals(iq.dist.Gamma(1.0, cv=3.0)),
+        iq.Workload(three()).with_outputs(iq.dist.Lognormal(50, 20)).with_classes({"a": 0.2, "b": 0.8}),
         iq.Workload(three()).concat(synthetic()),
     ],
     ids=repr,
@@ -383,14 +387,14 @@ def test_parts_of_a_synthetic_workload_drawn_alone_are_those_of_the_whole() -> N
     whole = synthetic().draw(11).frame
     parts = (
         iq.Workload({"prompt_tokens": [1] * 50})
-        .with_prompts(iq.Uniform(1, 100))
-        .with_outputs(iq.Geometric(20.0))
+        .with_prompts(iq.dist.Uniform(1, 100))
+        .with_outputs(iq.dist.Geometric(20.0))
     )
-    assert parts.with_arrivals(iq.Poisson(2.0)).draw(11).frame.equals(whole)
+    assert parts.with_arrivals(iq.dist.Poisson(2.0)).draw(11).frame.equals(whole)
 
 
 def test_a_change_of_one_part_leaves_the_others_alone() -> None:
-    base, changed = synthetic().draw(2).frame, synthetic(output=iq.Fixed(3)).draw(2).frame
+    base, changed = synthetic().draw(2).frame, synthetic(output=iq.dist.Fixed(3)).draw(2).frame
     assert changed.drop("output_tokens").equals(base.drop("output_tokens"))
 
 
@@ -402,7 +406,7 @@ def test_two_equal_workloads_in_a_merge_draw_apart() -> None:
 
 def test_a_poisson_process_has_its_rate_and_variation() -> None:
     gaps = np.diff(
-        synthetic(40_000, arrivals=iq.Poisson(8.0)).draw(1).frame["arrival_s"].to_numpy(), prepend=0.0
+        synthetic(40_000, arrivals=iq.dist.Poisson(8.0)).draw(1).frame["arrival_s"].to_numpy(), prepend=0.0
     )
     # the mean of 40,000 exponential gaps has a relative deviation of 1/200, their cv one of about 1/200
     assert gaps.mean() == pytest.approx(1 / 8, rel=5 / 200)
@@ -410,7 +414,7 @@ def test_a_poisson_process_has_its_rate_and_variation() -> None:
 
 
 def test_classes_are_drawn_by_their_shares_apart_from_the_lengths() -> None:
-    work = iq.Workload({"prompt_tokens": [1] * 40_000}).with_prompts(iq.Uniform(1, 1000))
+    work = iq.Workload({"prompt_tokens": [1] * 40_000}).with_prompts(iq.dist.Uniform(1, 1000))
     frame = work.with_classes({"b": 0.75, "never": 0.0, "a": 0.25}).draw(3).frame
     share = (frame["class"] == "b").mean()
     # binomial: deviation of the share 0.0022
@@ -423,10 +427,10 @@ def test_classes_are_drawn_by_their_shares_apart_from_the_lengths() -> None:
 
 def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
     pairs = {"prompt_tokens": [10, 1000], "output_tokens": [500, 1]}
-    joint = synthetic(500, lengths=iq.Empirical(pairs), prompt=None, output=None).draw(1).frame
+    joint = synthetic(500, lengths=iq.dist.Empirical(pairs), prompt=None, output=None).draw(1).frame
     assert set(joint.select("prompt_tokens", "output_tokens").rows()) == {(10, 500), (1000, 1)}
-    whole = synthetic(500, lengths=iq.Empirical(pairs), prompt=None, output=None)
-    apart = whole.with_outputs(iq.Empirical(pairs)).draw(1).frame
+    whole = synthetic(500, lengths=iq.dist.Empirical(pairs), prompt=None, output=None)
+    apart = whole.with_outputs(iq.dist.Empirical(pairs)).draw(1).frame
     lengths = {(10, 500), (10, 1), (1000, 500), (1000, 1)}
     assert set(apart.select("prompt_tokens", "output_tokens").rows()) == lengths
     named = whole.with_classes({"a": 0.5, "b": 0.5}).draw(1).frame
@@ -439,39 +443,39 @@ def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
 
 
 @refused(
-    (lambda: iq.Poisson(0), "rate"),
-    (lambda: iq.Poisson(-1.0), "rate"),
-    (lambda: iq.Poisson(math.inf), "rate"),
-    (lambda: iq.Poisson(math.nan), "rate"),
-    (lambda: iq.Poisson("fast"), "rate"),
-    (lambda: iq.Gamma(1.0, cv=0.0), "cv"),
-    (lambda: iq.Gamma(1.0, cv=math.inf), "cv"),
-    (lambda: iq.Deterministic(0.0), "rate"),
-    (lambda: iq.Fixed(0), "tokens"),
-    (lambda: iq.Fixed(2.5), "tokens"),
-    (lambda: iq.Fixed(2**31), "tokens"),
-    (lambda: iq.Uniform(0, 5), "low"),
-    (lambda: iq.Uniform(6, 5), "high|low"),
-    (lambda: iq.LogUniform(6, 5), "high|low"),
-    (lambda: iq.Lognormal(mean=10, median=20), "mean|median"),
-    (lambda: iq.Lognormal(mean=10, median=0), "median"),
-    (lambda: iq.Lognormal(mean=10, median=5, cap=0), "cap"),
-    (lambda: iq.Geometric(0.5), "mean"),
-    (lambda: iq.Geometric(math.nan), "mean"),
-    (lambda: iq.Geometric(5.0, cap=1.5), "cap"),
-    (lambda: iq.Empirical({"prompt_tokens": [1]}), "Empirical.frame: has no column output_tokens"),
+    (lambda: iq.dist.Poisson(0), "rate"),
+    (lambda: iq.dist.Poisson(-1.0), "rate"),
+    (lambda: iq.dist.Poisson(math.inf), "rate"),
+    (lambda: iq.dist.Poisson(math.nan), "rate"),
+    (lambda: iq.dist.Poisson("fast"), "rate"),
+    (lambda: iq.dist.Gamma(1.0, cv=0.0), "cv"),
+    (lambda: iq.dist.Gamma(1.0, cv=math.inf), "cv"),
+    (lambda: iq.dist.Deterministic(0.0), "rate"),
+    (lambda: iq.dist.Fixed(0), "tokens"),
+    (lambda: iq.dist.Fixed(2.5), "tokens"),
+    (lambda: iq.dist.Fixed(2**31), "tokens"),
+    (lambda: iq.dist.Uniform(0, 5), "low"),
+    (lambda: iq.dist.Uniform(6, 5), "high|low"),
+    (lambda: iq.dist.LogUniform(6, 5), "high|low"),
+    (lambda: iq.dist.Lognormal(mean=10, median=20), "mean|median"),
+    (lambda: iq.dist.Lognormal(mean=10, median=0), "median"),
+    (lambda: iq.dist.Lognormal(mean=10, median=5, cap=0), "cap"),
+    (lambda: iq.dist.Geometric(0.5), "mean"),
+    (lambda: iq.dist.Geometric(math.nan), "mean"),
+    (lambda: iq.dist.Geometric(5.0, cap=1.5), "cap"),
+    (lambda: iq.dist.Empirical({"prompt_tokens": [1]}), "Empirical.frame: has no column output_tokens"),
     (lambda: arriving(0, 1, 1, 1), "requests"),
     (
-        lambda: iq.Empirical({"prompt_tokens": [1, 2], "output_tokens": [3, 0]}),
+        lambda: iq.dist.Empirical({"prompt_tokens": [1, 2], "output_tokens": [3, 0]}),
         iq.TraceError,
         "row 1: output_tokens is 0",
     ),
     (lambda: iq.Workload({name: [] for name in three()}), iq.TraceError, "no rows"),
     (lambda: iq.Workload([1, 2, 3]), "must be a frame of polars, pandas or pyarrow"),
-    (lambda: synthetic(arrivals=iq.Fixed(1)), "arrivals"),
+    (lambda: synthetic(arrivals=iq.dist.Fixed(1)), "arrivals"),
     (lambda: synthetic(output=None), "output"),
-    (lambda: synthetic(prompt=iq.Poisson(1)), "prompt"),
-    (lambda: synthetic(lengths=iq.Empirical(three())), "lengths"),
+    (lambda: synthetic(prompt=iq.dist.Poisson(1)), "prompt"),
+    (lambda: synthetic(lengths=iq.dist.Empirical(three())), "lengths"),
     (lambda: synthetic().draw(-1), "seed"),
     (lambda: synthetic().draw(2**64), "seed"),
 )
@@ -520,7 +524,9 @@ def test_describe_by_hand() -> None:
 
 def test_the_description_of_a_synthetic_workload_holds_all_of_it() -> None:
     work = (
-        synthetic(lengths=iq.Empirical(three()), prompt=None, output=None).at_rate(4).with_classes({"a": 1.0})
+        synthetic(lengths=iq.dist.Empirical(three()), prompt=None, output=None)
+        .at_rate(4)
+        .with_classes({"a": 1.0})
     )
     described = json.loads(json.dumps(work.to_json(), allow_nan=False))
     assert described == {
@@ -548,7 +554,7 @@ def test_the_hash_of_a_frame_changes_with_any_value() -> None:
 
 
 def test_metadata_tells_what_was_done() -> None:
-    work = iq.Workload(three()).at_rate(5).with_arrivals(iq.Poisson(1.0))
+    work = iq.Workload(three()).at_rate(5).with_arrivals(iq.dist.Poisson(1.0))
     assert work.draw(3).metadata == {
         "seed": 3,
         "changes": ["at_rate(rate=5.0)", "with_arrivals(arrivals=Poisson(rate=1.0))"],

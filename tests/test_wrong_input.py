@@ -210,7 +210,7 @@ PYTHON: list[tuple[Callable[[], Any], str, str, str]] = [
     ),
     (lambda: iq.Workload({"prompt_tokens": [5]}).at_rate(2), "arrival_s", "at_rate", "with_arrivals"),
     (
-        lambda: iq.Workload(WORKLOAD).with_session_arrivals(iq.Poisson(1), 2),
+        lambda: iq.Workload(WORKLOAD).with_session_arrivals(iq.dist.Poisson(1), 2),
         "session_id",
         "with_session_arrivals",
         "no session_id",

@@ -7,7 +7,7 @@ simulates them again, and what the client says of each request is held against t
 of the time to the first token, of the time a token and of the time to the last one, and the throughput.
 
     python benches/serve/measure.py --aiperf VENV/bin/aiperf --guidellm VENV/bin/guidellm
-    python benches/serve/measure.py --page docs/test-your-gateway.md
+    python benches/serve/measure.py --page docs/guides/mock-server.md
 
 The load generators are installed in environments of their own. Measure on a machine that does nothing else: a
 row is added to `measured.jsonl` for each point. The second command writes table and picture of the page.
@@ -36,7 +36,7 @@ import polars as pl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import inferq as iq
-from inferq.reports.style import BLUE, ORANGE, colored, styled, svg
+from inferq.display.style import BLUE, ORANGE, colored, styled, svg
 
 ROOT = Path(__file__).parents[2]
 SEED = 1
@@ -75,7 +75,7 @@ def workload(name: str, requests: int, rate: float) -> iq.Workload:
     if name == "four":
         return iq.Workload.sessions(
             sessions=requests // TURNS,
-            arrivals=iq.Poisson(rate=rate / TURNS),
+            arrivals=iq.dist.Poisson(rate=rate / TURNS),
             turns=TURNS,
             prompt=PROMPT_TOKENS,
             output=OUTPUT_TOKENS,
@@ -90,7 +90,7 @@ def workload(name: str, requests: int, rate: float) -> iq.Workload:
         "prompt_tokens": lengths(PROMPT_TOKENS, PROMPT_SPREAD),
         "output_tokens": lengths(OUTPUT_TOKENS, OUTPUT_SPREAD),
     }
-    return iq.Workload(rows).with_arrivals(iq.Poisson(rate=rate))
+    return iq.Workload(rows).with_arrivals(iq.dist.Poisson(rate=rate))
 
 
 @cache

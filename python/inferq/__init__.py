@@ -12,4 +12,4 @@ Example:
 
 from inferq._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__)
+__getattr__, __dir__, __all__ = attach(__name__, namespaces=("dist", "research"))

@@ -1,6 +1,7 @@
-"""What is loaded when first used: numpy, polars, altair, scipy, torch, and the public names of packages.
+"""Modules and public names that load on first use.
 
-They take longer to load than many a command takes to run: looking at help and importing inferq stay light.
+numpy, polars, altair and torch take longer to import than many commands take to run, so importing inferq and
+printing help must not load them.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ import os
 import sys
 from importlib import import_module
 
-TYPE_CHECKING = False  # as that of typing, which takes as long to load as all of this
+TYPE_CHECKING = False  # `typing` itself takes as long to load as everything here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["NDArray", "alt", "attach", "functional", "homes", "np", "optimize", "pl", "special", "torch"]
+__all__ = ["NDArray", "alt", "attach", "functional", "highspy", "homes", "np", "optimize", "pl", "torch"]
+
+EXTRAS = {
+    "altair": ("plots", "charts need Altair"),
+    "vl_convert": ("plots", "SVG files need vl-convert"),
+    "scipy": ("fit", "fits need SciPy"),
+    "torch": ("calibrate", "calibration needs PyTorch"),
+}
+"""Optional packages: the extra that installs each, and what needs it."""
 
 if TYPE_CHECKING:
     import altair as alt
+    import highspy
     import numpy as np
     import polars as pl
     import torch
     from numpy.typing import NDArray
-    from scipy import optimize, special
+    from scipy import optimize
     from torch.nn import functional
 else:
 
     class _Module:
-        """Stands for a module; every name of it that was used once is kept here.
+        """A stand-in for a module; it keeps every name that was used once.
 
-        What inspects objects, as doctest does, asks for `__wrapped__` and its like: that loads nothing.
+        Dunder names such as `__wrapped__`, which doctest looks up, do not load the module.
         """
 
         def __init__(self, name: str) -> None:
@@ -39,30 +49,46 @@ else:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__") and name != "__version__":
                 raise AttributeError(name)
-            value = getattr(import_module(self._name), name)
+            value = getattr(load(self._name), name)
             setattr(self, name, value)
             return value
 
     alt = _Module("altair")
+    highspy = _Module("highspy")
     np = _Module("numpy")
     pl = _Module("polars")
-    optimize, special = _Module("scipy.optimize"), _Module("scipy.special")
-    torch, functional = _Module("torch"), _Module("torch.nn.functional")  # an extra, `inferq[calibrate]`
-    NDArray = tuple  # in annotations alone, which nothing evaluates
+    optimize = _Module("scipy.optimize")
+    torch, functional = _Module("torch"), _Module("torch.nn.functional")
+    NDArray = tuple  # for annotations only, which are never evaluated
 
 
-RENAMED = {"inferq.timing.iterations_of": "Result.single_iterations"}
-"""Public names of modules that are gone, and what has taken their place."""
+def load(module: str) -> Any:
+    """Import a module.
+
+    Raises:
+        ImportError: an optional package is missing; the message names the extra that installs it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        extra, reason = EXTRAS.get(module.partition(".")[0], ("", ""))
+        if not extra or error.name not in (module, module.partition(".")[0]):
+            raise
+        raise ImportError(f"{reason}: pip install 'inferq[{extra}]'", name=error.name) from None
 
 
-def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose public names stand in its `__init__.pyi`.
+def attach(
+    package: str, *, namespaces: tuple[str, ...] = (), **families: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package with a stub of its public names.
 
-    `from .file import Name as Name` there makes a name public, and `from .wing import *` those of a wing.
+    `from .file import Name as Name` in the stub makes a name public, `from .wing import *` those of a
+    package.
 
     Args:
-        package: its name.
-        families: for the name of a tuple the class whose public subclasses it holds, in the stub's order.
+        package: name of the package.
+        namespaces: modules whose names also resolve on the package, without being listed.
+        families: for the name of a tuple, the class whose public subclasses it holds, in the stub's order.
     """
     stub = f"{sys.modules[package].__file__}i"
     names = homes(stub, package)
@@ -71,31 +97,48 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
     def get(name: str) -> Any:
         if name in families:
             base = get(families[name])
-            members = (get(one) for one in names if not one.isupper())
+            members = (get(member) for member in names if not member.isupper())
             value: Any = tuple(
-                one for one in members if isinstance(one, type) and issubclass(one, base) and one is not base
+                member
+                for member in members
+                if isinstance(member, type) and issubclass(member, base) and member is not base
             )
         elif name in names:
             home, inside = names[name]
             value = import_module(home)
             value = getattr(value, inside) if inside else value
-        elif f"{package}.{name}" in RENAMED:
-            raise AttributeError(f"{package}.{name} is now {RENAMED[f'{package}.{name}']}")
+        elif name.startswith("_"):  # a submodule that is not loaded yet, such as _core
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         else:
-            by_lower = {one.lower(): one for one in public}
-            near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-            hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+            value = _in_namespace(package, name, namespaces)
+            if value is None:
+                by_lower = {known.lower(): known for known in public}
+                for namespace in namespaces:
+                    inside = import_module(f"{package}.{namespace}").__all__
+                    by_lower |= {known.lower(): f"{namespace}.{known}" for known in inside}
+                near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+                hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
+                raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: list(public), public
 
 
-def homes(stub: str | os.PathLike[str], package: str) -> dict[str, tuple[str, str]]:
-    """For each name in a stub its module and what it is called there; for a module no name.
+def _in_namespace(package: str, name: str, namespaces: tuple[str, ...]) -> Any:
+    """The value of a name of one of the namespaces; None if no namespace has it."""
+    if name[:1].isupper():  # their names are all classes: nothing else loads them
+        for namespace in namespaces:
+            module = import_module(f"{package}.{namespace}")
+            if name in module.__all__:
+                return getattr(module, name)
+    return None
 
-    A stub holds imports of one name, of all names of a wing, and the types of families, a line each.
+
+def homes(stub: str | os.PathLike[str], package: str) -> dict[str, tuple[str, str]]:
+    """For each name in a stub: its module, and its name there (empty for a module).
+
+    A stub holds, one per line, imports of a name, imports of all names of a package, and types of families.
     """
     names: dict[str, tuple[str, str]] = {}
     with open(stub, encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""The version of the installed package, and the commit that it was built from."""
+"""Version and commit of the installed package."""
 
 import subprocess
 from importlib.metadata import version
@@ -8,15 +8,15 @@ __version__ = version("inferq")
 
 
 def commit() -> str | None:
-    """The short hash of the commit: a wheel has it written in, a checkout asks git; else none is known."""
+    """The short hash of the commit, from the wheel or from git in a checkout; None if unknown."""
     from inferq import _core
 
     checkout = Path(__file__).parents[2]
     if _core.commit is not None or not (checkout / ".git").exists():
         return _core.commit
-    asked = ["git", "-C", str(checkout), "rev-parse", "--short=9", "HEAD"]
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=9", "HEAD"]
     try:
-        said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip()
+    return output.stdout.strip()

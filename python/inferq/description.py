@@ -1,4 +1,4 @@
-"""Descriptions: plain values that are checked when they are made, written as JSON and read back."""
+"""Descriptions: plain values, checked on construction, with a JSON form."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import numbers
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Any,
@@ -23,87 +24,68 @@ from typing import (
 )
 
 from inferq import _core
-from inferq.errors import ConfigError, Renamed
-from inferq.workload.columns import nearest as nearest
+from inferq.checks import nearest
+from inferq.elsewhere import names_of_other_tools
+from inferq.errors import ConfigError
 
 
 class Answer(NamedTuple):
-    """What a description says of itself: whether something holds, None where that is not known, and why."""
+    """Whether a property of a description holds (None if unknown), and why."""
 
     holds: bool | None
     why: str
 
 
-_INTERNAL = frozenset(
-    {
-        *("beside", "core_form", "described_inside", "from_elsewhere", "from_text", "name_of_kind", "part"),
-        *("parts", "pools", "unreadable", "written_fields"),
-    }
-)
-"""How descriptions are read and written: no names that a user types."""
-
-
-class _Described(type):
-    """What completion offers of a class of descriptions: what a user may ask of it."""
-
-    def __dir__(cls) -> list[str]:
-        renamed = {
-            name for kind in cls.__mro__ for name, one in vars(kind).items() if isinstance(one, Renamed)
-        }
-        fields = set(field_names(cast("Any", cls))) if dataclasses.is_dataclass(cls) else set[str]()
-        return [
-            name
-            for name in super().__dir__()
-            if name in fields or (name not in _INTERNAL and name not in renamed)
-        ]
-
-
-class Description(metaclass=_Described):
-    """Plain values that name a part of an engine, checked by the core when they are made."""
+class Description:
+    """Plain values that describe a part of a system; the core checks them on construction."""
 
     __slots__ = ()
 
-    def __dir__(self) -> list[str]:
-        """What completion offers: as of the class."""
-        offered = set(dir(type(self)))
-        return [name for name in super().__dir__() if name in offered]
-
     part: ClassVar[str | None] = None
-    """What the core calls this description; None for one that it reads only inside another."""
-    parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {}
-    """For a field whose type is a family of descriptions: the classes of that family."""
-    unreadable: ClassVar[tuple[str, str] | None] = None
-    """What stands in a description for one that cannot be read back, and why; None where all can."""
-    beside: ClassVar[Mapping[str, Any]] = {}
-    """Arguments, no fields, with which the class is called when a description is read."""
+    """The core's name of this description. None: the core reads it only as part of another description."""
+    parts: ClassVar[Mapping[str, tuple[type[Any] | str, ...]]] = {}
+    """The classes that a field accepts, for fields whose type is a family of descriptions.
 
-    describe = Renamed("to_json")
-    from_description = Renamed("from_json")
+    `"module:FAMILY"` names a family of a package that depends on this description.
+    """
+    unreadable: ClassVar[tuple[str, str] | None] = None
+    """The placeholder for a value that JSON cannot represent, with the reason; None if there is none."""
+    read_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of the constructor, other than fields, that are passed when a description is read."""
+
+    def __init_subclass__(cls) -> None:
+        """Make parameter names of vLLM and SGLang raise an error with ours.
+
+        `dataclass(slots=True)` creates the class a second time, which then has an `__init__`.
+        """
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = names_of_other_tools(cls.__init__)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        """Turn every field into a type that it names, then let the core judge the whole."""
+        """Convert every field to its declared type, then let the core check the description."""
         for name, options in alternatives(type(self)).items():
             object.__setattr__(self, name, plain(name, getattr(self, name), options))
         if self.part is not None:
             _core.check(self.part, json.dumps(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        """The description as JSON-ready values, with its `kind`."""
+        """Return the description as JSON-ready values, with its `kind`."""
         return {"kind": type(self).__name__, **fields_of(self)}
 
     @classmethod
     def written_fields(cls) -> list[str]:
-        """The fields in which a user writes it, in order."""
+        """The fields that a user writes, in order."""
         return field_names(cls)
 
     @classmethod
     def from_text(cls, text: str) -> Description | None:
-        """What a text in place of a table of its fields stands for; None where it stands for nothing."""
+        """The description for which `text` is a short form; None if there is none."""
         return None
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Description | None:
-        """What a description at `path` that names a place stands for; None where it has the fields."""
+        """The description that a file, a GPU or a server defines; None if the fields are given."""
         return None
 
 
@@ -111,9 +93,9 @@ D = TypeVar("D", bound=Description)
 
 
 class Table(Mapping[str, Any]):
-    """A mapping with text keys that cannot be changed, so that a description that holds it has a hash.
+    """An immutable, hashable mapping with text keys.
 
-    Keys are in sorted order, so that equal tables are described in the same bytes; or, `as_given`, in theirs.
+    Keys are sorted, so that equal tables have the same JSON. With `as_given`, they keep their order.
     """
 
     __slots__ = ("_values",)
@@ -140,13 +122,13 @@ class Table(Mapping[str, Any]):
 def field_names(kind: type[Description]) -> list[str]:
     """The fields of a class of descriptions, in order.
 
-    One that does not count in equality says only where the description comes from, and is no part of it.
+    Fields that equality ignores record where the description comes from and are left out.
     """
     return [field.name for field in dataclasses.fields(kind) if field.compare]  # type: ignore[arg-type]  # all are dataclasses
 
 
 def fields_of(description: Description) -> dict[str, Any]:
-    """The fields of a description as JSON-ready values, without its `kind`."""
+    """Return the fields of a description as JSON-ready values, without its `kind`."""
     return {name: _json(getattr(description, name)) for name in field_names(type(description))}
 
 
@@ -158,28 +140,28 @@ def _json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def held(description: Description, kind: type[D]) -> Iterator[D]:
-    """The descriptions of class `kind` in the fields of `description`, and in their fields."""
+def nested(description: Description, kind: type[D]) -> Iterator[D]:
+    """The descriptions of class `kind` in the fields of `description`, at any depth."""
     for name in field_names(type(description)):
         value = getattr(description, name)
         if isinstance(value, kind):
             yield value
         elif isinstance(value, Description):
-            yield from held(value, kind)
+            yield from nested(value, kind)
 
 
 _ALTERNATIVES: dict[type[Any], dict[str, tuple[Any, ...]]] = {}
 
 
 def alternatives(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
-    """For each field of a class of descriptions the types that may stand there, a family by its classes."""
+    """The types that each field of a class of descriptions accepts; a family is listed by its classes."""
     if kind not in _ALTERNATIVES:
         _ALTERNATIVES[kind] = _resolved(kind)
     return _ALTERNATIVES[kind]
 
 
 def _hints(kind: type, names: Collection[str]) -> dict[str, Any]:
-    """The types of the named fields alone: Python 3.10 cannot read an `InitVar` that stands beside them."""
+    """The types of the named fields only: Python 3.10 cannot resolve an `InitVar` among them."""
     resolved: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in names}
@@ -189,16 +171,26 @@ def _hints(kind: type, names: Collection[str]) -> dict[str, Any]:
 
 
 def _resolved(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
-    found = {}
+    accepted = {}
     for name, hint in _hints(kind, field_names(kind)).items():
         options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
-        found[name] = kind.parts.get(name, options)
-    return found
+        accepted[name] = tuple(_expanded(kind.parts.get(name, options)))
+    return accepted
+
+
+def _expanded(options: tuple[Any, ...]) -> Iterator[Any]:
+    """The options, with `"module:FAMILY"` replaced by the classes of that family."""
+    for option in options:
+        if isinstance(option, str):
+            module, _, family = option.partition(":")
+            yield from getattr(import_module(module), family)
+        else:
+            yield option
 
 
 def _descriptions(options: tuple[Any, ...]) -> tuple[type[Description], ...]:
-    """The classes of descriptions among the types of a field, as far as they have fields to read."""
-    return tuple(one for one in options if get_origin(one) is None and _is_readable(one))
+    """The readable classes of descriptions among the types of a field."""
+    return tuple(option for option in options if get_origin(option) is None and _is_readable(option))
 
 
 def _is_readable(kind: type) -> bool:
@@ -209,18 +201,26 @@ _REFUSED = object()
 
 
 def plain(path: str, value: object, options: tuple[Any, ...]) -> object:
-    """`value` as the first of the types `options` that it fits, numpy scalars too; or an error at `path`."""
+    """Convert `value` to the first type of `options` that accepts it; numpy scalars are accepted.
+
+    Raises:
+        ConfigError: no type accepts the value.
+    """
     for option in options:
-        taken = _taken(path, value, option)
-        if taken is not _REFUSED:
-            return taken
-    wanted = [_wanted(option) for option in options]
-    made = f"; make one: {value.__name__}(…)" if isinstance(value, type) else ""
-    raise ConfigError(path, f"must be {' or '.join(wanted)}, is {value!r}{made}")
+        converted = _converted(path, value, option)
+        if converted is not _REFUSED:
+            return converted
+    expected = [_expected(option) for option in options]
+    raise ConfigError(path, f"must be {' or '.join(expected)}, got {value!r}{_call_hint(value)}")
 
 
-def _taken(path: str, value: object, option: Any) -> object:
-    """`value` as the type `option`, or `_REFUSED`; an entry that does not fit is an error at its own path."""
+def _call_hint(value: object) -> str:
+    """The hint for a class where an instance is expected."""
+    return f"; create one with {value.__name__}(…)" if isinstance(value, type) else ""
+
+
+def _converted(path: str, value: object, option: Any) -> object:
+    """`value` as the type `option`, or `_REFUSED`; a wrong entry raises an error with its own path."""
     origin, inner = get_origin(option), get_args(option)
     number: Any = None if isinstance(value, bool) else value
     if origin is Literal:
@@ -238,7 +238,7 @@ def _taken(path: str, value: object, option: Any) -> object:
             return _REFUSED
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError(path, f"the name {key!r} must be a text")
+                raise ConfigError(path, f"keys must be strings, got {key!r}")
         return Table({str(key): plain(f"{path}.{key}", entry, inner[1:]) for key, entry in value.items()})
     if option is int:
         whole = isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
@@ -256,15 +256,15 @@ def _taken(path: str, value: object, option: Any) -> object:
 _SINGULAR = {
     NoneType: "None",
     bool: "True or False",
-    int: "a whole number, 0 or above",
+    int: "a non-negative integer",
     float: "a finite number",
-    str: "a text",
+    str: "a string",
 }
-_PLURAL = {int: "whole numbers", float: "finite numbers", str: "texts"}
+_PLURAL = {int: "non-negative integers", float: "finite numbers", str: "strings"}
 
 
-def _wanted(option: Any) -> str:
-    """What the type of a field is called in an error."""
+def _expected(option: Any) -> str:
+    """The name of a type in an error message."""
     origin, inner = get_origin(option), get_args(option)
     if origin is Literal:
         return " or ".join(repr(name) for name in inner)
@@ -278,37 +278,34 @@ def _wanted(option: Any) -> str:
 
 
 def member(path: str, value: object, kinds: tuple[type[Any], ...]) -> None:
-    """Refuse a `value` that is none of `kinds`."""
+    """Raise `ConfigError` unless `value` is an instance of one of `kinds`."""
     if not isinstance(value, kinds):
-        names = [kind.__name__ for kind in kinds]
-        made = f"; make one: {value.__name__}(…)" if isinstance(value, type) else ""
-        wanted = (
-            f"is none of {', '.join(names)}" if len(names) > 1 else f"is no {names[0]}; give {names[0]}(…)"
-        )
-        raise ConfigError(path, f"{value!r} {wanted}{made}")
+        *others, last = (kind.__name__ for kind in kinds)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise ConfigError(path, f"must be an instance of {expected}, got {value!r}{_call_hint(value)}")
 
 
 def plain_name(text: str) -> str:
-    """A name without case, hyphens and underscores: `vllm-v1` and `VllmV1` are one."""
+    """A name in lower case without hyphens and underscores: `vllm-v1` and `VllmV1` are the same."""
     return text.strip().lower().replace("-", "").replace("_", "")
 
 
 def spelled(name: object, names: Iterable[str]) -> str | None:
-    """The one of some names that a text is, in any spelling; None where it is none."""
-    return next((one for one in names if plain_name(one) == plain_name(str(name))), None)
+    """The member of `names` that equals `name` in any spelling; None if there is none."""
+    return next((known for known in names if plain_name(known) == plain_name(str(name))), None)
 
 
 def kind_of(name: object, kinds: tuple[type[D], ...]) -> type[D] | None:
-    """The class of that name, in any spelling; None where none is called so."""
+    """The class with that name, in any spelling; None if there is none."""
     by_name = {kind.__name__: kind for kind in kinds}
     return by_name.get(spelled(name, by_name) or "")
 
 
 def read(path: str, description: object, kinds: tuple[type[D], ...]) -> D:
-    """The member of `kinds` that a table with a `kind`, or its name alone, describes: `to_json()` back."""
+    """Read a description of one of `kinds` from a table with a `kind` or from a name; inverts `to_json()`."""
     table = {"kind": description} if isinstance(description, str) else description
     if not isinstance(table, Mapping):
-        raise ConfigError(path, f"{description!r} is not a table with a 'kind'")
+        raise ConfigError(path, f"must be a table with a 'kind', got {description!r}")
     names = [kind.__name__ for kind in kinds]
     if "kind" not in table:
         raise ConfigError(f"{path}.kind", f"missing (known: {', '.join(names)})")
@@ -322,7 +319,7 @@ def read(path: str, description: object, kinds: tuple[type[D], ...]) -> D:
 
 
 def read_fields(path: str, description: object, kind: type[D]) -> D:
-    """The description of class `kind` with the given fields, descriptions among them read too."""
+    """Read a description of class `kind` from its fields, nested descriptions included."""
     short = kind.from_text(description) if isinstance(description, str) else None
     if short is not None:
         return cast("D", short)
@@ -338,7 +335,7 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
     options = alternatives(kind)
     values = {name: _read_field(f"{path}.{name}", value, options[name]) for name, value in table.items()}
     try:
-        return kind(**values, **kind.beside)
+        return kind(**values, **kind.read_arguments)
     except ConfigError as error:
         raise error.within(path) from None
 
@@ -350,11 +347,11 @@ def fields_in(
     required: Sequence[str] = (),
     kind: str | None = None,
 ) -> Mapping[str, Any]:
-    """The fields of a table that describes a `kind`, refused where one is unknown or missing."""
+    """The fields of a table that describes a `kind`; unknown and missing fields raise `ConfigError`."""
     if not isinstance(description, Mapping):
-        raise ConfigError(path, f"{description!r} is not a table of fields")
+        raise ConfigError(path, f"must be a table of fields, got {description!r}")
     if kind is not None and "kind" in description and "kind" not in names and description["kind"] != kind:
-        raise ConfigError(f"{path}.kind", f"must be {kind!r}, is {description['kind']!r}")
+        raise ConfigError(f"{path}.kind", f"must be {kind!r}, got {description['kind']!r}")
     table = {name: value for name, value in description.items() if name != "kind" or name in names}
     for name in table:
         if name not in names:
@@ -369,9 +366,9 @@ def fields_in(
 def table_of(
     path: str, value: object, names: Iterable[str] | None = None, required: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """A table of a scenario, refused where a key is none of `names` (None: any), or one is missing."""
+    """A table of a scenario; a key outside `names` (None: any key) or a missing one raises `ConfigError`."""
     if not isinstance(value, Mapping):
-        raise ConfigError(path, f"must be a table, not {value!r}")
+        raise ConfigError(path, f"must be a table, got {value!r}")
     known = None if names is None else list(names)
     before = f"{path}." if path else ""
     for key in value:
@@ -384,13 +381,14 @@ def table_of(
 
 
 def _read_field(path: str, value: object, options: tuple[Any, ...]) -> object:
-    """The value of a field, read where it describes something; where one class may, no `kind` is asked."""
-    listed = next((get_args(one) for one in options if get_origin(one) is Sequence), ())
+    """Read the value of a field; `kind` may be missing if only one class is accepted."""
+    listed = next((get_args(option) for option in options if get_origin(option) is Sequence), ())
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and _descriptions(listed):
-        return [_read_field(f"{path}[{place}]", one, listed) for place, one in enumerate(value)]
+        return [_read_field(f"{path}[{place}]", entry, listed) for place, entry in enumerate(value)]
     kinds = _descriptions(options)
     _refuse_unreadable(path, value, kinds)
-    is_name = isinstance(value, str) and not any(one is str or get_origin(one) is Literal for one in options)
+    accepts_text = any(option is str or get_origin(option) is Literal for option in options)
+    is_name = isinstance(value, str) and not accepts_text
     if not kinds or not (is_name or isinstance(value, Mapping) or len(kinds) == len(options)):
         return value
     if len(kinds) == 1 and not (isinstance(value, Mapping) and "kind" in value):
@@ -399,7 +397,7 @@ def _read_field(path: str, value: object, options: tuple[Any, ...]) -> object:
 
 
 def _refuse_unreadable(path: str, name: object, kinds: tuple[type[Description], ...]) -> None:
-    """Refuse the name that stands in a description for what no description can hold."""
+    """Raise `ConfigError` for the placeholder of a value that JSON cannot represent."""
     for kind in kinds:
         if kind.unreadable is not None and name == kind.unreadable[0]:
             raise ConfigError(path, kind.unreadable[1])

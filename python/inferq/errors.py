@@ -1,15 +1,15 @@
-"""What can go wrong, and which exception says so?
+"""Exceptions.
 
 | exception | raised when | parent |
 |---|---|---|
-| `ConfigError` | an argument or a field of a scenario is wrong; it names it | `ValueError` |
-| `ResultError` | what a run or a sweep left on disk is damaged; it names file and field | `ConfigError` |
-| `TraceError` | a workload or trace is wrong; it names file, row and column | `ValueError` |
-| `SimulationError` | a run cannot go on: say, a policy breaks a rule; it names the rule | `RuntimeError` |
-| `SweepStopped` | a sweep cannot go on; its `frame` holds what was done | `SimulationError` |
-| `SweepInterrupted` | Ctrl-C in a sweep; `frame` holds what was done | `KeyboardInterrupt` |
+| `ConfigError` | an argument or a field of a scenario is invalid; the message names it | `ValueError` |
+| `ResultError` | a stored run or sweep is damaged; the message names file and field | `ConfigError` |
+| `TraceError` | a workload or trace is invalid; the message names file, row and column | `ValueError` |
+| `SimulationError` | a run cannot continue, e.g. because a policy broke a rule | `RuntimeError` |
+| `SweepStopped` | a sweep cannot continue; `frame` holds the finished points | `SimulationError` |
+| `SweepInterrupted` | Ctrl-C in a sweep; `frame` holds the finished points | `KeyboardInterrupt` |
 
-An exception raised in a user's own code, and `KeyboardInterrupt`, come back untouched.
+Exceptions raised in user code, and `KeyboardInterrupt`, pass through unchanged.
 
 Example:
     >>> import inferq as iq
@@ -33,22 +33,22 @@ E = TypeVar("E", bound="Misplaced")
 
 
 class Misplaced(ValueError):
-    """Something that is wrong at a place: `path` says where, `message` what; its text is both."""
+    """An error at a place: `path` is the place, `message` the problem; the text shows both."""
 
     _joint: ClassVar[str]
-    """What stands between an outer place and an inner one."""
+    """Separator between an outer and an inner place."""
 
     def __init__(self, path: object, message: str | None = None) -> None:
-        """Say where and what; one text alone is a message about no place."""
+        """Set place and message; a single argument is a message without a place."""
         self.path, self.message = ("", str(path)) if message is None else (str(path), message)
         super().__init__(self.path, self.message)
 
     def within(self: E, outer: str, joint: str | None = None) -> E:
-        """The same error with its place one level further out.
+        """Return the same error with an outer place in front.
 
         Args:
-            outer: the path of the table, or the name of the file, that holds what is wrong.
-            joint: what stands between the two, where it is not what usually does.
+            outer: path of the enclosing table, or name of the file.
+            joint: separator. Default: the separator of the class.
         """
         between = self._joint if joint is None else joint
         if not self.path or (joint is None and self.path.startswith("[")):
@@ -61,32 +61,32 @@ class Misplaced(ValueError):
 
 
 class ConfigError(Misplaced):
-    """An argument or a field of a description makes no sense; `path` is the field's, from the outside in."""
+    """An argument or a field of a description is invalid; `path` names the field."""
 
     _joint = "."
 
 
 class NotThereError(ConfigError, AttributeError):
-    """A part of a result or workload that this one has not, such as `jobs` where there was no network.
+    """A part that this result or workload lacks, such as `jobs` without a network.
 
-    To `hasattr` and to whatever lists attributes it is not there.
+    `hasattr` returns False for it.
     """
 
 
 class ResultError(ConfigError):
-    """What a run or a sweep left on disk is damaged; `path` is the file's and the field's."""
+    """A stored run or sweep is damaged; `path` names the file and the field."""
 
     _joint = ": "
 
 
 class TraceError(Misplaced):
-    """A workload or a trace makes no sense; `path` is the file's and the row's."""
+    """A workload or a trace is invalid; `path` names the file and the row."""
 
     _joint = ": "
 
 
 class SimulationError(RuntimeError):
-    """A run cannot go on; the message says why."""
+    """A run cannot continue; the message gives the reason."""
 
 
 class Renamed:
@@ -103,18 +103,18 @@ class Renamed:
 
 
 class SweepStopped(SimulationError):
-    """A sweep could not go on."""
+    """A sweep could not continue."""
 
     def __init__(self, message: str, frame: pl.DataFrame) -> None:
         super().__init__(message)
         self.frame = frame
-        """The points that had finished, as `sweep` returns them."""
+        """The finished points, in the format of `sweep`."""
 
 
 class SweepInterrupted(KeyboardInterrupt):
-    """A sweep was interrupted, as by Ctrl-C."""
+    """A sweep was interrupted, e.g. by Ctrl-C."""
 
     def __init__(self, message: str, frame: pl.DataFrame) -> None:
         super().__init__(message)
         self.frame = frame
-        """The points that had finished, as `sweep` returns them."""
+        """The finished points, in the format of `sweep`."""

@@ -1,7 +1,7 @@
-"""Files that are read: real ones alone, no larger than expected, and the Parquet, JSON and TOML in them.
+"""Reading of files (Parquet, JSON, TOML), with limits on kind, size, rows and depth.
 
-Whatever a function here refuses is raised as the caller's kind of error, which adds the place. What the
-system says of a file (it is not there, it may not be read) stays an `OSError`.
+Refused content raises the caller's kind of error, which adds the place. Errors of the operating system
+(missing file, no permission) remain `OSError`.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ from inferq._lazy import pl
 from inferq.errors import ConfigError
 
 Refuse = Callable[[str], Exception]
-"""Makes the error that says why a file is refused; its place is the caller's to add."""
+"""Creates the error for a refused file from a message; the caller adds the place."""
 
 T = TypeVar("T")
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 MOST_TEXT = 64 << 20
-"""Bytes of a scenario, a baseline, a record or a description of a model; those that people write have a few
-thousand, and rows of a trace stand in a file of their own."""
+"""Bytes of a scenario, baseline, record or model configuration; typical files have a few thousand."""
 MOST_DEEP = 100
-"""Tables within tables; a description of a system has a few."""
+"""Levels of nesting; a description of a system has a few."""
 MOST_ROWS = 1 << 24
-"""Rows of a Parquet file of any size …"""
+"""Rows of a Parquet file of any size."""
 MOST_ROWS_PER_BYTE = 32
-"""… and as many for each of its bytes: equal values cost next to nothing in a file, and 8 bytes in memory."""
+"""Rows of a Parquet file per byte: equal values need almost no bytes in a file but 8 bytes each in memory."""
 
 
 def path_of(field: str, path: object, what: str = "file") -> Path:
-    """What a user gives as a path.
+    """Return a user's argument as a path.
 
     Raises:
-        ConfigError: it is none, is empty, or holds what no name on this system can; it names `field`.
+        ConfigError: the argument is no path, is empty, or contains characters that file names cannot have.
 
     Example:
         >>> from inferq.inputs import path_of
         >>> path_of("out", "", "directory")
         Traceback (most recent call last):
-        inferq.errors.ConfigError: out: must be the path of a directory, is ''
+        inferq.errors.ConfigError: out: must be the path of a directory, got ''
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if isinstance(text, str) and text and "\0" not in text:
@@ -63,76 +62,76 @@ def path_of(field: str, path: object, what: str = "file") -> Path:
             pass
         else:
             return Path(text)
-    raise ConfigError(field, f"must be the path of a {what}, is {path!r}")
+    raise ConfigError(field, f"must be the path of a {what}, got {path!r}")
 
 
 def check_file(path: Path, refuse: Refuse = ConfigError) -> int:
-    """Refuse what is no file: a pipe or a device might never end. Returns its bytes.
+    """Return the size of a file in bytes; refuse pipes and devices, which may never end.
 
     Raises:
-        OSError: there is nothing of this name, or a link leads nowhere.
+        OSError: the file does not exist, or a link is broken.
     """
     try:
-        found = path.stat()
-    except ValueError as error:  # a name that the system cannot have
-        raise refuse(f"is no name of a file ({error})") from None
-    if stat.S_ISDIR(found.st_mode):
+        status = path.stat()
+    except ValueError as error:  # the operating system has no such names
+        raise refuse(f"is not a valid file name ({error})") from None
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
-        raise refuse("is not a file but a pipe or a device, which might never end: copy it into a file")
-    return found.st_size
+    if not stat.S_ISREG(status.st_mode):
+        raise refuse("is a pipe or a device, not a file; copy its content into a file")
+    return status.st_size
 
 
 def read_bytes(path: Path, refuse: Refuse = ConfigError, most: int = MOST_TEXT) -> bytes:
-    """The content of a file of at most so many bytes."""
+    """Read a file of at most `most` bytes."""
     size = check_file(path, refuse)
     if size <= most:
         with path.open("rb") as file:
             content = file.read(most + 1)
         size = len(content)
     if size > most:
-        raise refuse(f"has {size:,} bytes, at most {most:,} are read")
+        raise refuse(f"has {size:,} bytes; the limit is {most:,}")
     return content
 
 
 def read_text(path: Path, refuse: Refuse = ConfigError, most: int = MOST_TEXT) -> str:
-    """A file of UTF-8 text, with a mark of byte order or without."""
+    """Read a file of UTF-8 text, with or without a byte order mark."""
     try:
         return read_bytes(path, refuse, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refuse(f"is no UTF-8 text (byte {error.start})") from None
+        raise refuse(f"is not UTF-8 text (byte {error.start})") from None
 
 
 def parsed_json(text: str, refuse: Refuse = ConfigError, *, constants: bool = True) -> Any:
-    """The value of a text in JSON.
+    """Parse JSON.
 
     Args:
         text: the JSON.
-        refuse: makes the error: no JSON, nested too deeply, a key twice in one object.
-        constants: whether NaN and the infinities pass, which Python writes and JSON does not know.
+        refuse: creates the error for invalid JSON, deep nesting and repeated keys.
+        constants: whether NaN and the infinities, which Python writes, are accepted.
 
     Example:
         >>> from inferq.inputs import parsed_json
         >>> parsed_json('{"seed": 1, "seed": 2}')
         Traceback (most recent call last):
-        inferq.errors.ConfigError: is no JSON: the key 'seed' is there twice in one object
+        inferq.errors.ConfigError: is not JSON: the key 'seed' occurs twice in one object
     """
     try:
         value = json_value(text, constants=constants)
     except RecursionError:
         raise refuse("is nested too deeply") from None
     except ValueError as error:
-        raise refuse(f"is no JSON: {error}") from None
+        raise refuse(f"is not JSON: {error}") from None
     check_depth(value, refuse)
     return value
 
 
 def json_value(text: str, *, constants: bool) -> Any:
-    """The value of a text in JSON; half a pair of surrogates, which is no character, stays an escape.
+    """Parse JSON; an unpaired surrogate, which is no character, remains an escape sequence.
 
     Raises:
-        ValueError: no JSON, or a key twice in one object.
-        RecursionError: nested too deeply.
+        ValueError: invalid JSON, or a key occurs twice in one object.
+        RecursionError: the nesting is too deep.
 
     Example:
         >>> from inferq.inputs import json_value
@@ -145,7 +144,7 @@ def json_value(text: str, *, constants: bool) -> Any:
 
 
 def parsed_toml(text: str, refuse: Refuse = ConfigError) -> dict[str, Any]:
-    """The tables of a text in TOML."""
+    """Parse TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -154,21 +153,21 @@ def parsed_toml(text: str, refuse: Refuse = ConfigError) -> dict[str, Any]:
         value = tomllib.loads(text)
     except RecursionError:
         raise refuse("is nested too deeply") from None
-    except ValueError as error:  # of its own kind, and of numbers with thousands of digits
-        raise refuse(f"is no TOML: {error}") from None
+    except ValueError as error:  # also raised for integers with thousands of digits
+        raise refuse(f"is not TOML: {error}") from None
     check_depth(value, refuse)
     return value
 
 
 def check_depth(value: object, refuse: Refuse = ConfigError) -> None:
-    """Refuse what is nested so deeply that it cannot be gone through."""
+    """Refuse values that are nested more than `MOST_DEEP` levels."""
     layer: list[object] = [value]
     for _ in range(MOST_DEEP):
         layer = [
             inner
-            for one in layer
-            if isinstance(one, (dict, list))
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for outer in layer
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, (dict, list))
         ]
         if not layer:
@@ -179,18 +178,18 @@ def check_depth(value: object, refuse: Refuse = ConfigError) -> None:
 def read_parquet(
     source: Path | bytes, refuse: Refuse = ConfigError, columns: list[str] | None = None
 ) -> pl.DataFrame:
-    """The rows of a Parquet file, or of its content."""
+    """Read a Parquet file, from a path or from its bytes."""
     height = parquet_height(source, refuse)
     frame: pl.DataFrame = guarded(
         lambda: pl.read_parquet(_opened(source), columns=columns, glob=False), refuse
     )
     if frame.height != height:
-        raise refuse(f"holds {frame.height:,} rows, and says that it has {height:,}")
+        raise refuse(f"contains {frame.height:,} rows; its footer states {height:,}")
     return frame
 
 
 def parquet_height(source: Path | bytes, refuse: Refuse = ConfigError) -> int:
-    """How many rows a Parquet file says that it has, refused where they are too many for its size."""
+    """Return the row count in the footer of a Parquet file; refuse counts that do not fit its size."""
     size = len(source) if isinstance(source, bytes) else check_file(source, refuse)
     if not size:
         raise refuse("is empty")
@@ -198,54 +197,55 @@ def parquet_height(source: Path | bytes, refuse: Refuse = ConfigError) -> int:
     height = int(guarded(lambda: lazy.collect().item(), refuse))
     most = max(MOST_ROWS, MOST_ROWS_PER_BYTE * size)
     if height > most:
-        raise refuse(f"says that it has {height:,} rows in {size:,} bytes; at most {most:,} are read")
+        raise refuse(f"states {height:,} rows in {size:,} bytes; the limit is {most:,}")
     return height
 
 
 def parquet_schema(source: Path | bytes, refuse: Refuse = ConfigError) -> dict[str, pl.DataType]:
-    """The columns of a Parquet file and their types."""
+    """Return the columns of a Parquet file with their types."""
     if isinstance(source, Path):
         check_file(source, refuse)
     return dict(guarded(lambda: pl.read_parquet_schema(_opened(source)), refuse))
 
 
 def guarded(read: Callable[[], T], refuse: Refuse = ConfigError) -> T:
-    """What polars reads; where it raises or panics over a damaged file, that is refused."""
+    """Call a polars reader; refuse the file if polars raises or panics."""
     try:
         with hushed():
             return read()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        said = str(error).splitlines() or [type(error).__name__]
-        raise refuse(f"cannot be read as Parquet: {said[0]}") from None
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise refuse(f"cannot be read as Parquet: {lines[0]}") from None
 
 
 def sha256_of_file(path: Path) -> str:
-    """Of the content of a file, of which a little is in memory at a time."""
-    summed = hashlib.sha256()
+    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            summed.update(block)
-    return summed.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keeps back what a library writes on standard error as it panics: the error that follows says it.
+    """Suppress what a library writes to standard error when it panics; the error that follows reports it.
 
-    All else is written once it is over. Beside other threads nothing is kept: standard error is theirs too.
+    Other output is written at the end. With other threads running nothing is captured: they share standard
+    error.
     """
     try:
         if threading.active_count() > 1:
-            raise OSError("not alone")
-        kept, real = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
-    except OSError:  # or no place for it, or no standard error
+            raise OSError("other threads are running")
+        captured, real = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    except OSError:  # also: no temporary directory, or no standard error
         yield
         return
     has_panicked = False
-    with kept, os.fdopen(real, "wb") as out:
-        os.dup2(kept.fileno(), 2)
+    with captured, os.fdopen(real, "wb") as out:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException as error:
@@ -253,13 +253,13 @@ def hushed() -> Iterator[None]:
             raise
         finally:
             os.dup2(real, 2)
-            kept.seek(0)
+            captured.seek(0)
             if not has_panicked:
-                shutil.copyfileobj(kept, out)
+                shutil.copyfileobj(captured, out)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library written in Rust says so that it broke; each has a class of its own for it."""
+    """Whether an exception is the panic of a Rust library; each library has its own class."""
     return type(error).__name__ == "PanicException"
 
 
@@ -268,12 +268,12 @@ def _opened(source: Path | bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key that it has twice would lose one of its values."""
+    """A JSON object; a repeated key would lose a value."""
     table = dict(pairs)
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-        raise ValueError(f"the key {twice!r} is there twice in one object")
+        repeated = next(key for place, key in enumerate(keys) if key in keys[:place])
+        raise ValueError(f"the key {repeated!r} occurs twice in one object")
     return table
 
 
@@ -285,7 +285,7 @@ def _characters(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):
-        return [_characters(one) for one in value]
+        return [_characters(entry) for entry in value]
     if isinstance(value, dict):
-        return {_characters(name): _characters(one) for name, one in value.items()}
+        return {_characters(name): _characters(entry) for name, entry in value.items()}
     return value

@@ -97,11 +97,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from inferq._lazy import pl
-from inferq.description import nearest, read_fields, table_of
+from inferq.checks import nearest
+from inferq.description import read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.experiments.gates.terms import Terms
+from inferq.files import write_text
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
-from inferq.results.files import write_text
 from inferq.results.result import Result, scenario_of
 from inferq.results.store import manifest
 from inferq.simulation.simulate import core_options, simulate
@@ -150,8 +151,8 @@ class Scenario:
     Example:
         >>> import inferq as iq
         >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
-        >>> lengths = {"prompt": iq.Geometric(200), "output": iq.Geometric(100)}
-        >>> chat = iq.Workload.synthetic(requests=500, arrivals=iq.Poisson(rate=8), **lengths)
+        >>> lengths = {"prompt": iq.dist.Geometric(200), "output": iq.dist.Geometric(100)}
+        >>> chat = iq.Workload.synthetic(requests=500, arrivals=iq.dist.Poisson(rate=8), **lengths)
         >>> result = iq.Scenario(chat, engine, {"seed": 7}).run()
         >>> again = iq.Scenario.read(result.scenario).run()
         >>> again.requests.equals(result.requests)

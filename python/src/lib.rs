@@ -1,4 +1,4 @@
-//! The border between Python and the core: descriptions and columns in, columns out, nothing in between.
+//! Binding between Python and the core: descriptions and columns in, columns out.
 
 mod batch;
 mod border;
@@ -7,6 +7,7 @@ mod exponential;
 mod live;
 mod policy;
 mod price;
+mod probability;
 mod requests;
 mod router;
 mod run;
@@ -16,13 +17,15 @@ mod summary;
 mod tables;
 mod view;
 
+use inferq_core::finding::Kind;
 use pyo3::prelude::*;
 
 /// The compiled core of inferq. Use the package `inferq`, which is typed and documented.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Wheels are built with their commit named; a build from a source distribution has none to name.
+    // Wheels are built with their commit set. A build from a source distribution has none.
     module.add("commit", option_env!("INFERQ_COMMIT"))?;
+    module.add("finding_kinds", Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>())?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<draw::PyDrawing>()?;
     module.add_class::<router::PyFleet>()?;
@@ -42,6 +45,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw::draw_rows, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
     module.add_function(wrap_pyfunction!(price::price, module)?)?;
+    module.add_function(wrap_pyfunction!(probability::normal_cdf, module)?)?;
+    module.add_function(wrap_pyfunction!(probability::poisson_tail, module)?)?;
+    module.add_function(wrap_pyfunction!(probability::student_cdf, module)?)?;
+    module.add_function(wrap_pyfunction!(probability::student_quantile, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(exponential::simulate_exponential, module)?)?;
     module.add_function(wrap_pyfunction!(streamed::simulate_streamed, module)?)?;

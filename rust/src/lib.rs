@@ -18,6 +18,7 @@
 // Time and errors.
 pub mod clock;
 pub mod error;
+pub mod finding;
 
 // Lists of policies, routers and timing models, and random parameters for them.
 mod kinds;

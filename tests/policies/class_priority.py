@@ -43,7 +43,7 @@ POLICY = Policy(
             {"kind": "ClassPriority", "order": ["urgent", "batch"], "inner": SARATHI},
         ),
         (
-            iq.ClassPriority(order=["a"], inner=iq.KFcfs(**PARAMETERS)),
+            iq.ClassPriority(order=["a"], inner=iq.research.KFcfs(**PARAMETERS)),
             {"kind": "ClassPriority", "order": ["a"], "inner": {"kind": "KFcfs", **PARAMETERS}},
         ),
     ],
@@ -55,8 +55,8 @@ POLICY = Policy(
             iq.Sarathi,
             iq.Constant(1.0),
             iq.VllmV0(),
-            iq.Wait(thresholds=2),
-            iq.Orca(),
+            iq.research.Wait(thresholds=2),
+            iq.research.Orca(),
         ],
     },
     errors=[

@@ -37,16 +37,16 @@ def rule(replica: Replica, rules: Described) -> None:
 POLICY = Policy(
     examples=[
         (
-            iq.FasterTransformer(),
+            iq.research.FasterTransformer(),
             {"kind": "FasterTransformer", "max_seqs": 128, "max_model_len": 8192, "free": "each"},
         ),
         (
-            iq.FasterTransformer(free="batch"),
+            iq.research.FasterTransformer(free="batch"),
             {"kind": "FasterTransformer", "max_seqs": 128, "max_model_len": 8192, "free": "batch"},
         ),
     ],
     wrong={"max_seqs": NO_COUNT, "max_model_len": NO_COUNT, "free": ["all", "Each", None, True]},
-    toml={'free = "batch"': iq.FasterTransformer(free="batch")},
+    toml={'free = "batch"': iq.research.FasterTransformer(free="batch")},
     ways={"FasterTransformer each": draw("each"), "FasterTransformer batch": draw("batch")},
     rule=rule,
     never=frozenset(
@@ -54,7 +54,9 @@ POLICY = Policy(
     ),  # running requests have all the blocks that they will ever need
     seldom=frozenset({"paused"}),  # their decodes all go together
     traced={
-        "faster-transformer": iq.FasterTransformer(max_model_len=200_000, max_seqs=256, free="batch"),
+        "faster-transformer": iq.research.FasterTransformer(
+            max_model_len=200_000, max_seqs=256, free="batch"
+        ),
     },
 )
 
@@ -62,8 +64,8 @@ POLICY = Policy(
 # Worked cases.
 
 
-def faster_transformer(**changed: Any) -> iq.FasterTransformer:
-    return iq.FasterTransformer(**{"max_seqs": 2, "max_model_len": 5, **changed})
+def faster_transformer(**changed: Any) -> iq.research.FasterTransformer:
+    return iq.research.FasterTransformer(**{"max_seqs": 2, "max_model_len": 5, **changed})
 
 
 @pytest.mark.parametrize(

@@ -35,21 +35,21 @@ def rule(replica: Replica, rules: Described) -> None:
 
 PARAMETERS = {"token_budget": 64, "k_prefill": 2, "k_decode": 16}
 POLICY = Policy(
-    examples=[(iq.KFcfs(**PARAMETERS), {"kind": "KFcfs", **PARAMETERS})],
+    examples=[(iq.research.KFcfs(**PARAMETERS), {"kind": "KFcfs", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
-    toml={"token_budget = 64\nk_prefill = 2\nk_decode = 16": iq.KFcfs(**PARAMETERS)},
+    toml={"token_budget = 64\nk_prefill = 2\nk_decode = 16": iq.research.KFcfs(**PARAMETERS)},
     ways={"KFcfs": draw},
     rule=rule,
     never=frozenset({"drained", "cap"}),
-    traced={"k-fcfs": iq.KFcfs(token_budget=2048, k_prefill=4, k_decode=256)},
+    traced={"k-fcfs": iq.research.KFcfs(token_budget=2048, k_prefill=4, k_decode=256)},
 )
 
 
 # Worked cases.
 
 
-def k_fcfs(**changed: Any) -> iq.KFcfs:
-    return iq.KFcfs(**{"token_budget": 6, "k_prefill": 1, "k_decode": 2, **changed})
+def k_fcfs(**changed: Any) -> iq.research.KFcfs:
+    return iq.research.KFcfs(**{"token_budget": 6, "k_prefill": 1, "k_decode": 2, **changed})
 
 
 def test_k_fcfs_loads_the_oldest_of_each_phase() -> None:

@@ -56,9 +56,9 @@ def rule(replica: Replica, rules: Described) -> None:
 PARAMETERS = {"segments": [0, 2], "thresholds": [3, 3]}
 POLICY = Policy(
     examples=[
-        (iq.NestedWait(**PARAMETERS), {"kind": "NestedWait", **PARAMETERS, "prompt_groups": []}),
+        (iq.research.NestedWait(**PARAMETERS), {"kind": "NestedWait", **PARAMETERS, "prompt_groups": []}),
         (
-            iq.NestedWait(segments=(5,), thresholds=(2,), prompt_groups=range(100, 300, 100)),
+            iq.research.NestedWait(segments=(5,), thresholds=(2,), prompt_groups=range(100, 300, 100)),
             {"kind": "NestedWait", "segments": [5], "thresholds": [2], "prompt_groups": [100, 200]},
         ),
     ],
@@ -72,23 +72,23 @@ POLICY = Policy(
         ({"segments": "02", "thresholds": [3, 3]}, "^segments: .*list of whole numbers.*'02'"),
         ({"segments": [0, 1.5], "thresholds": [3, 3]}, r"^segments\[1\]: "),
     ],
-    toml={"segments = [0, 2]\nthresholds = [3, 3]": iq.NestedWait(**PARAMETERS)},
+    toml={"segments = [0, 2]\nthresholds = [3, 3]": iq.research.NestedWait(**PARAMETERS)},
     ways={"NestedWait single": draw(False), "NestedWait grouped": draw(True)},
     rule=rule,
     never=frozenset({"cap"}),
-    traced={"nested-wait": iq.NestedWait(segments=[50, 200], thresholds=[2, 1])},
+    traced={"nested-wait": iq.research.NestedWait(segments=[50, 200], thresholds=[2, 1])},
 )
 
 
 def test_what_numpy_gives_becomes_plain() -> None:
-    nested = iq.NestedWait(segments=np.array([0, 2]), thresholds=[np.int64(3), np.uint8(3)])
-    assert nested == iq.NestedWait(**PARAMETERS)
+    nested = iq.research.NestedWait(segments=np.array([0, 2]), thresholds=[np.int64(3), np.uint8(3)])
+    assert nested == iq.research.NestedWait(**PARAMETERS)
     assert [type(one) for one in (*nested.segments, *nested.thresholds)] == [int] * 4
 
 
 def test_a_description_keeps_what_it_was_made_with() -> None:
     segments = [0, 2]
-    nested = iq.NestedWait(segments=segments, thresholds=[3, 3])
+    nested = iq.research.NestedWait(segments=segments, thresholds=[3, 3])
     segments[0] = 1
     assert list(nested.segments) == [0, 2]
 
@@ -96,8 +96,10 @@ def test_a_description_keeps_what_it_was_made_with() -> None:
 # Worked cases.
 
 
-def nested_wait(segments: list[int], thresholds: list[int], groups: tuple[int, ...] = ()) -> iq.NestedWait:
-    return iq.NestedWait(segments=segments, thresholds=thresholds, prompt_groups=groups)
+def nested_wait(
+    segments: list[int], thresholds: list[int], groups: tuple[int, ...] = ()
+) -> iq.research.NestedWait:
+    return iq.research.NestedWait(segments=segments, thresholds=thresholds, prompt_groups=groups)
 
 
 def test_nested_wait_figure_6() -> None:

@@ -44,9 +44,9 @@ def rule(replica: Replica, rules: Described) -> None:
 DESCRIBED = {"kind": "Orca", "max_seqs": 128, "max_model_len": 8192, "token_budget": None, "chunked": False}
 POLICY = Policy(
     examples=[
-        (iq.Orca(), DESCRIBED),
+        (iq.research.Orca(), DESCRIBED),
         (
-            iq.Orca(max_seqs=8, max_model_len=100, token_budget=64, chunked=True),
+            iq.research.Orca(max_seqs=8, max_model_len=100, token_budget=64, chunked=True),
             {"kind": "Orca", "max_seqs": 8, "max_model_len": 100, "token_budget": 64, "chunked": True},
         ),
     ],
@@ -57,7 +57,7 @@ POLICY = Policy(
         "chunked": [1, "yes", None],
     },
     errors=[({"chunked": True, "token_budget": None}, "^token_budget")],
-    toml={"token_budget = 64\nchunked = true": iq.Orca(token_budget=64, chunked=True)},
+    toml={"token_budget = 64\nchunked = true": iq.research.Orca(token_budget=64, chunked=True)},
     ways={"Orca whole": whole, "Orca chunked": chunked},
     rule=rule,
     whole_prompts=lambda rules: not rules["chunked"],
@@ -65,8 +65,10 @@ POLICY = Policy(
         {"drained", "preempted"}
     ),  # running requests have all the blocks that they will ever need
     traced={
-        "orca": iq.Orca(max_model_len=200_000, max_seqs=256),
-        "orca-chunked": iq.Orca(max_model_len=200_000, max_seqs=256, token_budget=2048, chunked=True),
+        "orca": iq.research.Orca(max_model_len=200_000, max_seqs=256),
+        "orca-chunked": iq.research.Orca(
+            max_model_len=200_000, max_seqs=256, token_budget=2048, chunked=True
+        ),
     },
 )
 
@@ -74,8 +76,8 @@ POLICY = Policy(
 # Worked cases.
 
 
-def orca(**changed: Any) -> iq.Orca:
-    return iq.Orca(**{"max_seqs": 4, "max_model_len": 6, "token_budget": 8, **changed})
+def orca(**changed: Any) -> iq.research.Orca:
+    return iq.research.Orca(**{"max_seqs": 4, "max_model_len": 6, "token_budget": 8, **changed})
 
 
 def test_orca_reserves_the_longest_request() -> None:
@@ -129,6 +131,8 @@ def test_orca_chunked() -> None:
         (orca(max_model_len=9), 1, 1, "rejected"),  # 9 blocks of 8
     ],
 )
-def test_what_can_never_fit_a_reservation(scheduler: iq.Orca, prompt: int, output: int, status: str) -> None:
+def test_what_can_never_fit_a_reservation(
+    scheduler: iq.research.Orca, prompt: int, output: int, status: str
+) -> None:
     outcome = simulate([request(0.5, prompt, output)], engine(scheduler, tokens=8))
     assert [r.status for r in outcome.requests] == [status]

@@ -50,21 +50,21 @@ def rule(replica: Replica, rules: Described) -> None:
 PARAMETERS = {"rows": 128, "columns": 256, "reduction": 32, "requests_per_cycle": 1000}
 TOML = "\n".join(f"{name} = {value}" for name, value in PARAMETERS.items())
 POLICY = Policy(
-    examples=[(iq.Rad(**PARAMETERS), {"kind": "Rad", **PARAMETERS})],
+    examples=[(iq.research.Rad(**PARAMETERS), {"kind": "Rad", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
-    toml={TOML: iq.Rad(**PARAMETERS)},
+    toml={TOML: iq.research.Rad(**PARAMETERS)},
     ways={"Rad": draw},
     rule=rule,
     bounds=lambda rules: (rules["columns"], max(rules["columns"], tile(rules))),
-    traced={"rad": iq.Rad(rows=256, columns=128, reduction=32, requests_per_cycle=1000)},
+    traced={"rad": iq.research.Rad(rows=256, columns=128, reduction=32, requests_per_cycle=1000)},
 )
 
 
 # Worked cases.
 
 
-def rad(**changed: Any) -> iq.Rad:
-    return iq.Rad(**{"rows": 2, "columns": 2, "reduction": 1, "requests_per_cycle": 2, **changed})
+def rad(**changed: Any) -> iq.research.Rad:
+    return iq.research.Rad(**{"rows": 2, "columns": 2, "reduction": 1, "requests_per_cycle": 2, **changed})
 
 
 def test_rad() -> None:
@@ -90,8 +90,8 @@ def test_rad_decodes_when_the_columns_are_full() -> None:
     assert drawn(outcome) == ["0: 0+1*", "1: 0+1*", "2: 1+1*", "3: 1+1*"]
 
 
-@pytest.mark.parametrize("kind", [iq.Rad, iq.RadPhased])
-def test_a_cycle_of_outputs_of_one_token_ends(kind: type[iq.Rad | iq.RadPhased]) -> None:
+@pytest.mark.parametrize("kind", [iq.research.Rad, iq.research.RadPhased])
+def test_a_cycle_of_outputs_of_one_token_ends(kind: type[iq.research.Rad | iq.research.RadPhased]) -> None:
     """One prompt a cycle; none ever decodes, so that no decode can end a cycle."""
     outcome = simulate(
         [request(0, 1, 1)] * 3, engine(kind(rows=2, columns=2, reduction=1, requests_per_cycle=1))

@@ -45,21 +45,23 @@ def rule(replica: Replica, rules: Described) -> None:
 
 
 POLICY = Policy(
-    examples=[(iq.RadPhased(**PARAMETERS), {"kind": "RadPhased", **PARAMETERS})],
+    examples=[(iq.research.RadPhased(**PARAMETERS), {"kind": "RadPhased", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
-    toml={TOML: iq.RadPhased(**PARAMETERS)},
+    toml={TOML: iq.research.RadPhased(**PARAMETERS)},
     ways={"RadPhased": draw},
     rule=rule,
     bounds=lambda rules: (rules["requests_per_cycle"], max(rules["columns"], tile(rules))),
-    traced={"rad-phased": iq.RadPhased(rows=256, columns=128, reduction=32, requests_per_cycle=200)},
+    traced={"rad-phased": iq.research.RadPhased(rows=256, columns=128, reduction=32, requests_per_cycle=200)},
 )
 
 
 # Worked cases.
 
 
-def rad_phased(**changed: Any) -> iq.RadPhased:
-    return iq.RadPhased(**{"rows": 2, "columns": 2, "reduction": 1, "requests_per_cycle": 2, **changed})
+def rad_phased(**changed: Any) -> iq.research.RadPhased:
+    return iq.research.RadPhased(
+        **{"rows": 2, "columns": 2, "reduction": 1, "requests_per_cycle": 2, **changed}
+    )
 
 
 def test_rad_phased() -> None:

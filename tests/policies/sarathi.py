@@ -75,7 +75,7 @@ POLICY = Policy(
         ({"preemption": {"kind": "Recompute", "cost": 1}}, "^preemption: .*cost"),
     ],
     toml={
-        'preemption = { kind = "Restart" }': iq.Sarathi(preemption=iq.Restart()),
+        'preemption = { kind = "Restart" }': iq.Sarathi(preemption=iq.research.Restart()),
         'order = "lpf"': iq.Sarathi(order="lpf"),
     },
     ways={"Sarathi": draw},
@@ -194,7 +194,7 @@ def test_sarathi_restarts_a_victim() -> None:
     5, 6, 7  1 decodes its three others
     """
     rows = [request(0, 2, 4), request(0, 2, 4)]
-    described = engine(sarathi(preemption=iq.Restart()), tokens=8)
+    described = engine(sarathi(preemption=iq.research.Restart()), tokens=8)
     outcome = simulate(rows, described)
     assert drawn(outcome) == [
         "0: 0+2* 1+2*", "1: 0+1* 1+1*", "2: 0+1* 1+1*", "3: 0+1*", "4: 1+2*", "5: 1+1*", "6: 1+1*", "7: 1+1*",

@@ -71,9 +71,12 @@ OFFSET = {"kind": "DynamicOffset", "low": 5, "high": 10, "kv_share": 0.96}
 NO_OFFSET = [-1, float("nan"), float("inf"), True, "5", None]
 POLICY = Policy(
     examples=[
-        (iq.Slai(), DESCRIBED),
-        (iq.Slai(offset=2.5, class_first="paid"), {**DESCRIBED, "offset": 2.5, "class_first": "paid"}),
-        (iq.Slai(offset=iq.DynamicOffset()), {**DESCRIBED, "offset": OFFSET}),
+        (iq.research.Slai(), DESCRIBED),
+        (
+            iq.research.Slai(offset=2.5, class_first="paid"),
+            {**DESCRIBED, "offset": 2.5, "class_first": "paid"},
+        ),
+        (iq.research.Slai(offset=iq.research.DynamicOffset()), {**DESCRIBED, "offset": OFFSET}),
     ],
     wrong={
         "token_budget": NO_COUNT,
@@ -90,13 +93,15 @@ POLICY = Policy(
         ({"offset": {"kind": "DynamicOffset", "low": "x"}}, r"^offset\.low: "),
     ],
     toml={
-        'offset = 2.5\nclass_first = "default"': iq.Slai(offset=2.5, class_first="default"),
-        'offset = { kind = "DynamicOffset", high = 20 }': iq.Slai(offset=iq.DynamicOffset(high=20)),
+        'offset = 2.5\nclass_first = "default"': iq.research.Slai(offset=2.5, class_first="default"),
+        'offset = { kind = "DynamicOffset", high = 20 }': iq.research.Slai(
+            offset=iq.research.DynamicOffset(high=20)
+        ),
     },
     ways={"Slai fixed": draw(False), "Slai dynamic": draw(True)},
     rule=rule,
     bounds=lambda rules: (rules["max_active"], rules["token_budget"]),
-    traced={"slai": iq.Slai(offset=iq.DynamicOffset())},
+    traced={"slai": iq.research.Slai(offset=iq.research.DynamicOffset())},
 )
 
 
@@ -104,15 +109,15 @@ POLICY = Policy(
 def test_a_wrong_part_of_a_dynamic_offset_is_named(field: str) -> None:
     for bad in NO_OFFSET:
         with pytest.raises(iq.ConfigError, match=field):
-            iq.DynamicOffset(**{field: bad})
+            iq.research.DynamicOffset(**{field: bad})
     with pytest.raises(iq.ConfigError, match="kv_share"):
-        iq.DynamicOffset(kv_share=1.01)
+        iq.research.DynamicOffset(kv_share=1.01)
     with pytest.raises(iq.ConfigError, match=r"^offset: .*number or DynamicOffset"):
-        iq.Slai(offset="10")  # type: ignore[arg-type]
+        iq.research.Slai(offset="10")  # type: ignore[arg-type]
 
 
 def test_what_numpy_gives_becomes_plain() -> None:
-    assert iq.Slai(offset=np.float32(2.5)).to_json()["offset"] == 2.5
+    assert iq.research.Slai(offset=np.float32(2.5)).to_json()["offset"] == 2.5
 
 
 # Worked cases.
@@ -121,9 +126,9 @@ def test_what_numpy_gives_becomes_plain() -> None:
 QUEUE = [of_class("free", 0, 4, 1), of_class("free", 0, 2, 4), of_class("paying", 0, 3, 1)]
 
 
-def slai(**changed: Any) -> iq.Slai:
+def slai(**changed: Any) -> iq.research.Slai:
     rules: dict[str, Any] = {"token_budget": 4, "max_active": 4, "max_decodes": 4, "offset": 1}
-    return iq.Slai(**{**rules, "order": "fcfs", **changed})
+    return iq.research.Slai(**{**rules, "order": "fcfs", **changed})
 
 
 @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ def test_slai_offset_follows_the_blocks() -> None:
     1  1 block: low. 0 is critical from 4 on; 1 takes 12 blocks
     2  13 blocks: high. 0 is critical from 1 + 3 - 2 = 2 on
     """
-    offset = iq.DynamicOffset(low=1e-9, high=2, kv_share=0.5)
+    offset = iq.research.DynamicOffset(low=1e-9, high=2, kv_share=0.5)
     rows = [request(0, 1, 2, itl_slo_s=3), request(0.5, 12, 1)]
     outcome = simulate(rows, engine(slai(offset=offset), tokens=24))
     assert drawn(outcome) == ["0: 0+1*", "1: 1+4", "2: 0+1* 1+3", "3: 1+4", "4: 1+1*"]

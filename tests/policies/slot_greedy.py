@@ -42,14 +42,14 @@ def rule(replica: Replica, rules: Described) -> None:
 
 
 POLICY = Policy(
-    examples=[(iq.SlotGreedy(), {"kind": "SlotGreedy", "chunk": 512})],
+    examples=[(iq.research.SlotGreedy(), {"kind": "SlotGreedy", "chunk": 512})],
     wrong={"chunk": NO_COUNT},
-    toml={"chunk = 256": iq.SlotGreedy(chunk=256)},
+    toml={"chunk = 256": iq.research.SlotGreedy(chunk=256)},
     ways={"SlotGreedy": draw},
     rule=rule,
     never=frozenset({"drained", "cap"}),
     seldom=frozenset({"paused"}),  # decodes nearly always go on
-    traced={"slot-greedy": iq.SlotGreedy(chunk=2048)},
+    traced={"slot-greedy": iq.research.SlotGreedy(chunk=2048)},
 )
 
 
@@ -64,7 +64,7 @@ def test_slot_greedy_steps_out_at_no_cost() -> None:
     4  1 comes back with its 3 and decodes at once
     """
     rows = [request(0, 3, 3), request(0, 2, 3), request(0, 1, 1)]
-    outcome = simulate(rows, engine(iq.SlotGreedy(chunk=2), tokens=6))
+    outcome = simulate(rows, engine(iq.research.SlotGreedy(chunk=2), tokens=6))
     assert drawn(outcome) == ["0: 0+2 1+2* 2+1*", "1: 0+1* 1+1*", "2: 0+1*", "3: 0+1*", "4: 1+1*"]
     assert used(outcome) == [5, 6, 4, 5, 4]
     assert instants(outcome) == [[2, 3, 4], [1, 2, 5], [1]]
@@ -80,7 +80,7 @@ def test_slot_greedy_skips_who_does_not_fit() -> None:
     4  1 with 6
     """
     rows = [request(0, 2, 4), request(0, 4, 3), request(0, 1, 3)]
-    outcome = simulate(rows, engine(iq.SlotGreedy(chunk=4), tokens=8))
+    outcome = simulate(rows, engine(iq.research.SlotGreedy(chunk=4), tokens=8))
     assert drawn(outcome) == ["0: 0+2* 1+4* 2+1*", "1: 0+1* 1+1*", "2: 0+1* 2+1*", "3: 0+1* 2+1*", "4: 1+1*"]
     assert used(outcome) == [7, 8, 6, 8, 6]
     assert preemptions(outcome) == [0, 1, 1]
@@ -89,5 +89,5 @@ def test_slot_greedy_skips_who_does_not_fit() -> None:
 def test_slot_greedy_stops_at_the_first_new_one_that_does_not_fit() -> None:
     """4 blocks, chunks of 3. p = 2, 3, 1: 1's first chunk does not fit beside 0, and 2 is behind it."""
     rows = [request(0, 2, 1), request(0, 3, 1), request(0, 1, 1)]
-    outcome = simulate(rows, engine(iq.SlotGreedy(chunk=3), tokens=4))
+    outcome = simulate(rows, engine(iq.research.SlotGreedy(chunk=3), tokens=4))
     assert drawn(outcome) == ["0: 0+2*", "1: 1+3* 2+1*"]

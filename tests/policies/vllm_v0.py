@@ -48,7 +48,7 @@ POLICY = Policy(
         "preemption": ["recompute", None, iq.Recompute, iq.Constant(1.0)],
     },
     toml={
-        'preemption = { kind = "Restart" }': iq.VllmV0(preemption=iq.Restart()),
+        'preemption = { kind = "Restart" }': iq.VllmV0(preemption=iq.research.Restart()),
         "token_budget = 64": iq.VllmV0(token_budget=64),
     },
     ways={"VllmV0": draw},

@@ -52,9 +52,9 @@ def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[
 
 POLICY = Policy(
     examples=[
-        (iq.Wait(thresholds=4), {"kind": "Wait", "thresholds": 4, "max_seqs": None}),
+        (iq.research.Wait(thresholds=4), {"kind": "Wait", "thresholds": 4, "max_seqs": None}),
         (
-            iq.Wait(thresholds={"code": 2, "chat": 4}, max_seqs=64),
+            iq.research.Wait(thresholds={"code": 2, "chat": 4}, max_seqs=64),
             {"kind": "Wait", "thresholds": {"chat": 4, "code": 2}, "max_seqs": 64},
         ),
     ],
@@ -69,25 +69,25 @@ POLICY = Policy(
         ({"thresholds": "4"}, "^thresholds: .*whole number.* or .*table"),
     ],
     toml={
-        "thresholds = 4": iq.Wait(thresholds=4),
-        "thresholds = { default = 4 }": iq.Wait(thresholds={"default": 4}),
+        "thresholds = 4": iq.research.Wait(thresholds=4),
+        "thresholds = { default = 4 }": iq.research.Wait(thresholds={"default": 4}),
     },
     ways={"Wait": draw},
     rule=rule,
     never=frozenset(),
-    traced={"wait": iq.Wait(thresholds=2)},
+    traced={"wait": iq.research.Wait(thresholds=2)},
 )
 
 
 def test_what_numpy_gives_becomes_plain() -> None:
-    wait = iq.Wait(thresholds={np.str_("chat"): np.int32(4)})
-    assert wait == iq.Wait(thresholds={"chat": 4})
+    wait = iq.research.Wait(thresholds={np.str_("chat"): np.int32(4)})
+    assert wait == iq.research.Wait(thresholds={"chat": 4})
     assert json.dumps(wait.to_json()["thresholds"]) == '{"chat": 4}'
 
 
 def test_a_description_keeps_what_it_was_made_with() -> None:
     thresholds = {"chat": 4, "code": 2}
-    wait = iq.Wait(thresholds=thresholds)
+    wait = iq.research.Wait(thresholds=thresholds)
     thresholds["chat"] = 1
     assert wait.thresholds == {"chat": 4, "code": 2}
     wait.to_json()["thresholds"]["chat"] = 1
@@ -97,18 +97,18 @@ def test_a_description_keeps_what_it_was_made_with() -> None:
 
 
 def test_tables_are_equal_in_any_order() -> None:
-    one, other = iq.Wait(thresholds={"a": 1, "b": 2}), iq.Wait(thresholds={"b": 2, "a": 1})
+    one, other = iq.research.Wait(thresholds={"a": 1, "b": 2}), iq.research.Wait(thresholds={"b": 2, "a": 1})
     assert one == other and hash(one) == hash(other)
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
-    assert one != iq.Wait(thresholds={"a": 1, "b": 3})
+    assert one != iq.research.Wait(thresholds={"a": 1, "b": 3})
     assert repr(one) == "Wait(thresholds={'a': 1, 'b': 2}, max_seqs=None)"
 
 
 # Worked cases.
 
 
-def wait(thresholds: int | dict[str, int], max_seqs: int | None = None) -> iq.Wait:
-    return iq.Wait(thresholds=thresholds, max_seqs=max_seqs)
+def wait(thresholds: int | dict[str, int], max_seqs: int | None = None) -> iq.research.Wait:
+    return iq.research.Wait(thresholds=thresholds, max_seqs=max_seqs)
 
 
 def test_wait() -> None:

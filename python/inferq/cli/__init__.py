@@ -20,10 +20,10 @@ from typer.main import get_command
 
 from inferq._version import __version__, commit
 from inferq.cli import gathered
+from inferq.display.text import visible
 from inferq.elsewhere import option_of
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.inputs import is_panic
-from inferq.reports.text import visible
 
 __all__ = ["app"]
 

@@ -10,10 +10,10 @@ import typer
 from inferq.cli import show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
-from inferq.results.files import check_writable
+from inferq.files import check_writable
 from inferq.timing.calibration.calibrate import calibrate as timed
 from inferq.timing.models.timing_model import iteration_s
-from inferq.timing.models.timing_table import TimingTable, refuse_milliseconds
+from inferq.timing.tables.timing_table import TimingTable, refuse_milliseconds
 
 
 def calibrate(

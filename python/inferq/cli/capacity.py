@@ -10,12 +10,12 @@ import typer
 from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import Objectives, slo_of
+from inferq.display.style import svg
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options, seeds_from
 from inferq.experiments.capacity_search.capacity import capacity as largest_rate
-from inferq.reports.style import svg
-from inferq.results.files import check_writable, write_text
-from inferq.simulation.progress import watched
+from inferq.files import check_writable, write_text
+from inferq.progress import watched
 
 
 def capacity(
@@ -71,8 +71,7 @@ def capacity(
         gathered.value(name, getattr(answer, name))
     gathered.value("slo", {str(one): one.limit for one in answer.slo.objectives})
     gathered.value("probes", answer.probes.to_dicts())
-    gathered.value("findings", answer.findings)
-    show.lines(answer.explain().splitlines())
+    show.answer(answer.findings)
     if picture is not None:
         write_text(picture, svg(answer.plot()))
         show.lines([f"written to {picture}"])

@@ -15,9 +15,9 @@ from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
 from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.scenarios import shared
-from inferq.reports.report import report as write_report
-from inferq.results.files import check_writable, write_table
-from inferq.simulation.progress import watched
+from inferq.experiments.report import report as write_report
+from inferq.files import check_writable, write_table
+from inferq.progress import watched
 from inferq.workload.reading import adapted
 
 
@@ -126,7 +126,8 @@ def compare(
             **run,
         )
     gathered.value("comparison", comparison.frame.to_dicts())
-    show.lines(["", *comparison.explain(show.width()).splitlines()])
+    show.lines(["", *comparison._lines(show.width())])
+    show.findings(comparison.findings)
     if out is not None:
         if out.suffix == ".html":
             write_report(comparison, out)

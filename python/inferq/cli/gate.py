@@ -14,7 +14,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.experiments.gates.baseline import DEFAULT_FILE
 from inferq.experiments.gates.gate import accepted, checked, read_trials
 from inferq.experiments.gates.gate_report import refused
-from inferq.results.files import check_writable, write_text
+from inferq.files import check_writable, write_text
 from inferq.systems.prices import Prices
 
 

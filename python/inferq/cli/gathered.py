@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
 
-from inferq.reports.document import Grid
+from inferq.display.document import Grid
+from inferq.results.finding import Finding
 
 _told: dict[str, Any] = {}
 _is_on: list[bool] = [False]
@@ -27,13 +28,15 @@ def is_on() -> bool:
 
 
 def line(text: str) -> None:
-    """A sentence; findings have a list of their own."""
-    name, colon, rest = text.partition("finding: ")
-    if colon and not name:
-        if rest not in _told.setdefault("findings", []):
-            _told["findings"].append(rest)
-    elif text:
+    """Add a sentence."""
+    if text:
         _told.setdefault("lines", []).append(text)
+
+
+def findings(findings: Iterable[Finding]) -> None:
+    """Add findings, each once, as objects with kind, severity, message and data."""
+    listed = _told.setdefault("findings", [])
+    listed.extend(parts for finding in findings if (parts := finding.to_json()) not in listed)
 
 
 def table(shown: Grid) -> None:
@@ -57,6 +60,8 @@ def end() -> None:
 
 def _plain(said: Any) -> Any:
     """JSON-ready data; a number that is none is null."""
+    if isinstance(said, Finding):
+        return said.to_json()
     if isinstance(said, Mapping):
         return {str(name): _plain(one) for name, one in said.items()}
     if isinstance(said, (list, tuple)):

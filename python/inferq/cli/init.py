@@ -11,7 +11,7 @@ import typer
 from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
-from inferq.results.files import check_writable, write_text
+from inferq.files import check_writable, write_text
 from inferq.scenario import Scenario
 from inferq.systems.engine import Engine
 from inferq.timing.hardware.gpu import Gpu

@@ -10,8 +10,8 @@ import typer
 
 from inferq.cli import gathered, options, show
 from inferq.description import nearest
+from inferq.display.document import Grid
 from inferq.errors import ConfigError
-from inferq.reports.document import Grid
 from inferq.results.metric import COUNTS, LATENCIES, RATES
 from inferq.scheduler import SCHEDULERS
 from inferq.systems.routers import ROUTERS

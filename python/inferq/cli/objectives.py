@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from inferq.cli import options
 from inferq.cli.arguments import option
+from inferq.display.text import listed
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import Slo
-from inferq.reports.text import listed
 from inferq.results.metric import QUANTITIES, STATISTICS
+from inferq.results.slo import Slo
 
 Objectives = Annotated[
     list[str],

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast, get_origin
 
 from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read, read_fields
+from inferq.display.text import listed
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
-from inferq.reports.text import listed
 from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
 from inferq.systems.autoscaler import SCALING_POLICIES, Autoscaler
 from inferq.systems.engine import Engine

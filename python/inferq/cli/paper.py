@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from inferq import papers
+import inferq_papers as papers
 from inferq.cli import show
 from inferq.cli.arguments import option
-from inferq.papers import pages
-from inferq.papers.report import Report
-from inferq.reports.document import Grid
-from inferq.reports.text import listed
+from inferq.display.document import Grid
+from inferq.display.text import listed
+from inferq_papers import pages
+from inferq_papers.report import Report
 
 
 def paper(

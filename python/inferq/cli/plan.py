@@ -16,12 +16,12 @@ from inferq.cli.arguments import option
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
 from inferq.experiments.plans.plan import plan as cheapest
-from inferq.reports.plan_tables import candidates, frontier, windows
-from inferq.reports.report import checked
-from inferq.reports.report import report as write_report
-from inferq.results.files import check_writable, write_text
+from inferq.experiments.plans.tables import candidates, frontier, windows
+from inferq.experiments.report import checked
+from inferq.experiments.report import report as write_report
+from inferq.files import check_writable, write_text
+from inferq.progress import watched
 from inferq.scheduler import SCHEDULERS
-from inferq.simulation.progress import watched
 from inferq.systems.routers import ROUTERS
 from inferq.workload.reading import adapted
 
@@ -148,8 +148,7 @@ def plan(
     if gathered.is_on():
         gathered.value("candidates", answer.candidates.to_dicts())
     gathered.value("frontier", answer.frontier.to_dicts())
-    gathered.value("findings", answer.findings)
-    show.lines(answer.findings)
+    show.answer(answer.findings)
     for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
         show.lines(["", grid.title])
         show.grid(grid)

@@ -7,8 +7,8 @@ from typing import Annotated
 from inferq.checks import whole
 from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
+from inferq.display.text import listed
 from inferq.errors import ConfigError
-from inferq.reports.text import listed
 from inferq.results.costs import hourly
 from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS

@@ -12,13 +12,13 @@ from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import slo_of
 from inferq.errors import ConfigError
+from inferq.experiments.report import checked, heading
+from inferq.experiments.report import report as write_report
+from inferq.files import writable
+from inferq.progress import watched
 from inferq.reports import identity
-from inferq.reports.report import checked, heading
-from inferq.reports.report import report as write_report
-from inferq.results.files import writable
 from inferq.results.result import Result
 from inferq.scenario import Scenario
-from inferq.simulation.progress import watched
 from inferq.systems.prices import Prices
 
 
@@ -67,10 +67,11 @@ def report(
         raise ConfigError("--set", f"{kept} has been run; inferq simulate {kept} --set … runs it anew")
     runs = [_run(one, set_, iterations=perfetto is not None) for one in shown]  # a wrong one is told at once
     results = {name: run() for name, run in zip(names, runs, strict=True)}
-    show.lines(f"finding: {text}" for text in (objectives.questions if objectives else ()))
+    show.findings(objectives.questions if objectives else ())
     for name, result in results.items():
-        of_many = f"{name}: " if len(results) > 1 else ""
-        show.lines(f"finding: {of_many}{text}" for text in result.findings)
+        show.findings(
+            finding.about(name, run=name) if len(results) > 1 else finding for finding in result.findings
+        )
     gathered.value("runs", {name: result.summary().row(0, named=True) for name, result in results.items()})
     result = results[names[0]]
     if title is None and len(results) == 1:

@@ -12,10 +12,12 @@ import typer
 
 from inferq._lazy import pl
 from inferq.cli import gathered
+from inferq.display import terminal
+from inferq.display.document import Grid
+from inferq.display.text import NONE, counted, number, percent, seconds, visible
 from inferq.errors import ConfigError
-from inferq.reports import identity, run_tables, terminal
-from inferq.reports.document import Grid
-from inferq.reports.text import NONE, counted, number, percent, seconds, visible
+from inferq.reports import identity, run_tables
+from inferq.results.finding import Finding, by_severity
 from inferq.results.result import Result
 from inferq.results.tables import STATUSES
 from inferq.systems.cluster import Cluster
@@ -47,6 +49,22 @@ def lines(texts: Iterable[str]) -> None:
             typer.echo(visible(text))
         else:
             typer.echo("\n".join(terminal.wrapped(text, width(), "  ")))
+
+
+def findings(found: Iterable[Finding]) -> None:
+    """Print findings, the most severe first, or gather them for `--json`."""
+    if gathered.is_on():
+        gathered.findings(by_severity(found))
+    else:
+        lines(f"finding: {finding}" for finding in by_severity(found))
+
+
+def answer(found: Sequence[Finding]) -> None:
+    """Print the lines of an answer in their order, or gather them for `--json`."""
+    if gathered.is_on():
+        gathered.findings(found)
+    else:
+        lines(found)
 
 
 def tell(text: str) -> None:
@@ -150,7 +168,6 @@ def result(run: Result, prices: Prices | None = None) -> None:
     if prices is not None:
         rows[-1] = (rows[-1][0], run.summary(prices=prices).row(0, named=True))
     gathered.value("summary", [{"class": name, **row} for name, row in rows])
-    gathered.value("findings", run.findings)
     gathered.value("scenario", json.loads(run.scenario))
     grid(run_tables.counts(rows))
     grid(run_tables.latencies(rows))
@@ -175,7 +192,7 @@ def result(run: Result, prices: Prices | None = None) -> None:
     unfinished = run._tables.statuses[STATUSES.index("unfinished")]
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished when the run ended."])
-    lines(f"finding: {text}" for text in run.findings)
+    findings(run.findings)
 
 
 def grid(shown: Grid) -> None:

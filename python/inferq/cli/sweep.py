@@ -16,7 +16,7 @@ from inferq.cli.objectives import Goodput, goodput_of
 from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import MOST_SEEDS
 from inferq.experiments.sweeps.sweep import sweep as run
-from inferq.results.files import check_writable, write_table
+from inferq.files import check_writable, write_table
 
 _MOST_ROWS = 60
 

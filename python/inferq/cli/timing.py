@@ -11,14 +11,14 @@ import typer
 from inferq.cli import gathered, options
 from inferq.cli import show as screen
 from inferq.cli.arguments import option
+from inferq.display.document import Grid
+from inferq.display.text import listed, seconds
 from inferq.errors import ConfigError
-from inferq.reports.document import Grid
-from inferq.reports.text import listed, seconds
-from inferq.results.files import check_writable, writable
+from inferq.files import check_writable, writable
 from inferq.timing.hardware.catalog import entries
 from inferq.timing.models.timing_model import iteration_s
-from inferq.timing.models.timing_table import TimingTable
 from inferq.timing.tables.shipped import files
+from inferq.timing.tables.timing_table import TimingTable
 
 timing = typer.Typer(
     help="Tables of measured times: bake one from a kernel database, show one.",

@@ -9,12 +9,12 @@ import typer
 
 from inferq.cli import gathered, options, show
 from inferq.cli.arguments import option
+from inferq.display.text import counted
 from inferq.errors import ConfigError
+from inferq.experiments.report import checked, report
+from inferq.experiments.validation import page as validation_page
 from inferq.experiments.validation.validate import validate as validated
-from inferq.reports import validation_page
-from inferq.reports.report import checked, report
-from inferq.reports.text import counted
-from inferq.results.files import check_writable, write_text
+from inferq.files import check_writable, write_text
 
 _NAMED = 3
 """So many runs of those that are not judged for one reason are named."""

@@ -1,7 +1,12 @@
 from .capacity_search.capacity import capacity as capacity
-from .capacity_search.slo import Slo as Slo
+from .capacity_search.capacity_plan import CapacityPlan as CapacityPlan
 from .comparison.compare import compare as compare
+from .comparison.comparison import Comparison as Comparison
 from .gates.gate import gate as gate
+from .gates.gate_report import GateReport as GateReport
+from .plans.fleet_plan import FleetPlan as FleetPlan
 from .plans.plan import plan as plan
+from .report import report as report
 from .sweeps.sweep import sweep as sweep
 from .validation.validate import validate as validate
+from .validation.validation import Validation as Validation

@@ -7,11 +7,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from inferq.checks import finite, whole
+from inferq.checks import finite, nearest, whole
 from inferq.errors import ConfigError
-from inferq.simulation.progress import Progress, watched
+from inferq.progress import Progress, watched
 from inferq.simulation.simulate import simulate
-from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
 
 MOST_SEEDS = 100_000
@@ -119,14 +118,6 @@ def recorded(workload: Workload, seeds: Iterable[int], options: Mapping[str, obj
     """What an experiment ran, as JSON: the workload, the system or the systems, the seeds and the options."""
     told = {"workload": workload.to_json(), **what, "seeds": list(seeds), "options": options}
     return json.dumps(told, indent=2, default=str)
-
-
-def between(field: str, value: object, least: float, most: float) -> float:
-    """`value` as a float between two numbers, neither of them included, or a `ConfigError` naming `field`."""
-    number = finite(field, value)
-    if not least < number < most:
-        raise ConfigError(field, f"must be above {least:g} and below {most:g}, not {value!r}")
-    return number
 
 
 def check_progress(progress: bool | Progress | None) -> bool | Progress | None:

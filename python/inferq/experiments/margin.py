@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from inferq.checks import finite
+from inferq.display.text import number, percent
 from inferq.errors import ConfigError
-from inferq.reports.text import number, percent
 from inferq.results.metric import Metric
 
 _AMOUNT = re.compile(r"\s*([0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+)\s*(.*?)\s*")

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from inferq.checks import whole
 from inferq.errors import ConfigError
+from inferq.progress import Progress
 from inferq.results.result import Result
-from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.pools import pools_of
 from inferq.systems.system import System

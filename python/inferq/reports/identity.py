@@ -8,8 +8,8 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.description import Description
+from inferq.display.text import counted, listed, number, seconds
 from inferq.errors import ConfigError, TraceError
-from inferq.reports.text import counted, listed, number, seconds
 from inferq.results.result import Result
 from inferq.scheduler import Scheduler
 from inferq.systems.cluster import Cluster

@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import alt, pl
+from inferq.display import panels
+from inferq.display.points import COUNT, PERCENT
+from inferq.display.style import BLUE, GRAY, GREEN, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
+from inferq.display.text import number, seconds
 from inferq.errors import ConfigError
-from inferq.reports import panels, run_data
-from inferq.reports.points import COUNT, PERCENT
-from inferq.reports.style import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    ORANGE,
-    PANEL,
-    PURPLE,
-    SKY,
-    VERMILION,
-    styled,
-)
-from inferq.reports.text import number, seconds
+from inferq.reports import run_data
 from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
 
@@ -45,7 +35,7 @@ class Pictures:
         >>> import inferq as iq
         >>> kv = iq.KvCache(tokens=1000)
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
-        >>> arrivals, prompt, output = iq.Poisson(0.2), iq.Fixed(10), iq.Fixed(5)
+        >>> arrivals, prompt, output = iq.dist.Poisson(0.2), iq.dist.Fixed(10), iq.dist.Fixed(5)
         >>> workload = iq.Workload.synthetic(requests=50, arrivals=arrivals, prompt=prompt, output=output)
         >>> result = iq.simulate(workload, engine, seed=1)
         >>> type(result.plot()).__name__, type(result.plot.latency()).__name__

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from inferq._lazy import NDArray, np, pl
+from inferq.display.text import percent, seconds
 from inferq.errors import ConfigError, TraceError
-from inferq.reports.text import percent, seconds
 from inferq.results.result import Result
 from inferq.results.tables import FAILED
 from inferq.systems.pools import pools_of

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.display.document import Chapter, Document, Grid, Note, cut, fitted
+from inferq.display.style import styled
+from inferq.display.text import number, percent, seconds, sentence
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
-from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
 from inferq.reports.stability import in_the_long_run, in_this_run, planned
-from inferq.reports.style import styled
-from inferq.reports.text import number, percent, seconds, sentence
 from inferq.results.metric import STATISTICS
 from inferq.results.result import Result
+from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
@@ -56,13 +56,13 @@ def document(
 
 def _notes(result: Result, theory: Stability | str) -> list[Note]:
     """Whether the run was cut, its findings, what its queue did, and what theory says."""
-    notes = [Note(kind="beware", text=text) for text in _cut(result)]
-    notes += [Note(kind=verdicts.gravity(one), text=sentence(one)) for one in result.findings]
+    notes = [Note(kind="warning", text=text) for text in _cut(result)]
+    notes += [Note(kind=one.severity, text=sentence(one)) for one in result.findings]
     condition = ""
     try:
         drift = observed(result)
     except (ConfigError, TraceError) as error:
-        notes.append(Note(kind="plain", text=f"Whether the queue grew cannot be told: {error}."))
+        notes.append(Note(kind="info", text=f"Whether the queue grew cannot be told: {error}."))
     else:
         arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
@@ -71,10 +71,10 @@ def _notes(result: Result, theory: Stability | str) -> list[Note]:
         if drift.rate_per_s is None and not isinstance(theory, str) and theory.rate is not None:
             condition = f"If {_unit(result)} keep coming at this rate"
     if isinstance(theory, str):
-        return [*notes, Note(kind="plain", text=f"Theory says nothing about this scenario: {theory}.")]
+        return [*notes, Note(kind="info", text=f"Theory says nothing about this scenario: {theory}.")]
     first, *further = in_the_long_run(theory, _unit(result), given=condition)
-    kind = "plain" if condition else verdicts.STABLE[theory.verdict]
-    return [*notes, Note(kind=kind, text=first), *(Note(kind="plain", text=one) for one in further)]
+    kind = "info" if condition else verdicts.STABLE[theory.verdict]
+    return [*notes, Note(kind=kind, text=first), *(Note(kind="info", text=one) for one in further)]
 
 
 def _cut(result: Result) -> list[str]:

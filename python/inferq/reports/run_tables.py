@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inferq._lazy import np
-from inferq.reports.document import Grid
-from inferq.reports.text import NONE, counted, number, percent, seconds
+from inferq.display.document import Grid
+from inferq.display.text import NONE, counted, number, percent, seconds
 from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.results.result import Result
 from inferq.systems.prices import Prices

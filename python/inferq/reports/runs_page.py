@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from inferq.display.document import Chapter, Document, Grid, Note, cut, fitted
+from inferq.display.style import styled
+from inferq.display.text import amount, counted, listed, percent, sentence
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports import identity, run_charts, verdicts
-from inferq.reports.document import Chapter, Document, Grid, Note, cut, fitted
-from inferq.reports.style import styled
-from inferq.reports.text import amount, counted, listed, percent, sentence
 from inferq.results.metric import COSTS, LATENCIES, Metric
 from inferq.results.result import Result
+from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 
 MOST = 6
@@ -40,9 +40,9 @@ def document(
         for note in one.notes
     ]
     notes += [
-        Note(kind=verdicts.gravity(text), text=f"{name}: {sentence(text)}")
+        Note(kind=finding.severity, text=f"{name}: {sentence(finding)}")
         for name, one in results.items()
-        for text in one.findings
+        for finding in one.findings
     ]
     limits = verdicts.limits_of(slo)
     chapters = [
@@ -81,7 +81,7 @@ def document(
     return Document(
         title=title if title is not None else f"{listed(names)}: {counted(len(names), 'run')} side by side",
         setting="",
-        notes=(*notes, Note(kind="beware", text=_ONE_RUN_EACH)),
+        notes=(*notes, Note(kind="warning", text=_ONE_RUN_EACH)),
         chapters=tuple(one for one in chapters if one.grids or one.pictures or one.folded),
     )
 

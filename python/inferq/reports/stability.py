@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inferq.reports.document import Grid
-from inferq.reports.text import NONE, number, percent, seconds, sentence
+from inferq.display.document import Grid
+from inferq.display.text import NONE, number, percent, seconds, sentence
 from inferq.theory.bounds.stability import Bound, Stability
 from inferq.theory.runs.observed import LEAST_ARRIVALS, Observed
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from inferq._lazy import NDArray, np
-from inferq.experiments.capacity_search.slo import Slo, measured
-from inferq.reports.document import Grid, Note
-from inferq.reports.text import amount, percent, seconds, sentence
+from inferq.display.document import Grid, Note, NoteKind
+from inferq.display.text import amount, percent, seconds, sentence
+from inferq.results.finding import ANSWER, Finding
 from inferq.results.result import Result
+from inferq.results.slo import Slo, measured
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
 
-Kind = Literal["bad", "beware", "good", "plain"]
-
-STABLE: Mapping[str, Kind] = {"stable": "good", "unstable": "bad", "unknown": "plain"}
-"""What kind of news a verdict about a queue is."""
-_GRAVE = ("overload", "rejected", "abandoned", "lost", "nothing", "stalled", "deadline", "burst", "starving")
-"""With which words findings begin that say that requests were not served, or late."""
+STABLE: Mapping[str, NoteKind] = {"stable": "good", "unstable": "critical", "unknown": "info"}
+"""The kind of note for each verdict about a queue."""
 _ENOUGH = 0.99
 """The share of requests within their own objectives that is good news; below nine of ten it is bad."""
 
@@ -54,7 +50,7 @@ def of_run(result: Result, slo: Slo | None) -> Judged:
     counted = columns["measured"]
     ended = counted & (columns["status"] != STATUSES.index("unfinished"))
     share = float(in_time(result._tables, None, columns)[ended].mean()) if ended.any() else 0.0
-    kind: Kind = "good" if share >= _ENOUGH else "bad" if share < 0.9 else "beware"
+    kind: NoteKind = "good" if share >= _ENOUGH else "critical" if share < 0.9 else "warning"
     note = Note(
         kind=kind, text=f"{percent(share)} of the requests kept their objectives: {' and '.join(told)}."
     )
@@ -79,7 +75,7 @@ def _of_slo(result: Result, slo: Slo) -> Judged:
         last_is_text=True,
     )
     text = f"The SLO is broken: {'; '.join(broken)}." if broken else f"The SLO is kept: {slo}."
-    note = Note(kind="bad" if broken else "good", text=text)
+    note = Note(kind="critical" if broken else "good", text=text)
     return Judged(asked=str(slo), notes=(note,), grid=grid)
 
 
@@ -94,12 +90,18 @@ def limits_of(slo: Slo | None) -> dict[str, list[float]]:
 
 def questions(slo: Slo | None) -> list[Note]:
     """What to ask about limits that look like milliseconds."""
-    return [Note(kind="beware", text=sentence(one)) for one in (() if slo is None else slo.questions)]
+    return [Note(kind="warning", text=sentence(one)) for one in (() if slo is None else slo.questions)]
 
 
-def gravity(finding: str) -> Kind:
-    """How grave a finding of a run is, from the word that it begins with."""
-    return "bad" if finding.startswith(_GRAVE) else "beware"
+def answer_notes(findings: Sequence[Finding], names: Iterable[str] = ()) -> list[Note]:
+    """Findings of a search or a plan as notes; the first one is the answer."""
+    return [
+        Note(
+            kind="good" if not index and finding.kind == ANSWER else finding.severity,
+            text=sentence(finding, names),
+        )
+        for index, finding in enumerate(findings)
+    ]
 
 
 def _range(column: NDArray[np.float64]) -> str:

@@ -1,156 +1,110 @@
-"""Findings that rows, clocks and settings of a run give: what to know before trusting its numbers.
+"""Findings computed from the rows, timing models and settings of a run.
 
-What only the core sees (a stalled plan, thrash, iterations beyond a table) it says itself, in
-`rust/src/results/findings.rs`; all else that a run tells of stands here. A finding has a name before its
-colon, says when and how much, and ends with what mends it.
+The core computes further findings in `rust/src/results/findings.rs`. `finding.KINDS` lists all kinds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
-from inferq.reports.text import counted, listed, number, percent
+from inferq.display.text import counted, listed, number, percent
 from inferq.results import tail
+from inferq.results.finding import Finding, by_severity
 from inferq.results.percentiles import percentiles
-from inferq.results.tables import STATUSES, Columns, RunTables, in_parts
+from inferq.results.run_facts import RunFacts
+from inferq.results.tables import STATUSES
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 from inferq.timing import Constant, MixedSolo
 
-if TYPE_CHECKING:
-    from inferq.workload.workload import Workload
-
-_FEW = 20
-"""Requests from which on a mean rate says something."""
+_LEAST_REQUESTS = 20
+"""A mean rate of fewer requests is not checked."""
 
 _SLOW_ITERATION_S = 2.0
-"""No engine of today takes that long for an iteration that has the least to do."""
+"""No engine takes this long for its shortest iteration."""
 
 _CUT_OFF = 0.05
-"""Share of unfinished requests from which on those that finished are no fair sample."""
+"""With this share of unfinished requests the finished ones are a biased sample."""
 
 _SLOW_LINK = 1e6
-"""Bytes per second: replicas that hand over caches of gigabytes have a thousand times that."""
+"""Bytes per second. KV caches have gigabytes; links between replicas have a thousand times this bandwidth."""
 
 _IDLE_RATE = 0.05
-"""Requests per second below which a server that is mostly empty is asked about."""
+"""Requests per second. A lower rate on a mostly empty server suggests a wrong unit."""
 
 _OBJECTIVE_S = {"ttft": 60.0, "itl": 10.0, "tpot": 10.0, "queue": 60.0, "e2e": 3600.0}
-"""Objectives beyond these are asked about: written in milliseconds they would be strict and usual."""
+"""Objectives from these on suggest a wrong unit: in milliseconds they would be common values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What findings are drawn from."""
-
-    requests: Columns
-    """Read in parts, since they may be more than memory holds."""
-    timeline: Columns
-    end_s: float
-    system: System
-    options: dict[str, Any]
-    """Those of `simulate`, in the form that the core reads."""
-    rows: int
-    """Of the workload: requests, or jobs of a network."""
-    columns: Sequence[str]
-    """Of the workload."""
-    column: Callable[[str], Iterator[pl.Series]]
-    """One of them, in parts."""
-    told: Sequence[str]
-    """What the core has said."""
-    notes: Sequence[str] = ()
-    """How the times of the workload were read, where that is worth a finding."""
-
-    def says(self, name: str) -> bool:
-        """Whether the core has a finding of that name."""
-        return any(text.startswith(f"{name}:") for text in self.told)
-
-    def parts(self, *names: str) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Some columns of `requests`, part by part."""
-        return in_parts(self.requests, names)
-
-    def prompts(self) -> Iterator[NDArray[np.float64]]:
-        """The lengths of the prompts, in tokens, part by part."""
-        return (prompts.astype(float) for (prompts,) in self.parts("prompt_tokens"))
+def all_findings(run: RunFacts) -> list[Finding]:
+    """All findings of a run, the most severe first."""
+    return by_severity([*run.of_core, *(finding for check in _CHECKS for finding in check(run))])
 
 
-def of_tables(
-    tables: RunTables, workload: Workload, system: System, options: dict[str, Any]
-) -> dict[str, Any]:
-    """The fields of a `Run` that are the same wherever its requests are."""
-    return {
-        "timeline": tables.timeline,
-        "end_s": float(tables.totals["end_s"]),
-        "system": system,
-        "options": options,
-        "told": tables.findings,
-        "notes": tuple(workload.metadata.get("times", ())),
-    }
-
-
-def found(run: Run) -> list[str]:
-    """All findings but those of the core, the gravest first."""
-    return [text for one in _FINDINGS for text in one(run)]
-
-
-def of_objective(name: str, limit_s: float) -> str | None:
-    """What to ask about an objective such as `ttft_p99` or `ttft_s`; None where it can be meant."""
-    most = _OBJECTIVE_S.get(name.partition("_")[0])
-    if most is None or limit_s < most:
+def of_objective(name: str, limit_s: float) -> Finding | None:
+    """A finding about an objective such as `ttft_p99` or `ttft_s` whose unit looks wrong; else None."""
+    least = _OBJECTIVE_S.get(name.partition("_")[0])
+    if least is None or limit_s < least:
         return None
-    return (
-        f"unit: the objective {name} is {number(limit_s)} s; objectives are in seconds, "
-        f"{number(limit_s)} milliseconds are {number(limit_s / 1000)}"
+    return Finding(
+        "unit",
+        f"the objective {name} is {number(limit_s)} s; objectives are in seconds, "
+        f"{number(limit_s)} milliseconds are {number(limit_s / 1000)}",
+        {"objective": name, "limit_s": limit_s},
     )
 
 
-def of_objectives(slo: Mapping[str, float | None] | None) -> list[str]:
-    """What to ask about the objectives of a goodput."""
+def of_objectives(slo: Mapping[str, float | None] | None) -> list[Finding]:
+    """Findings about the objectives of a goodput."""
     limits = {name: limit for name, limit in (slo or {}).items() if limit is not None}
-    return [asked for name, limit in limits.items() if (asked := of_objective(name, limit)) is not None]
+    findings = (of_objective(name, limit) for name, limit in limits.items())
+    return [finding for finding in findings if finding is not None]
 
 
-def _nothing_measured(run: Run) -> Iterator[str]:
+def _nothing_measured(run: RunFacts) -> Iterator[Finding]:
     if isinstance(run.system, GateAndRoute):
-        return  # whose averages say so themselves
+        return  # it reports its own averages and findings
     rows, by_status = _measured(run)
     measured = sum(by_status)
     horizon_s = run.options.get("horizon_s")
     end_s = run.end_s if horizon_s is None else horizon_s
     if not rows:
-        # a run over no more than a moment, or whose first request comes after its end
-        yield (
-            f"nothing arrived: the run ended at {number(end_s)} s, before the first of "
-            f"{counted(run.rows, 'request')} came: every figure is of nothing; give a longer horizon or none"
+        yield Finding(
+            "nothing-arrived",
+            f"the run ended at {number(end_s)} s, before the first of "
+            f"{counted(run.rows, 'request')} arrived; there are no metrics; use a longer horizon or none",
+            {"end_s": end_s, "total": run.rows},
         )
         return
     if not measured:
-        cut = listed(
+        cuts = listed(
             f"{name} {_cut_text(run.options[name])}"
             for name in ("warmup", "cooldown")
             if _is_cut(run.options[name])
         )
-        of = "" if rows == run.rows else f" of {run.rows:,}, which are all that arrived by the horizon"
-        yield (
-            f"nothing measured: {cut} leaves none of {rows:,} requests{of}: every figure is of nothing; "
-            "cut less, or send more"
+        arrived = "" if rows == run.rows else f" that arrived by the horizon (of {run.rows:,})"
+        yield Finding(
+            "nothing-measured",
+            f"{cuts} excludes all {rows:,} requests{arrived}; there are no metrics; shorten it, or send more "
+            "requests",
+            {"arrived": rows, "total": run.rows},
         )
-    elif not by_status[STATUSES.index("finished")] and not run.says("rejected"):
-        yield (
-            f"nothing finished: none of {measured:,} measured requests had its last token when "
-            f"the run ended at {number(end_s)} s: there are no latencies"
+    elif not by_status[STATUSES.index("finished")] and not run.has("rejected"):
+        yield Finding(
+            "nothing-finished",
+            f"none of {counted(measured, 'measured request')} finished before the run ended at "
+            f"{number(end_s)} s; there are no latencies",
+            {"measured": measured, "end_s": end_s},
         )
 
 
-def _measured(run: Run) -> tuple[int, list[int]]:
-    """How many requests there are, and how many are measured, by status in the order of `STATUSES`."""
+def _measured(run: RunFacts) -> tuple[int, list[int]]:
+    """The number of requests, and of the measured ones by status in the order of `STATUSES`."""
     rows, by_status = 0, np.zeros(len(STATUSES), dtype=np.int64)
     for measured, status in run.parts("measured", "status"):
         rows += measured.size
@@ -158,49 +112,54 @@ def _measured(run: Run) -> tuple[int, list[int]]:
     return rows, by_status.tolist()
 
 
-def _cut_off(run: Run) -> Iterator[str]:
-    """Requests that the horizon leaves unfinished: the long ones, which are missing where latencies are."""
+def _cut_off(run: RunFacts) -> Iterator[Finding]:
+    """Requests unfinished at the horizon: the long ones, which the latencies lack."""
     horizon_s = run.options.get("horizon_s")
     if horizon_s is None or "job" in run.requests:
         return
     _, by_status = _measured(run)
-    count, left = sum(by_status), by_status[STATUSES.index("unfinished")]
-    if left >= _CUT_OFF * count and left < count:
-        yield (
-            f"horizon: {left:,} of {count:,} measured requests were unfinished when the run ended at "
-            f"{number(horizon_s)} s; e2e and tpot are of the others, which are the quicker ones: leave the "
-            "horizon out, or set a cool-down"
+    count, unfinished = sum(by_status), by_status[STATUSES.index("unfinished")]
+    if unfinished >= _CUT_OFF * count and unfinished < count:
+        yield Finding(
+            "horizon",
+            f"{unfinished:,} of {count:,} measured requests were unfinished when the run ended at "
+            f"{number(horizon_s)} s; E2E and TPOT cover only the others, which are faster; remove the "
+            "horizon, or set a cool-down",
+            {"count": unfinished, "total": count, "horizon_s": horizon_s},
         )
 
 
-def _objectives(run: Run) -> Iterator[str]:
-    """Objectives of the requests themselves that nothing would miss."""
+def _objectives(run: RunFacts) -> Iterator[Finding]:
+    """Per-request objectives that every request would meet."""
     for name in ("ttft_slo_s", "itl_slo_s"):
         if name in run.columns:
-            (limit_s,) = percentiles(partial(_there, run, name), [50])
-            asked = of_objective(name, limit_s)
-            if asked is not None:
-                yield asked
+            (limit_s,) = percentiles(partial(_values, run, name), [50])
+            finding = of_objective(name, limit_s)
+            if finding is not None:
+                yield finding
 
 
-def _there(run: Run, name: str) -> Iterator[NDArray[np.float64]]:
-    """The numbers in a column of the workload, those that are there."""
+def _values(run: RunFacts, name: str) -> Iterator[NDArray[np.float64]]:
+    """The values in a column of the workload without nulls."""
     return (part.drop_nulls().cast(pl.Float64).to_numpy() for part in run.column(name))
 
 
-def _links(run: Run) -> Iterator[str]:
-    """Ways between replicas that are slower than any network: gigabytes taken for bytes."""
+def _links(run: RunFacts) -> Iterator[Finding]:
+    """Links slower than any network, which suggests gigabytes."""
     links = {pool.hands_to[1] for pool in pools_of(run.system) if pool.hands_to is not None}
     for link in links:
         if link.bytes_per_s < _SLOW_LINK:
-            yield (
-                f"unit: the link moves {number(link.bytes_per_s)} bytes per second; if those are gigabytes, "
-                f"give {number(link.bytes_per_s)}e9"
+            yield Finding(
+                "unit",
+                f"the link moves {number(link.bytes_per_s)} bytes per second; for gigabytes, write "
+                f"{number(link.bytes_per_s)}e9",
+                {"link_bytes_per_s": link.bytes_per_s},
             )
 
 
-def _clock(run: Run) -> Iterator[str]:
-    yield from run.notes
+def _clock(run: RunFacts) -> Iterator[Finding]:
+    for note in run.notes:
+        yield Finding("epoch-times", note)
     if "arrival_s" not in run.columns:
         return
     spans = [(part.size, part.min(), part.max()) for (part,) in run.parts("arrival_s") if part.size]
@@ -210,74 +169,86 @@ def _clock(run: Run) -> Iterator[str]:
     first = float(min(first for _, first, _ in spans))
     span = float(max(last for _, _, last in spans)) - first
     if first > 1e6 and first > 100 * span:
-        yield (
-            f"origin: the first request arrives at {number(first)} s and all others within {number(span)} s; "
-            "warm-up in seconds, horizon and timeline count from 0: move the times with "
-            f".window(start_s={first:.0f})"
+        yield Finding(
+            "time-origin",
+            f"the first request arrives at {number(first)} s and all others within {number(span)} s; "
+            "warm-up in seconds, horizon and timeline count from 0; move the times with "
+            f".window(start_s={first:.0f})",
+            {"first_s": first, "span_s": span},
         )
-    if rows < _FEW or not span > 0:
+    if rows < _LEAST_REQUESTS or not span > 0:
         return
     rate = (rows - 1) / span
     if rate >= _IDLE_RATE:
         return
     stays = (np.nansum(left - arrival) for left, arrival in run.parts("left_s", "arrival_s"))
-    inside = math.fsum(stays) / span
-    if inside < 0.1:
-        yield (
-            f"unit: the mean rate is {number(rate)} per second, and {percent(inside)} of the time "
-            "a request was there; are the times in milliseconds? They are read as seconds unless "
-            "--time-unit ms (time_unit='ms') says otherwise"
+    in_system = math.fsum(stays) / span
+    if in_system < 0.1:
+        yield Finding(
+            "unit",
+            f"the mean rate is {number(rate)} per second, and a request was present {percent(in_system)} of "
+            "the time; times are read as seconds; for milliseconds, use --time-unit ms (time_unit='ms')",
+            {"rate_per_s": rate, "requests_in_system": in_system},
         )
 
 
-def _iterations(run: Run) -> Iterator[str]:
+def _iterations(run: RunFacts) -> Iterator[Finding]:
     for engine, path in _engines(run.system):
         shortest_s = engine.timing.shortest_iteration_s()
         if shortest_s >= _SLOW_ITERATION_S:
-            yield (
-                f"unit: an iteration{path} takes {number(shortest_s)} s at least; timing models are in "
-                f"seconds, {number(shortest_s)} milliseconds are {number(shortest_s / 1000)}"
+            yield Finding(
+                "unit",
+                f"the shortest iteration{path} takes {number(shortest_s)} s; timing models are in seconds, "
+                f"{number(shortest_s)} milliseconds are {number(shortest_s / 1000)}",
+                {"shortest_iteration_s": shortest_s},
             )
 
 
-def _caches(run: Run) -> Iterator[str]:
-    says = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
-    says |= {"session_id", "turn"} if {"session_id", "turn"} <= {*run.columns} else set()
+def _caches(run: RunFacts) -> Iterator[Finding]:
+    prefixes = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
+    prefixes |= {"session_id", "turn"} if {"session_id", "turn"} <= {*run.columns} else set()
     for pool in pools_of(run.system):
-        looks = pool.router is not None and pool.router.looks_at_caches
-        if not looks and _hashed(pool) is None:
+        reads_caches = pool.router is not None and pool.router.looks_at_caches
+        if not reads_caches and _hashed_tokens(pool) is None:
             continue
-        if looks and not any(engine.kv.prefix_cache for engine in pool.engines):
-            yield (
-                f"router: {pool.router!r} sends prompts where they may be found again, and no replica keeps "
-                "any: give prefix_cache='blocks' (--prefix-cache blocks)"
+        if reads_caches and not any(engine.kv.prefix_cache for engine in pool.engines):
+            yield Finding(
+                "no-prefix-cache",
+                f"{pool.router!r} selects replicas by cached prefixes, and no replica has a prefix cache; "
+                "set prefix_cache='blocks' (--prefix-cache blocks)",
+                {"router": repr(pool.router)},
             )
-        if not says and "job" not in run.requests:
-            yield (
-                f"router: {pool.router!r} looks at prefixes, and the requests do not say with what their "
-                "prompts begin (session_id and turn, prefix_hashes, prefix_parts or continues)"
+        if not prefixes and "job" not in run.requests:
+            yield Finding(
+                "no-prefixes",
+                f"{pool.router!r} selects replicas by prefixes, and the workload has none; add session_id "
+                "and turn, prefix_hashes, prefix_parts or continues",
+                {"router": repr(pool.router)},
             )
     yield from _hashes(run)
 
 
-def _drafts(run: Run) -> Iterator[str]:
-    """Drafts under a timing model that has no price for them."""
+def _drafts(run: RunFacts) -> Iterator[Finding]:
+    """Speculative decoding with a timing model that ignores draft tokens."""
     for timing in dict.fromkeys(
         engine.timing
         for pool in pools_of(run.system)
         for engine in pool.engines
-        if engine.scheduler.speculates() is not None and isinstance(engine.timing, (Constant, MixedSolo))
+        if engine.scheduler.speculative_decoding() is not None
+        and isinstance(engine.timing, (Constant, MixedSolo))
     ):
-        yield (
-            f"drafts are free: {timing!r} takes as long for a row with drafts as for one without, and for a "
-            "batch of them; a table, a roofline or a line in the tokens of a batch prices them"
+        yield Finding(
+            "drafts-free",
+            f"{timing!r} assigns no time to draft tokens; a timing table, a roofline or a line in the tokens "
+            "of a batch does",
+            {"timing": repr(timing)},
         )
 
 
-def _hashes(run: Run) -> Iterator[str]:
-    """Beginnings of prompts that are hashed: longer than most prompts, or the same in all."""
+def _hashes(run: RunFacts) -> Iterator[Finding]:
+    """Hashed prefixes that are longer than most prompts, or the same in most requests."""
     for pool in pools_of(run.system):
-        router, replicas, hashed = pool.router, sum(pool.counts), _hashed(pool)
+        router, replicas, hashed = pool.router, sum(pool.counts), _hashed_tokens(pool)
         if hashed is None or replicas < 2:
             continue
         rows, counts = 0, np.zeros(replicas, dtype=np.int64)
@@ -286,46 +257,52 @@ def _hashes(run: Run) -> Iterator[str]:
             counts += np.bincount(at[at < replicas], minlength=replicas)
         if rows < tail.LEAST_REQUESTS:
             continue
-        (middle,) = percentiles(run.prompts, [50])
-        if hashed > middle:
-            yield (
-                f"router: {router!r} hashes {hashed:,} tokens, and half of the prompts have "
-                f"{number(middle)} at most: those are hashed whole, and their later turns go elsewhere; "
-                "give fewer prefix_tokens, yet more than all have in common"
+        (median,) = percentiles(run.prompts, [50])
+        if hashed > median:
+            yield Finding(
+                "hash-too-long",
+                f"{router!r} hashes {hashed:,} tokens, and half of the prompts have at most "
+                f"{number(median)}; their later turns are routed to other replicas; lower prefix_tokens, but "
+                "keep it above the prefix that all prompts share",
+                {"prefix_tokens": hashed, "prompt_tokens_p50": median},
             )
         most = int(counts.max())
         if most >= max(0.5, 2 / replicas) * rows:
-            yield (
-                f"router: {most:,} of {rows:,} requests went to one of {replicas} replicas: their first "
-                f"{hashed:,} tokens are the same; give more prefix_tokens, or a load_factor"
+            yield Finding(
+                "hot-prefix",
+                f"{most:,} of {rows:,} requests were routed to one of {replicas} replicas, because their "
+                f"first {hashed:,} tokens are the same; raise prefix_tokens, or set load_factor",
+                {"count": most, "total": rows, "replicas": replicas, "prefix_tokens": hashed},
             )
 
 
-def _hashed(pool: Pool) -> int | None:
-    """Tokens of the beginnings that a pool's router hashes; None where it hashes none."""
+def _hashed_tokens(pool: Pool) -> int | None:
+    """The prefix length that the router of a pool hashes; None if it hashes none."""
     return getattr(pool.router, "prefix_tokens", None)
 
 
-def _memory(run: Run) -> Iterator[str]:
+def _memory(run: RunFacts) -> Iterator[Finding]:
     for engine, path in _engines(run.system):
         room = engine.on_card.get("room_tokens")
         if room is not None and engine.kv.tokens is not None and engine.kv.tokens > room:
             card = engine.on_card
-            yield (
-                f"memory: the KV cache{path} is given as {engine.kv.tokens:,} tokens; {card['model']} on "
-                f"{card['tensor_parallel']} × {card['gpu']} leaves room for {room:,}"
+            yield Finding(
+                "kv-over-memory",
+                f"the KV cache{path} has {engine.kv.tokens:,} tokens, but {card['model']} on "
+                f"{card['tensor_parallel']} × {card['gpu']} has memory for {room:,}",
+                {"kv_tokens": engine.kv.tokens, "memory_tokens": room},
             )
 
 
-def _turns(run: Run) -> Iterator[str]:
-    """Turns whose prompt contains an answer that was not there yet."""
+def _turns(run: RunFacts) -> Iterator[Finding]:
+    """Turns that arrive before the answer in their prompt is complete."""
     if "job" in run.requests:
         return
     before = _turn_before(run)
     if before is None:
         return
     later = early = 0
-    finished = np.full(run.rows, np.nan)  # a turn comes after those of its session before it
+    finished = np.full(run.rows, np.nan)  # a turn follows the earlier turns of its session
     for ids, finish_s, arrival_s in run.parts("id", "finish_s", "arrival_s"):
         finished[ids] = finish_s
         of_turn = before[ids]
@@ -333,15 +310,17 @@ def _turns(run: Run) -> Iterator[str]:
         later += int(is_later.sum())
         early += int((~(finished[of_turn[is_later]] <= arrival_s[is_later])).sum())
     if early:
-        yield (
-            f"turns: {early:,} of {later:,} later turns were sent before the answer that their prompt "
-            "contains had its last token, so what a prefix cache finds is not what it would find: let them "
-            "follow the answer (--think 20, .with_think(…), .with_session_arrivals(…))"
+        yield Finding(
+            "early-turns",
+            f"{early:,} of {later:,} later turns arrive before the answer in their prompt is complete, so "
+            "prefix cache hits are wrong; let turns follow the answer (--think 20, .with_think(…), "
+            ".with_session_arrivals(…))",
+            {"count": early, "total": later},
         )
 
 
-def _turn_before(run: Run) -> NDArray[np.int64] | None:
-    """For each row of the workload that does not wait for it the row that its prompt continues; else −1."""
+def _turn_before(run: RunFacts) -> NDArray[np.int64] | None:
+    """For each row of the workload the row that its prompt continues; −1 if none, or if it waits for it."""
     names = {*run.columns}
     if "continues" in names:
         before = pl.concat(run.column("continues")).fill_null(-1).cast(pl.Int64)
@@ -361,14 +340,14 @@ def _turn_before(run: Run) -> NDArray[np.int64] | None:
 
 
 def _engines(system: System) -> list[tuple[Engine, str]]:
-    """Each different engine, with what it is called where there are several."""
+    """Each distinct engine, with a label if there are several."""
     engines: list[tuple[Engine, str]] = []
     for pool in pools_of(system):
         for engine, path in zip(pool.engines, pool.paths, strict=True):
-            if not any(engine is one for one, _ in engines):
+            if not any(engine is known for known, _ in engines):
                 engines.append((engine, path))
-    alone = len(engines) == 1
-    return [(engine, "" if alone or not path else f" of {path}") for engine, path in engines]
+    is_single = len(engines) == 1
+    return [(engine, "" if is_single or not path else f" of {path}") for engine, path in engines]
 
 
 def _is_cut(cut: dict[str, float]) -> bool:
@@ -381,7 +360,7 @@ def _cut_text(cut: dict[str, float]) -> str:
     return f"of {counted(int(cut['requests']), 'request')}"
 
 
-_FINDINGS = (
-    *(_nothing_measured, _cut_off, tail.found, _turns),
+_CHECKS = (
+    *(_nothing_measured, _cut_off, tail.long_tails, _turns),
     *(_clock, _iterations, _links, _objectives, _memory, _caches, _drafts),
 )

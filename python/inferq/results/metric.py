@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from inferq.checks import nearest
+from inferq.display.text import listed
 from inferq.errors import ConfigError
-from inferq.reports.text import listed
-from inferq.workload.columns import nearest
 
 QUANTITIES = ("ttft", "itl", "tpot", "e2e", "queue")
 """What is measured in seconds; their statistics are `ttft_mean`, `ttft_p50`, … `queue_max`."""

@@ -14,7 +14,7 @@ from inferq._lazy import pl
 from inferq._version import __version__
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.results.files import replacing, writable
+from inferq.files import replacing, writable
 from inferq.results.tables import RunTables
 
 REPLICAS, REQUESTS = 1, 2
@@ -87,7 +87,10 @@ def _opened(part: Path, packed: bool) -> IO[str]:
 
 def _write(file: IO[str], tables: RunTables, iterations: pl.DataFrame, chosen: pl.DataFrame) -> None:
     """One event a line, so that the file is never whole in memory."""
-    about = {"made by": f"inferq {__version__}", "findings": tables.findings}
+    about = {
+        "made by": f"inferq {__version__}",
+        "findings": [finding.to_json() for finding in tables.findings],
+    }
     file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
     timeline = tables.frame("timeline")
     frames = [one for one in (iterations, timeline) if "replica" in one.columns and one.height]

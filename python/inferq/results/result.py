@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq._version import __version__
+from inferq.display.notebook import Viewed
+from inferq.display.text import number, seconds
 from inferq.errors import ConfigError, NotThereError
+from inferq.files import frame_into, replacing_all, text_into
 from inferq.inputs import path_of
-from inferq.reports.text import number, seconds
-from inferq.results import findings, perfetto, store
+from inferq.results import perfetto, store
 from inferq.results.costs import as_columns, costs
-from inferq.results.files import frame_into, replacing_all, text_into
+from inferq.results.finding import Finding
+from inferq.results.findings import all_findings
+from inferq.results.run_facts import RunFacts, common_facts
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result:
+class Result(Viewed):
     """What became of every request of a run; made by `inferq.simulate`.
 
     All times are in seconds from the workload's time 0. Frames are polars, made when first asked for.
@@ -363,22 +367,22 @@ class Result:
         return perfetto.write(self._tables, path, requests)
 
     @property
-    def findings(self) -> list[str]:
-        """What a reader should know before trusting the numbers, in plain words."""
+    def findings(self) -> list[Finding]:
+        """Observations that qualify the numbers, the most severe first."""
         return list(self._findings)
 
     @cached_property
-    def _findings(self) -> list[str]:
+    def _findings(self) -> list[Finding]:
         assert self._workload is not None and self._system is not None
         tables, drawn = self._tables, self._tables.workload
-        told = findings.Run(
-            **findings.of_tables(tables, self._workload, self._system, self._options),
+        facts = RunFacts(
+            **common_facts(tables, self._workload, self._system, self._options),
             requests=tables.requests,
             rows=drawn.height,
             columns=drawn.columns,
             column=lambda name: iter([drawn[name]]),
         )
-        return [*tables.findings, *findings.found(told)]
+        return all_findings(facts)
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -395,7 +399,7 @@ class Result:
 
         Example:
             >>> import inferq as iq
-            >>> scheduler = iq.Wait(thresholds=2)
+            >>> scheduler = iq.research.Wait(thresholds=2)
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
             >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [1]}
             >>> iq.simulate(workload, engine).drained.to_list()
@@ -602,7 +606,7 @@ class Result:
         totals = store.totals_of(self._tables, self._tables.statuses)
         texts = {
             "scenario.json": self.scenario + "\n",
-            "findings.json": json.dumps(self.findings, indent=2) + "\n",
+            "findings.json": json.dumps([finding.to_json() for finding in self.findings], indent=2) + "\n",
             "totals.json": json.dumps(totals, indent=2) + "\n",
         }
         with replacing_all(place) as parts:
@@ -621,12 +625,6 @@ class Result:
             if name not in names:
                 (place / f"{name}.parquet").unlink(missing_ok=True)
         return place
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_result
-
-        return of_result(self)
 
     def __repr__(self) -> str:
         counts = self._tables.statuses

@@ -33,8 +33,9 @@ from inferq import inputs
 from inferq._lazy import np, pl
 from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
+from inferq.files import locked, write_frame, write_text
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
-from inferq.results.files import held, write_frame, write_text
+from inferq.results.finding import KINDS, Finding
 from inferq.results.tables import (
     FRAMES,
     PART_ROWS,
@@ -124,7 +125,7 @@ class Store:
         """
         place = path_of("out", out, "directory")
         place.mkdir(parents=True, exist_ok=True)
-        with held("out", place, place / _LOCK), ThreadPoolExecutor(1, "inferq-parts") as writer:
+        with locked("out", place, place / _LOCK), ThreadPoolExecutor(1, "inferq-parts") as writer:
             yield cls(place, scenario, writer, rows=rows, workload=workload)
 
     def take(self, columns: Columns) -> None:
@@ -184,12 +185,12 @@ class Store:
         )
         return about
 
-    def finish(self, tables: RunTables, more: Callable[[Columns], list[str]]) -> None:
-        """Write what is left of the rows and everything else, and say that the run is over.
+    def finish(self, tables: RunTables, findings_of: Callable[[Columns], list[Finding]]) -> None:
+        """Write the remaining rows and all other files, and mark the run as complete.
 
         Args:
             tables: of the run.
-            more: the findings that the rows of `requests` give.
+            findings_of: computes the findings of the run from its rows of `requests`.
         """
         if any(one.height for one in self._frames) or not self._part:
             self._hand_over()
@@ -199,7 +200,7 @@ class Store:
                 self.frame(f"{name}.parquet", tables.frame(name))
         parts = self._manifest["parts"]
         rows = StoredColumns([self.place / part["file"] for part in parts], self._manifest)
-        self._json("findings.json", [*tables.findings, *more(rows)])
+        self._json("findings.json", [finding.to_json() for finding in findings_of(rows)])
         self._json("totals.json", totals_of(tables, self.statuses))
         self.complete()
 
@@ -337,6 +338,20 @@ def read_json(place: Path, file: str, shape: Shape) -> Any:
     return value
 
 
+def read_findings(place: Path) -> list[Finding]:
+    """The findings of a run.
+
+    Raises:
+        ResultError: the file is damaged; it names the field.
+    """
+    findings = []
+    for index, parts in enumerate(read_json(place, "findings.json", FINDINGS)):
+        if parts["kind"] not in KINDS:
+            raise ResultError(place / "findings.json", f"[{index}].kind: unknown kind {parts['kind']!r}")
+        findings.append(Finding.from_json(parts))
+    return findings
+
+
 def read_scenario(place: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """What was run, which must be what the manifest says."""
     path = place / "scenario.json"
@@ -395,7 +410,9 @@ TOTALS: Shape = {
     "work": ({str: [_WHOLE]}, None),
     "drained": [_WHOLE],
 }
-FINDINGS: Shape = [_TEXT]
+FINDINGS: Shape = [
+    {"kind": _TEXT, "severity": _TEXT, "message": _TEXT, "data": {str: (_WHOLE, float, _TEXT)}},
+]
 
 
 def _check(path: Path, value: Any, shape: Shape, field: str = "") -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.inputs import path_of
+from inferq.results.finding import Finding
 from inferq.results.result import Result
-from inferq.results.store import FINDINGS, TOTALS, check_all, manifest, read_json, read_scenario
+from inferq.results.store import TOTALS, check_all, manifest, read_findings, read_json, read_scenario
 from inferq.results.tables import StoredTables
 
 
@@ -62,10 +63,7 @@ class StoredResult(Result):
                 "parts can be read with polars, and the same run with this `out` ends it",
             )
         scenario = read_scenario(place, record)
-        totals, findings = (
-            read_json(place, "totals.json", TOTALS),
-            read_json(place, "findings.json", FINDINGS),
-        )
+        totals, findings = read_json(place, "totals.json", TOTALS), read_findings(place)
         if not is_known:
             check_all(place, record, totals)
         tables = StoredTables(place, record, totals, findings)
@@ -82,7 +80,7 @@ class StoredResult(Result):
         return self._tables.scan()
 
     @cached_property
-    def _findings(self) -> list[str]:
+    def _findings(self) -> list[Finding]:
         return self._tables.findings
 
     @property

@@ -10,11 +10,10 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
-from inferq.checks import not_negative
+from inferq.checks import nearest, not_negative
 from inferq.errors import ConfigError
 from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed, in_parts
-from inferq.workload.columns import nearest
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "itl_s": ("max_itl_s", "itl_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
@@ -58,12 +57,12 @@ class _Measured:
 
     def statistics(self, name: str) -> dict[str, NDArray[np.float64]]:
         """Those of a column, for each group."""
-        found = _core.Statistics(self.count)
+        statistics = _core.Statistics(self.count)
         while True:
             for groups, columns in self.parts(name):
-                found.take(np.ascontiguousarray(columns[name]), groups)
-            if not found.again():
-                return found.found()
+                statistics.add(np.ascontiguousarray(columns[name]), groups)
+            if not statistics.end_pass():
+                return statistics.values()
 
 
 def _places(flags: NDArray[np.bool_]) -> slice | NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
+from inferq.display.text import grouped
 from inferq.errors import NotThereError, ResultError
 from inferq.inputs import read_parquet
-from inferq.reports.text import grouped
+from inferq.results.finding import Finding
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
 
@@ -70,6 +71,11 @@ def _empty(kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
     return {name: np.zeros(0, kind) for name, kind in kinds.items()}
 
 
+def core_findings(findings: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Findings of the core, with separators in their long numbers."""
+    return [Finding(part["kind"], grouped(part["message"]), part["data"]) for part in findings]
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RunTables:
     """What a run gives, in memory."""
@@ -83,7 +89,8 @@ class RunTables:
     totals: dict[str, Any]
     itl_totals: list[dict[str, Any]]
     """Of each class the `count`, sum (`sum_as`) and largest (`max_s`) of its token gaps."""
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """Findings of the core."""
     drained: NDArray[np.uint32] | Sequence[int] = ()
     itl: Columns = field(default_factory=lambda: _empty(_ITL))
     block_operations: Columns = field(default_factory=lambda: _empty(_BLOCK_OPERATIONS))
@@ -97,8 +104,7 @@ class RunTables:
     revenue: Columns | None = None
 
     def __post_init__(self) -> None:
-        """Name statuses; totals in attoseconds are whole; findings of the core are written as all others."""
-        self.findings = [grouped(text) for text in self.findings]
+        """Name statuses, and convert totals in attoseconds to integers."""
         self.names = {**self.names, "status": STATUSES, "event": EVENTS}
         self.totals = {
             name: int(value) if name.endswith("_as") else value for name, value in self.totals.items()
@@ -156,7 +162,7 @@ class StoredTables(RunTables):
     __slots__ = ("_counts", "_files", "_frames", "_place", "_scanned")
 
     def __init__(
-        self, place: Path, manifest: Mapping[str, Any], totals: Mapping[str, Any], findings: list[str]
+        self, place: Path, manifest: Mapping[str, Any], totals: Mapping[str, Any], findings: list[Finding]
     ) -> None:
         self._place, self._scanned, self._counts = place, manifest["workload"], totals["statuses"]
         self._frames = {file for file in manifest["files"] if file.endswith(".parquet")}

@@ -1,4 +1,4 @@
-"""Orders of a queue: by arrival, by length, or by a function of one's own."""
+"""Queue orders: by arrival, by length, or by a user-defined function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from inferq.errors import ConfigError
 
 
 class Request(NamedTuple):
-    """What a key function is told about a request; None where the workload does not say.
+    """The request that a key function receives; None for a column that the workload lacks.
 
-    Its output length is not among it: a server does not know it.
+    The output length is not included, because a server does not know it.
     """
 
     id: int
@@ -33,25 +33,24 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ByKey(Description):
-    """The queue in the order of a function of your own: lower first, ties by arrival, then `id`.
+    """Queue order by a user-defined function: lower first, ties by arrival, then `id`.
 
-    The function is called once for each request of the workload, in the order of their ids, before the run
-    begins, so a key is fixed whatever happens later: a preempted request returns to its place. Its result is
-    taken as a float64. Where a request waits for others (sessions, networks) its `arrival_s` is therefore not
-    the instant at which it will arrive, but the one in the workload.
+    The function is called once for each request, in the order of ids, before the run begins. A key never
+    changes: a preempted request returns to its position. Keys are converted to float64. For a request that
+    depends on others (sessions, networks), `arrival_s` is the value in the workload, not the actual arrival.
 
-    An engine that holds one is described with `"ByKey"` in its place and cannot be read back.
+    The JSON form of an engine with this order holds `"ByKey"` only and cannot be read back.
 
     Args:
-        key: takes a `inferq.scheduler.Request` (`id`, `arrival_s`, `prompt_tokens`, `class_name`, `priority`,
-            `itl_slo_s`, `ttft_slo_s`, `session_id`) and returns a finite number.
+        key: accepts a `inferq.scheduler.Request` (`id`, `arrival_s`, `prompt_tokens`, `class_name`,
+            `priority`, `itl_slo_s`, `ttft_slo_s`, `session_id`) and returns a finite number.
 
     Raises:
-        ConfigError: `key` is no function; in `simulate`, a result that is no finite number, naming the
-            request. What the function itself raises passes through `simulate` untouched.
+        ConfigError: `key` is not a function; in `simulate`, a result is not a finite number. An exception
+            raised by the function passes through `simulate` unchanged.
 
     Example:
-        Requests that must have their first token early come first:
+        Requests with an early TTFT deadline first:
 
         >>> import inferq as iq
         >>> urgent = iq.ByKey(lambda request: request.arrival_s + request.ttft_slo_s)
@@ -67,33 +66,33 @@ class ByKey(Description):
 
     unreadable: ClassVar[tuple[str, str] | None] = (
         "ByKey",
-        "a key function cannot be read back from a description; make the scheduler anew, with ByKey(f)",
+        "a key function cannot be read back from a description; create the scheduler again, with ByKey(f)",
     )
 
     key: Callable[[Request], float]
 
     def to_json(self) -> Any:
-        """Its kind alone: JSON cannot hold the function."""
+        """The kind only: JSON cannot represent the function."""
         return "ByKey"
 
 
 Order: TypeAlias = Literal["fcfs", "spf", "srf", "lpf"] | ByKey
-"""By arrival, shortest prompt first, shortest remaining first, longest prompt first, or by a function."""
+"""Arrival, shortest prompt first, shortest remaining first, longest prompt first, or a function."""
 
 
 def queue_keys(order: ByKey, frame: pl.DataFrame, ids: Sequence[int] | None = None) -> NDArray[np.float64]:
-    """The key of every request of a workload's frame, each asked for once.
+    """Compute the key of every request of a workload's frame.
 
     Args:
-        order: whose function is asked.
+        order: the order with the key function.
         frame: the requests.
-        ids: what they are called; None counts them from 0.
+        ids: ids of the requests. Default: counted from 0.
     """
     names = ("class" if name == "class_name" else name for name in Request._fields[1:])
     columns = (frame[name].to_list() if name in frame.columns else repeat(None) for name in names)
     keys = np.empty(frame.height)
     named = range(frame.height) if ids is None else ids
-    for place, values in enumerate(zip(named, *columns, strict=False)):  # an absent column has no end
+    for place, values in enumerate(zip(named, *columns, strict=False)):  # an absent column repeats None
         request = Request._make(values)
         keys[place] = _finite(request, order.key(request))
     return keys
@@ -105,5 +104,5 @@ def _finite(request: Request, key: object) -> float:
     except OverflowError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError("order", f"the key of request {request.id} must be a finite number, is {key!r}")
+        raise ConfigError("order", f"the key of request {request.id} must be a finite number, got {key!r}")
     return number

@@ -1,4 +1,4 @@
-"""ClassPriority: one class before another, whatever the policy within a class."""
+"""ClassPriority: strict priority of classes around any policy."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from inferq.scheduler.vllm_v1 import VllmV1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassPriority(Scheduler):
-    """Classes one after the other: each is planned by `inner` with what those before it leave.
+    """Strict priority between classes: `inner` plans each class with the resources that are left.
 
-    In each iteration, for each class in `order`, `inner` plans over the requests of that class alone with the
-    token budget, the seats and the free blocks that are left. Where it would preempt for lack of a block, the
-    victim is the latest arrival of the lowest class that has running requests, as long as that class is below
-    the one that plans; else the victim that `inner` chooses. Only classes that have nothing left to load let
-    the next ones fill the budget.
+    In each iteration, `inner` plans the classes in `order`, one at a time, with the remaining token budget,
+    sequence slots and free blocks. If it would preempt for lack of a block, the victim is the latest arrival
+    of the lowest class with running requests, if that class is lower than the planned one; otherwise
+    `inner` chooses the victim. Lower classes fill the budget only when higher classes have nothing left to
+    run.
 
     Source: li2025 section 4.3, the agents of the Rybko–Stolyar network: priority of one type of task, decodes
-        first and then first come first served within a type. The paper calls it non-preemptive and has no
-        memory limit; requests that run keep running here too, unless blocks are short.
+        first and first come, first served within a type. The paper calls it non-preemptive and has no memory
+        limit; here too, running requests keep running unless blocks are short.
 
     Args:
-        order: every class of the workload, the first one served first.
-        inner: a policy that fills a budget: `Sarathi`, `KFcfs`, `VllmV1(async_scheduling=False)`, or `Orca`
-            with `chunked=True`.
+        order: every class of the workload, highest priority first.
+        inner: a work-conserving policy: `Sarathi`, `KFcfs`, `VllmV1(async_scheduling=False)`, or `Orca` with
+            `chunked=True`.
 
     Raises:
-        ConfigError: no class or one named twice, another policy as `inner`; in `simulate`, a class of the
-            workload that is not in `order`, or one in it that the workload does not have.
+        ConfigError: no class, a duplicate class, or another policy as `inner`; in `simulate`, `order` and the
+            classes of the workload differ.
 
     Example:
         >>> import inferq as iq
@@ -48,26 +48,26 @@ class ClassPriority(Scheduler):
     order: Sequence[str]
     inner: Sarathi | KFcfs | Orca | VllmV1
 
-    def budget(self) -> int | None:
-        """That of the policy within the classes."""
-        return self.inner.budget()
+    def token_limit(self) -> int | None:
+        """The limit of `inner`."""
+        return self.inner.token_limit()
 
-    def seats(self) -> int | None:
-        """Those of the policy within the classes."""
-        return self.inner.seats()
+    def sequence_limit(self) -> int | None:
+        """The limit of `inner`."""
+        return self.inner.sequence_limit()
 
     def reserved_tokens(self) -> int | None:
-        """Those of the policy within the classes."""
+        """The reservation of `inner`."""
         return self.inner.reserved_tokens()
 
-    def cuts_prompts(self) -> bool:
-        """As the policy within the classes does."""
-        return self.inner.cuts_prompts()
+    def chunks_prompts(self) -> bool:
+        """As for `inner`."""
+        return self.inner.chunks_prompts()
 
-    def spared_share(self) -> float:
-        """That of the policy within the classes."""
-        return self.inner.spared_share()
+    def admission_margin(self) -> float:
+        """The watermark of `inner`."""
+        return self.inner.admission_margin()
 
     def fills_budget(self) -> Answer:
-        """As the policy within the classes does."""
+        """As for `inner`."""
         return self.inner.fills_budget()

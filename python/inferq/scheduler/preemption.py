@@ -1,4 +1,4 @@
-"""Preemption: what becomes of a request that must give up its blocks."""
+"""Preemption: the context of a request that loses its blocks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from inferq.description import Description
 
 
 class Preemption(Description):
-    """A description of what becomes of a victim: `Recompute`, `Restart` or `Swap`."""
+    """How a preempted request resumes: `Recompute`, `Restart` or `Swap`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute(Preemption):
-    """A preempted request loses its context and computes prompt and generated tokens anew.
+    """A preempted request loses its context and recomputes its prompt and generated tokens.
 
-    The tokens that it has emitted stay emitted: its time to first token is not reset. What it computes anew
-    is priced as chunks of a prompt. Only its last owed token is priced as a decode, where an iteration
-    computes that one alone, and not even that one under a policy that says so.
+    Emitted tokens stay emitted: TTFT is not reset. Recomputed tokens cost the same as prefill chunks. The
+    last one costs the same as a decode if an iteration computes it alone, unless the policy defines
+    otherwise.
 
     Source: vLLM v0 and v1, Sarathi-Serve.
 
@@ -34,42 +34,42 @@ class Recompute(Preemption):
 
 @dataclass(frozen=True, slots=True)
 class Restart(Preemption):
-    """A preempted request loses its context and the tokens that it has generated, and begins again.
+    """A preempted request loses its context and its generated tokens, and starts again.
 
-    It waits where a victim waits, owes its prompt alone, and generates all of its output anew. The tokens
-    that are thrown away were loaded, paid for and emitted: `output_tokens_per_s`, `iterations`, `batches` and
-    the token gaps in `itl` have them, and `discarded_tokens` of each request, a column of runs with such a
-    policy alone, counts them. So a finished request has emitted `output_tokens + discarded_tokens` tokens,
-    one gap fewer, and `tokens_in_system` rises by what is thrown away.
+    It waits as any victim does, and generates its whole output again. Discarded tokens were computed and
+    emitted: `output_tokens_per_s`, `iterations`, `batches` and `itl` include them. The column
+    `discarded_tokens`, present only in runs with this preemption, counts them. A finished request has emitted
+    `output_tokens + discarded_tokens` tokens, with one gap fewer, and `tokens_in_system` rises by the
+    discarded tokens.
 
-    Time goes on, as with `Recompute`: `first_token_s` is the first token that was ever emitted, thrown away
-    or not, the wait between the last token before the restart and the first one after it is a gap, `tpot_s`
-    is (last − first token) / (`output_tokens` − 1).
+    Times are not reset, as with `Recompute`: `first_token_s` is the first token ever emitted, discarded or
+    not; the wait between the last token before the restart and the first one after it is a gap; `tpot_s` is
+    (last − first token) / (`output_tokens` − 1).
 
     Source: ao2025, Proposition 4 and its proof (A.3): preempted prompts restart.
 
     Example:
         >>> import inferq as iq
-        >>> iq.Sarathi(preemption=iq.Restart()).to_json()["preemption"]
+        >>> iq.Sarathi(preemption=iq.research.Restart()).to_json()["preemption"]
         {'kind': 'Restart'}
     """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swap(Preemption):
-    """A preempted request keeps its context on the host and comes back before any is admitted.
+    """A preempted request keeps its context on the host and resumes before new requests are admitted.
 
-    Moving `x` tokens of context costs `base + per_token·x`, charged to the iteration that swaps out and again
-    to the one that swaps in. The oldest swapped request returns first.
+    Moving `x` tokens of context takes `base + per_token·x`, added to the iteration that swaps out and again
+    to the one that swaps in. The oldest swapped request resumes first.
 
-    Source: li2025 (A.3) with a1 = `per_token`, a2 = `base`; the order of returning is vLLM v0's.
+    Source: li2025 (A.3) with a1 = `per_token`, a2 = `base`; the order of resuming is vLLM v0's.
 
     Args:
-        per_token: seconds for each token of context that is moved.
-        base: seconds for each move.
+        per_token: seconds per moved token of context.
+        base: seconds per move.
 
     Raises:
-        ConfigError: a cost is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+        ConfigError: a time is negative, not finite, or rounds to 0 attoseconds although it is not 0.
 
     Example:
         >>> import inferq as iq
@@ -81,7 +81,7 @@ class Swap(Preemption):
     base: float
 
     def __post_init__(self) -> None:
-        """Let the core judge the costs where it reads them: inside a scheduler."""
+        """Let the core check the times as part of a scheduler."""
         Preemption.__post_init__(self)
         policy = {"kind": "VllmV0", "token_budget": 1, "max_seqs": 1, "watermark": 0}
         _core.check("scheduler", json.dumps({**policy, "preemption": self.to_json()}))

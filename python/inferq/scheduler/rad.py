@@ -1,4 +1,4 @@
-"""RAD: prompts alone in whole tiles, decodes together, so that every matrix product fills its tiles."""
+"""Rad: tile-aligned prompts alone and decodes together, so that every matrix product fills its tiles."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from inferq.scheduler.scheduler import Scheduler
 class Rad(Scheduler):
     """Resource-aware dynamic scheduling: one prompt at a time until `columns` requests can decode together.
 
-    A prompt is computed alone, in chunks of lcm(`rows`, `columns`, `reduction`) tokens, its last chunk
-    shorter. Between prompts, if fewer than `columns` requests are in their decode phase and the cycle has
-    begun fewer than `requests_per_cycle`, the head of the queue is admitted, when blocks for all of its known
-    tokens are free, which it takes. Otherwise all requests in their decode phase decode, one token each. A
-    cycle ends when none of them is left.
+    A prompt is computed alone, in chunks of lcm(`rows`, `columns`, `reduction`) tokens; its last chunk is
+    shorter. Between prompts, if fewer than `columns` requests are decoding and the cycle has started fewer
+    than `requests_per_cycle`, the head of the queue is admitted when blocks for all of its known tokens are
+    free, and takes them. Otherwise all decoding requests decode one token each. A cycle ends when none of
+    them is left.
 
-    A decode without a free block preempts the latest arrival that is not yet placed in the batch, itself
-    last, by recompute; a prompt that is computed anew counts in its cycle again. A victim
-    that does not fit blocks the queue behind it.
+    A decode without a free block preempts the latest arrival that is not yet in the batch, itself last, by
+    recompute; a recomputed prompt counts in its cycle again. A victim that does not fit blocks the queue.
 
     Source: bari2025 Algorithm 1, with t_row = `rows`, t_col = `columns`, t_red = `reduction`,
-        n = `requests_per_cycle`. Three slips are mended. Line 13 must be min(lcm, L − i + 1), or the last
-        token of a prompt is never computed. A cycle must also end when its requests are all begun and none
-        decodes (outputs of one token), or the policy waits for ever. Assumption 3 names t_row twice where
-        t_red is meant. Theorem 1 counts one decode too many: the first token comes with the prompt
+        n = `requests_per_cycle`. Three errors are corrected. Line 13 must be min(lcm, L − i + 1), or the last
+        token of a prompt is never computed. A cycle must also end when all of its requests have started and
+        none decodes (outputs of one token), or the policy never continues. Assumption 3 names t_row twice in
+        place of t_red. Theorem 1 counts one decode too many: the first token is emitted with the prompt
         (`first_token="prefill"`).
 
     Args:
-        rows: rows of an output tile, t_row, from 1 to 1,048,576 as the other two.
-        columns: columns of an output tile, t_col, and most requests that decode together.
+        rows: rows of an output tile, t_row, from 1 to 1,048,576, as for the next two.
+        columns: columns of an output tile, t_col, and the maximum requests that decode together.
         reduction: length of the reduction tile, t_red.
-        requests_per_cycle: most requests that a cycle begins, n, at least 1.
+        requests_per_cycle: maximum requests that a cycle starts, n, at least 1.
 
     Raises:
         ConfigError: a number outside these ranges.
 
     Example:
-        A prompt of 5 tokens in chunks of lcm(2, 2, 1) = 2, alone in three iterations:
+        A prompt of 5 tokens in chunks of lcm(2, 2, 1) = 2 takes three iterations:
 
         >>> import inferq as iq
-        >>> scheduler = iq.Rad(rows=2, columns=2, reduction=1, requests_per_cycle=10)
+        >>> scheduler = iq.research.Rad(rows=2, columns=2, reduction=1, requests_per_cycle=10)
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
         >>> workload = {"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}
         >>> iq.simulate(workload, engine).requests["finish_s"].to_list()

@@ -1,4 +1,4 @@
-"""Scheduler: what is common to all policies, those of inferq and those of a user."""
+"""Scheduler: the base class of all policies, built in or written by the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import inferq.scheduler
 from inferq.description import Answer, Description, plain
-from inferq.errors import ConfigError, Renamed
+from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
     from inferq.scheduler.speculation import Speculation
@@ -16,31 +16,30 @@ _READ: dict[str, tuple[int | None, tuple[Any, ...]]] = {
     "max_seqs": (None, (int, type(None))),
     "lookahead": (256, (int,)),
 }
-"""The attributes of a user-defined policy that the core reads: their defaults, and their types."""
+"""Attributes of a user-defined policy that the core reads: their defaults and types."""
 
 
 class Scheduler(Description):
-    """A scheduling policy: a class of `inferq.scheduler`, or one of your own that is derived from this.
+    """A scheduling policy: a class of `inferq.scheduler`, or your own class derived from this one.
 
-    A class of your own has a method `plan(view)`. It is called whenever a batch can be formed, with a `View`,
-    and returns a `Batch`; None, or an empty batch, lets the replica idle until the next event. What it raises
-    passes through `simulate` untouched. An object that remembers something still does in its next run.
+    Your own class has a method `plan(view)`. It is called with a `View` whenever a batch can be formed, and
+    returns a `Batch`. None or an empty batch leaves the replica idle until the next event. An exception that
+    it raises passes through `simulate` unchanged. An object keeps its state between runs.
 
-    Three attributes, of the class or of the object, are read when a run begins: `token_budget`, tokens that
-    an iteration may load, and `max_seqs`, requests that may run at once, each None or not there for no limit;
-    and `lookahead`, how many waiting requests a view shows, 256 if it is not there.
+    Three attributes, of the class or of the object, are read when a run begins: `token_budget`, maximum
+    tokens of an iteration, and `max_seqs`, maximum running requests, both without limit if missing or None;
+    and `lookahead`, the number of waiting requests in a view. Default: 256.
 
     Raises:
-        ConfigError: used in an `Engine`, a class without `plan`, or one of the three attributes that is no
-            whole number above 0.
-        SimulationError: in `simulate`, a batch that breaks a rule; it names the rule and the request.
+        ConfigError: used in an `Engine`, the class has no `plan`, or one of the three attributes is not a
+            positive integer.
+        SimulationError: in `simulate`, a batch violates a rule; the message names the rule and the request.
 
     Example:
-        See `inferq.scheduler.user_defined` and `docs/write-a-scheduler.md`.
+        See `inferq.scheduler.user_defined` and `docs/guides/write-a-scheduler.md`.
     """
 
     __slots__ = ()
-    is_written = Renamed("is_user_defined")
     part: ClassVar[str | None] = "scheduler"
     unreadable: ClassVar[tuple[str, str] | None] = (
         "Python",
@@ -48,76 +47,77 @@ class Scheduler(Description):
     )
 
     def __post_init__(self) -> None:
-        """Let the core judge a policy of inferq; the fields of any other are its own affair."""
+        """Let the core check a built-in policy; user-defined policies check their own fields."""
         if not self.is_user_defined():
             Description.__post_init__(self)
 
     def __init_subclass__(cls) -> None:
-        """What a policy says of its batches holds for no policy that is derived from it."""
+        """Reset properties of batches that may not hold for a derived policy."""
+        super().__init_subclass__()
         for name in ("fills_budget", "serves_oldest"):
             if name not in vars(cls):
                 setattr(cls, name, vars(Scheduler)[name])
 
-    def budget(self) -> int | None:
-        """Tokens that an iteration may load; None where there is no such limit."""
-        budget: int | None = getattr(self, "token_budget", None)
-        return budget
+    def token_limit(self) -> int | None:
+        """Maximum tokens of an iteration; None: no limit."""
+        limit: int | None = getattr(self, "token_budget", None)
+        return limit
 
-    def seats(self) -> int | None:
-        """Requests that may run at once; None where there is no such limit."""
-        seats: int | None = getattr(self, "max_seqs", None)
-        return seats
+    def sequence_limit(self) -> int | None:
+        """Maximum running requests; None: no limit."""
+        limit: int | None = getattr(self, "max_seqs", None)
+        return limit
 
     def reserved_tokens(self) -> int | None:
-        """Tokens for which each request reserves blocks, none being longer; None: its own alone."""
+        """Tokens for which each request reserves blocks; None: its own length."""
         return None
 
-    def cuts_prompts(self) -> bool:
-        """Whether a prompt may be longer than the budget."""
+    def chunks_prompts(self) -> bool:
+        """Whether a prompt may be longer than the token budget."""
         return True
 
-    def spared_share(self) -> float:
-        """The share of all blocks that an admission leaves free."""
-        share: float = getattr(self, "watermark", 0.0)
-        return share
+    def admission_margin(self) -> float:
+        """The fraction of all blocks that an admission leaves free."""
+        margin: float = getattr(self, "watermark", 0.0)
+        return margin
 
     def fills_budget(self) -> Answer:
-        """Whether a token is loaded whenever budget, seats and memory have room for one, li2025 (2.6)."""
+        """Whether the policy uses every token that budget, sequence limit and memory allow, li2025 (2.6)."""
         if self.is_user_defined():
             return Answer(None, f"{type(self).__name__} is written in Python")
-        return Answer(None, f"nothing is known of {type(self).__name__}")
+        return Answer(None, f"no result is known for {type(self).__name__}")
 
     def serves_oldest(self) -> bool:
-        """Whether the oldest requests always go on; False where that is not known.
+        """Whether the oldest requests always advance; False if unknown.
 
-        As many as fit the cache at their longest are never preempted, and each iteration takes of them what
-        the budget holds.
+        As many of them as fit the cache at their maximum length are never preempted, and each iteration takes
+        as many of their tokens as the budget allows.
         """
         return False
 
-    def plans_ahead(self) -> bool:
-        """Whether each batch is planned while the one before it runs, without its outcome."""
+    def is_asynchronous(self) -> bool:
+        """Whether each batch is planned during the previous iteration, without its results."""
         return False
 
-    def speculates(self) -> Speculation | None:
-        """How its requests decode by drafts; None: token by token."""
+    def speculative_decoding(self) -> Speculation | None:
+        """The configuration of speculative decoding; None: no speculation."""
         return None
 
     def is_user_defined(self) -> bool:
-        """Whether this is an object of a class that is no policy of inferq itself."""
+        """Whether the class is not a built-in policy."""
         return type(self) not in inferq.scheduler.SCHEDULERS
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own.
+        """Return the policy as JSON-ready values with its `kind`, `"Python"` for your own class.
 
         Raises:
-            ConfigError: one of your own has no `plan`, or an attribute that is no number.
+            ConfigError: your own class has no `plan`, or an attribute is not a number.
         """
         if not self.is_user_defined():
             return Description.to_json(self)
         kind = type(self)
         if not callable(getattr(self, "plan", None)):
-            raise ConfigError("scheduler", f"{kind.__name__} has no plan(view), and is no policy of inferq")
+            raise ConfigError("scheduler", f"{kind.__name__} has no plan(view) and is not a built-in policy")
         attributes = {
             name: plain(f"scheduler.{name}", getattr(self, name, default), types)
             for name, (default, types) in _READ.items()

@@ -1,4 +1,4 @@
-"""Speculation: drafts that a request decodes by."""
+"""Speculation: speculative decoding."""
 
 from __future__ import annotations
 
@@ -7,86 +7,85 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_of
-from inferq.timing import TIMING_MODELS, TimingModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speculation(Description):
     """Speculative decoding: a drafter proposes tokens, and the model verifies them in one iteration.
 
-    Every request whose row emitted is offered `tokens` drafts for its next one, the row that ends its prompt
-    included. A row of d drafts has 1 + d tokens, all of which count to the budget, accepted or not. It emits
-    1 + a of them at one instant, the end of its iteration: a drafts are accepted, and one token is the
-    model's own. What is beyond the request's output is dropped. Drafts are cut where the budget is short and
-    where the longest request ends, not where the output does; where blocks are short a request is preempted
-    as ever. What a row took beyond what it keeps stays with the request.
+    A row is the part of an iteration that belongs to one request. After every row that emits a token,
+    including the row that ends the prompt, the request's next row has `tokens` drafts. A row of d drafts has
+    1 + d tokens, all of which count against the budget, accepted or not. It emits 1 + a tokens at the end of
+    its iteration: a accepted drafts and one token of the model. Tokens beyond the request's output are
+    dropped. The budget and the maximum request length limit the number of drafts, the output length does not.
+    Short blocks cause a preemption as without drafts. A request keeps the blocks of its rejected drafts.
 
-    How many drafts would be accepted belongs to the request: entry m of its list in the workload's column
-    `accepted` is for the m-th of its rows that emit, from 0, preempted or not, and a draw depends on `seed`,
-    the request and m alone. Entry 0 is idle: the row that ends a prompt has no drafts. Behind the end of a
-    list no draft is accepted.
+    The number of accepted drafts is a property of the request: entry m of its list in the workload's column
+    `accepted` is for its m-th row that emits, from 0, preempted or not, and a draw depends on `seed`, the
+    request and m only. Entry 0 is unused: the row that ends a prompt has no drafts. After the end of a list
+    no draft is accepted.
 
-    A timing model prices a row of 1 + d tokens as one decode, which reads its context once, with d tokens
-    more in the batch: tables, rooflines and all that is linear in the tokens of a batch have a price of
-    those, `Constant` and `MixedSolo` have none, which a finding says.
+    A timing model computes a row of 1 + d tokens as one decode, which reads its context once, with d
+    additional tokens in the batch. Tables, rooflines and models with a cost per token include these tokens;
+    `Constant` and `MixedSolo` do not, which a finding reports.
 
-    In the results a token that comes at the instant of the one before it has a gap of 0 s to it: `itl` counts
-    them, so that its mean is still the time between two tokens. `max_itl_s`, `tpot_s` and `e2e_s` are as
-    ever. Each request has `drafted_tokens` (drafts that were verified) and `accepted_tokens` (those that
-    became tokens of its output); `batches` have `emitted_tokens`. Fillers, below, are in neither.
+    In results, a token emitted together with the previous one has a gap of 0 s: `itl` includes it, so that
+    its mean is the time between two tokens. `max_itl_s`, `tpot_s` and `e2e_s` are defined as without drafts.
+    Each request has `drafted_tokens` (verified drafts) and `accepted_tokens` (drafts in its output);
+    `batches` have `emitted_tokens`. Padding (next paragraph) is in none of them.
 
-    A request that is admitted with one token to compute, into a batch of decodes, is filled up to 1 +
-    `tokens` with drafts that are never accepted, as vLLM does so that all rows are alike: a prompt that is
-    cached but for its last token, or one that comes from another replica.
+    A request that is admitted with one token to compute, into a batch of decodes, is padded to 1 + `tokens`
+    with drafts that are never accepted, as in vLLM, so that all rows are alike. Such a prompt is cached but
+    for its last token, or comes from another replica.
 
-    Source: vLLM 0.33, whose recorded batches with an EAGLE drafter `VllmV1` reproduces. Not there: fewer
-        drafts on offer than `tokens`, a number that changes, drafters that propose in parallel or with slots
-        of their own. No request is longer than the cache, as vLLM asks of its `max_model_len`.
+    Source: vLLM 0.33, whose recorded batches with an EAGLE drafter `VllmV1` reproduces. Not modeled: fewer
+        drafts than `tokens`, a variable number, parallel drafters, drafters with slots of their own. No
+        request is longer than the cache, as vLLM requires of its `max_model_len`.
 
     Args:
-        tokens: drafts on offer (`num_speculative_tokens`), 1 to 1,024.
-        acceptance: a number: the probability of each draft, if all before it are accepted (a geometric law:
-            1 + p + … + p^`tokens` tokens an iteration on average); a list with one entry for each draft: the
-            probabilities that the first is accepted, the first two are, … (vLLM's acceptance per position);
-            None: as the workload's `accepted` says.
+        tokens: drafts per row (`num_speculative_tokens`), 1 to 1,024.
+        acceptance: a number: the probability of each draft, if all earlier ones are accepted (a geometric
+            distribution: 1 + p + … + p^`tokens` tokens an iteration on average); a list with one entry for
+            each draft: the probabilities that the first is accepted, the first two are, … (vLLM's acceptance
+            rate per position). Default: the workload's column `accepted`.
         method: `"eagle"`: the drafter reads the model's states one token ahead, so that every row takes slots
-            for `tokens` tokens behind its own, and a cached block serves a prompt that has its next token
-            too; `"ngram"`: it looks for the last tokens in what came before, and has neither.
-        seed: of the draws, 0 or above.
-        drafter: how long drafting takes in every iteration. A number: that share of the iteration's own time;
-            a timing model: its price of the same batch, such as `Constant(0.002)`, a table or a fit; None:
-            no time. It is on the GPU, before what the host adds.
+            for `tokens` further tokens, and a cached block serves only a prompt that also has its next token;
+            `"ngram"`: the drafter searches earlier text for the last tokens, without these costs.
+        seed: seed of the draws, 0 or above.
+        drafter: GPU time of drafting in every iteration, before host overhead. A number: a fraction of the
+            iteration's time; a timing model, such as `Constant(0.002)`, a table or a fit: its time for the
+            same batch. None: no time.
 
     Raises:
-        ConfigError: a number outside these ranges; rates that are not one for each draft, or that rise; a
-            drafter by a model that counts tiles. In `simulate`, no `acceptance` and no column `accepted`.
-        TraceError: in `simulate`, a list `accepted` that does not bring the request's output.
+        ConfigError: a number outside these ranges; acceptance rates that are not one for each draft, or that
+            rise; a drafter model that counts tiles. In `simulate`, neither `acceptance` nor `accepted`.
+        TraceError: in `simulate`, a list `accepted` that does not produce the request's output.
 
     Example:
         >>> import inferq as iq
         >>> vllm = iq.VllmV1(speculation=iq.Speculation(tokens=3, acceptance=0.7, drafter=0.1))
         >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=vllm, kv=iq.KvCache(tokens=10**5))
-        >>> asked = {"arrival_s": [0.0], "prompt_tokens": [100], "output_tokens": [8]}
-        >>> known = iq.Workload({**asked, "accepted": [[0, 3, 0, 2]]})
-        >>> told = iq.VllmV1(speculation=iq.Speculation(tokens=3))
-        >>> result = iq.simulate(known, iq.Engine(timing=iq.Constant(0.02), scheduler=told, kv=engine.kv))
+        >>> workload = {"arrival_s": [0.0], "prompt_tokens": [100], "output_tokens": [8]}
+        >>> traced = iq.Workload({**workload, "accepted": [[0, 3, 0, 2]]})
+        >>> vllm = iq.VllmV1(speculation=iq.Speculation(tokens=3))
+        >>> result = iq.simulate(traced, iq.Engine(timing=iq.Constant(0.02), scheduler=vllm, kv=engine.kv))
         >>> result.requests.select("e2e_s", "drafted_tokens", "accepted_tokens").row(0)
         (0.08, 9, 4)
     """
 
     part: ClassVar[str | None] = "speculation"
-    parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
-        "drafter": (float, *TIMING_MODELS, type(None)),
+    parts: ClassVar[Mapping[str, tuple[type[Any] | str, ...]]] = {
+        "drafter": (float, "inferq.timing:TIMING_MODELS", type(None)),
     }
 
     tokens: int
     acceptance: float | Sequence[float] | None = None
     method: Literal["eagle", "ngram"] = "eagle"
     seed: int = 0
-    drafter: float | TimingModel | None = None
+    drafter: float | Description | None = None
 
     def expected_tokens(self) -> float | None:
-        """Tokens that a row with all its drafts emits on average, before its output ends; None: not known."""
+        """Mean tokens of a row with all its drafts, before the output ends; None: unknown."""
         if self.acceptance is None:
             return None
         if isinstance(self.acceptance, Sequence):
@@ -94,5 +93,5 @@ class Speculation(Description):
         return 1.0 + sum(self.acceptance**place for place in range(1, self.tokens + 1))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON-ready values."""
+        """Return the fields as JSON-ready values."""
         return fields_of(self)

@@ -1,10 +1,10 @@
-"""Schedulers of one's own: what they see, and what they answer.
+"""User-defined schedulers: the view that they receive and the batch that they return.
 
-A class derived from `Scheduler` with a method `plan` is asked for every batch: it gets a `View` and returns a
-`Batch`. See `docs/write-a-scheduler.md`.
+A class derived from `Scheduler` has a method `plan`, which receives a `View` and returns a `Batch`. See
+`docs/guides/write-a-scheduler.md`.
 
 Example:
-    A policy that serves one request after the other:
+    A policy that serves one request at a time:
 
     >>> import inferq as iq
     >>> class OneByOne(iq.Scheduler):

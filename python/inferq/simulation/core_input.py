@@ -49,14 +49,16 @@ class Crossing:
         hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
         engines = [engine for one in self.pools for engine in one.engines]
         self.knows_prefixes = hashes or any(engine.kv.prefix_cache for engine in engines)
-        policies = [one for engine in engines for one in (engine.scheduler.speculates(),) if one is not None]
+        policies = [
+            one for engine in engines for one in (engine.scheduler.speculative_decoding(),) if one is not None
+        ]
         self._told = [one for one in policies if one.acceptance is None]
         if self._told and "accepted" not in columns:
             raise ConfigError(
                 "speculation.acceptance",
                 "None takes it from the workload, which has no column accepted; give a probability",
             )
-        self._plans_ahead = any(engine.scheduler.plans_ahead() for engine in engines)
+        self._is_asynchronous = any(engine.scheduler.is_asynchronous() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
@@ -90,7 +92,7 @@ class Crossing:
             columns["class"] = frame["class"].to_physical().cast(pl.UInt32).to_numpy()
         if "priority" in frame.columns:
             columns["priority"] = frame["priority"].to_numpy()
-        if "max_output_tokens" in frame.columns and self._plans_ahead:
+        if "max_output_tokens" in frame.columns and self._is_asynchronous:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
         if self._told:
             columns.update(_accepted(frame, max(one.tokens for one in self._told), first))

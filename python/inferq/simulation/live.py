@@ -188,7 +188,7 @@ class Live:
         """
         # A float may lie before the nanosecond that it stands for; the next one does not.
         at_s = math.nextafter(at_ns / NANOSECONDS, math.inf)
-        self._run.tell(replica, at_s, what)
+        self._run.schedule_change(replica, at_s, what)
         return at_s
 
     def advance(self, until_ns: int) -> News:

@@ -14,14 +14,16 @@ from inferq._lazy import NDArray, np, pl
 from inferq.checks import flag, not_negative, positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
-from inferq.results import findings
+from inferq.progress import Progress, watched
+from inferq.results.finding import Finding
+from inferq.results.findings import all_findings
 from inferq.results.result import Result, scenario_of
+from inferq.results.run_facts import RunFacts, common_facts
 from inferq.results.store import Store
 from inferq.results.stored_result import StoredResult
-from inferq.results.tables import STATUSES, Columns, RequestColumns, RunTables
+from inferq.results.tables import STATUSES, Columns, RequestColumns, RunTables, core_findings
 from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
-from inferq.simulation.progress import Progress, watched
-from inferq.simulation.slots import NOTHING_MEASURED, of_slots
+from inferq.simulation.slots import nothing_measured, of_slots
 from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network
 from inferq.systems.network_jobs import expanded
@@ -252,7 +254,7 @@ def _gated(
         tables.requests, tables.timeline, system, len(tables.classes), start_s, end_s
     )
     if start_s >= end_s:
-        tables.findings.append(NOTHING_MEASURED)
+        tables.findings.append(nothing_measured(options))
     return tables
 
 
@@ -305,6 +307,7 @@ def _run(
         crossing.scenario(options), columns, classes, crossing.user_defined(), threads, progress
     )
     measured, rows = tables.pop("measured"), tables.pop("requests")
+    tables["findings"] = core_findings(tables["findings"])
     elapsed_s = None if flow is None else rows.column("elapsed_s")
     return RunTables({"class": classes}, frame, RequestColumns(rows), **tables), elapsed_s, measured
 
@@ -340,14 +343,12 @@ def _streamed(
         for frame in source.rows_beside():
             if frame is not drawn:
                 store.frame(file_name(sha256(frame)), frame)
-        about = findings.of_tables(tables, source, system, options)
+        facts = common_facts(tables, source, system, options)
 
-        def more(requests: Columns) -> list[str]:
-            return findings.found(
-                findings.Run(**about, requests=requests, rows=rows, columns=names, column=column)
-            )
+        def findings_of(requests: Columns) -> list[Finding]:
+            return all_findings(RunFacts(**facts, requests=requests, rows=rows, columns=names, column=column))
 
-        store.finish(tables, more)
+        store.finish(tables, findings_of)
         return StoredResult.opened(out, is_known=True)
 
 
@@ -384,4 +385,5 @@ def _part_by_part(
         progress,
     )
     del tables["measured"]
+    tables["findings"] = core_findings(tables["findings"])
     return RunTables(store.names, pl.DataFrame(), {}, **tables)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from inferq import _core
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
+from inferq.results.finding import Finding
 from inferq.results.tables import REQUESTS, RunTables
 from inferq.systems.gate_and_route import GateAndRoute
-
-NOTHING_MEASURED = "the run ended within its warm-up: there are no averages and no revenue"
 
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 
@@ -51,19 +50,30 @@ def of_slots(
     requests["prefilled_s"] = requests["first_token_s"]
     tables["requests"] = {name: requests[name] for name in REQUESTS}
     tables["itl_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
-    tables["findings"] = _findings(tables["totals"], rows)
+    tables["findings"] = _findings(tables["totals"], rows, options)
     tables["totals"] |= {"iterations": 0, "stretches": 0, "stretched_iterations": 0}
     return RunTables({"class": classes}, frame, **tables)
 
 
-def _findings(totals: dict[str, Any], rows: int) -> list[str]:
+def nothing_measured(options: Mapping[str, Any]) -> Finding:
+    """The finding that the warm-up covers the whole run."""
+    text = "the run ended within its warm-up; there are no averages and no revenue; shorten the warm-up"
+    return Finding("nothing-measured", text, options["warmup"])
+
+
+def _findings(totals: dict[str, Any], rows: int, options: Mapping[str, Any]) -> list[Finding]:
     findings = []
-    gave_up = totals["abandoned_prefills"] + totals["abandoned_decodes"]
-    if gave_up:
+    prefills, decodes = totals["abandoned_prefills"], totals["abandoned_decodes"]
+    abandoned = prefills + decodes
+    if abandoned:
         findings.append(
-            f"{gave_up:,} of {rows:,} requests gave up, {totals['abandoned_prefills']:,} before their "
-            f"prefill and {totals['abandoned_decodes']:,} before their decode"
+            Finding(
+                "abandoned",
+                f"{abandoned:,} of {rows:,} requests ran out of patience, {prefills:,} before their prefill "
+                f"and {decodes:,} before their decode",
+                {"count": abandoned, "total": rows, "before_prefill": prefills, "before_decode": decodes},
+            )
         )
     if not totals["measured_as"]:
-        findings.append(NOTHING_MEASURED)
+        findings.append(nothing_measured(options))
     return findings

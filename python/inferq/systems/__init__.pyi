@@ -10,8 +10,6 @@ from .disaggregated import Disaggregated as Disaggregated
 from .disaggregated import Link as Link
 from .engine import Engine as Engine
 from .failures import Failures as Failures
-from .gate_and_route import Allocation as Allocation
-from .gate_and_route import GateAndRoute as GateAndRoute
 from .kv_cache import KvCache as KvCache
 from .network import Network as Network
 from .network import Stage as Stage

@@ -98,7 +98,7 @@ class ScalingPolicy(Description):
         SimulationError: in `simulate`, an answer that is no such number; it names the instant.
 
     Example:
-        See `inferq.systems.autoscaler` and `docs/replicas-that-come-and-go.md`.
+        See `inferq.systems.autoscaler` and `docs/guides/autoscaling-and-failures.md`.
     """
 
     __slots__ = ()

@@ -121,7 +121,7 @@ class Router(Description):
         SimulationError: in `simulate`, a result that is no such number; it names the rule and the request.
 
     Example:
-        See `inferq.systems.routers` and `docs/run-a-fleet.md`.
+        See `inferq.systems.routers` and `docs/guides/run-a-fleet.md`.
     """
 
     __slots__ = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from inferq.reports import text
+from inferq.display import text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

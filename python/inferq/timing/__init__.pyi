@@ -12,10 +12,11 @@ from .hardware.model_shape import ModelShape as ModelShape
 from .models import *
 from .models.timing_model import TimingModel as TimingModel
 from .models.timing_model import iteration_s as iteration_s
-from .models.timing_table import ChunkPart as ChunkPart
-from .models.timing_table import DecodePart as DecodePart
-from .models.timing_table import LinearPart as LinearPart
 from .tables.roofline_residuals import roofline_against_tables as roofline_against_tables
 from .tables.shipped import shipped_tables as shipped_tables
+from .tables.timing_table import ChunkPart as ChunkPart
+from .tables.timing_table import DecodePart as DecodePart
+from .tables.timing_table import LinearPart as LinearPart
+from .tables.timing_table import TimingTable as TimingTable
 
 TIMING_MODELS: tuple[type[TimingModel], ...]

@@ -100,7 +100,7 @@ def _since(times: pl.Series, first: float | int | None, parts: int) -> pl.Series
 def _told(how: str, first_s: float) -> str:
     moment = datetime.datetime.fromtimestamp(first_s, tz=datetime.timezone.utc)
     when = moment.strftime("%Y-%m-%d %H:%M:%S")
-    return f"origin: arrival times are {how} and are taken relative to the first request, {when} UTC"
+    return f"arrival times are {how} and are taken relative to the first request, {when} UTC"
 
 
 def _parsed(times: pl.Series, place: Place) -> pl.Series:

@@ -6,7 +6,6 @@ the first wrong row is looked for only when there is one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from inferq._lazy import np, pl
-from inferq.elsewhere import name_of
+from inferq.checks import nearest
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.prefixes import paired
 
@@ -88,16 +87,6 @@ COLUMNS: dict[str, Column] = {
 def row(index: int) -> str:
     """The place of a row of a frame that the user made."""
     return f"row {index}"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint such as `; did you mean prompt_tokens?`, or the list of all names when none is near."""
-    by_lower = {name.lower(): name for name in names}
-    ours = name_of(name)
-    if ours in by_lower:
-        return f"; here it is {ours}"
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[near[0]]}?" if near else f"; known are {', '.join(by_lower.values())}"
 
 
 def as_series(name: str, values: object) -> pl.Series:

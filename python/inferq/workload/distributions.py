@@ -51,7 +51,7 @@ class LengthDistribution(Description):
 
         Example:
             >>> import inferq as iq
-            >>> iq.Uniform(1, 6).draw_column(4, seed=1, stream=2).dtype
+            >>> iq.dist.Uniform(1, 6).draw_column(4, seed=1, stream=2).dtype
             dtype('int32')
         """
         return _core.draw_column(json.dumps(self.to_json()), n, seed, stream)
@@ -77,8 +77,8 @@ class DurationDistribution(Description):
 
         Example:
             >>> import inferq as iq
-            >>> short = iq.Exponential(mean_s=2.0).draw(3, seed=1, stream=4)
-            >>> bool((iq.Exponential(mean_s=2.0).draw(9, seed=1, stream=4)[:3] == short).all())
+            >>> short = iq.dist.Exponential(mean_s=2.0).draw(3, seed=1, stream=4)
+            >>> bool((iq.dist.Exponential(mean_s=2.0).draw(9, seed=1, stream=4)[:3] == short).all())
             True
         """
         return _core.draw_durations(json.dumps(self.to_json()), n, seed, "column", stream)
@@ -98,7 +98,7 @@ class Poisson(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Poisson(rate=5.5).to_json()
+        >>> iq.dist.Poisson(rate=5.5).to_json()
         {'kind': 'Poisson', 'rate': 5.5}
     """
 
@@ -122,7 +122,7 @@ class Gamma(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Gamma(rate=5, cv=2).to_json()
+        >>> iq.dist.Gamma(rate=5, cv=2).to_json()
         {'kind': 'Gamma', 'rate': 5, 'cv': 2}
     """
 
@@ -148,7 +148,7 @@ class Weibull(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Weibull(rate=5, shape=0.7).to_json()
+        >>> iq.dist.Weibull(rate=5, shape=0.7).to_json()
         {'kind': 'Weibull', 'rate': 5, 'shape': 0.7}
     """
 
@@ -178,7 +178,7 @@ class OnOff(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> iq.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
+        >>> iq.dist.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
         OnOff(on_rate=20, off_rate=0.0, mean_on_s=5, mean_off_s=15)
     """
 
@@ -210,7 +210,7 @@ class TimeVarying(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> day = iq.TimeVarying(times_s=[0, 28_800, 72_000], rates=[0.5, 6, 2], period_s=86_400)
+        >>> day = iq.dist.TimeVarying(times_s=[0, 28_800, 72_000], rates=[0.5, 6, 2], period_s=86_400)
         >>> day.to_json()["rates"]
         [0.5, 6, 2]
     """
@@ -234,7 +234,7 @@ class Deterministic(ArrivalProcess):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Deterministic(rate=4).to_json()
+        >>> iq.dist.Deterministic(rate=4).to_json()
         {'kind': 'Deterministic', 'rate': 4}
     """
 
@@ -255,7 +255,7 @@ class Fixed(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Fixed(128).to_json()
+        >>> iq.dist.Fixed(128).to_json()
         {'kind': 'Fixed', 'tokens': 128}
     """
 
@@ -277,7 +277,7 @@ class Uniform(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Uniform(10, 20).to_json()
+        >>> iq.dist.Uniform(10, 20).to_json()
         {'kind': 'Uniform', 'low': 10, 'high': 20}
     """
 
@@ -300,7 +300,7 @@ class LogUniform(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.LogUniform(low=2000, high=128_000).to_json()
+        >>> iq.dist.LogUniform(low=2000, high=128_000).to_json()
         {'kind': 'LogUniform', 'low': 2000, 'high': 128000}
     """
 
@@ -326,7 +326,7 @@ class Lognormal(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Lognormal(mean=250, median=160, cap=4096).to_json()
+        >>> iq.dist.Lognormal(mean=250, median=160, cap=4096).to_json()
         {'kind': 'Lognormal', 'mean': 250, 'median': 160, 'cap': 4096}
     """
 
@@ -350,7 +350,7 @@ class Geometric(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Geometric(mean=64).to_json()
+        >>> iq.dist.Geometric(mean=64).to_json()
         {'kind': 'Geometric', 'mean': 64, 'cap': None}
     """
 
@@ -373,7 +373,7 @@ class PoissonLength(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.PoissonLength(mean=32).to_json()
+        >>> iq.dist.PoissonLength(mean=32).to_json()
         {'kind': 'PoissonLength', 'mean': 32, 'cap': None}
     """
 
@@ -395,7 +395,7 @@ class Exponential(DurationDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Exponential(mean_s=7.5).to_json()
+        >>> iq.dist.Exponential(mean_s=7.5).to_json()
         {'kind': 'Exponential', 'mean_s': 7.5}
     """
 
@@ -418,7 +418,7 @@ class Empirical(LengthDistribution):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Empirical({"prompt_tokens": [10, 200], "output_tokens": [7, 3]}).to_json()
+        >>> iq.dist.Empirical({"prompt_tokens": [10, 200], "output_tokens": [7, 3]}).to_json()
         {'kind': 'Empirical', 'prompt_tokens': [10, 200], 'output_tokens': [7, 3]}
     """
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
+from inferq.checks import nearest
 from inferq.errors import TraceError
 from inferq.inputs import guarded, parquet_height, path_of
-from inferq.workload.columns import COLUMNS, checked, class_names, nearest, sha256_of
+from inferq.workload.columns import COLUMNS, checked, class_names, sha256_of
 from inferq.workload.prefixes import EXPLICIT, Later
 
 ROWS = 2**17

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inferq.checks import positive, whole
-from inferq.description import nearest, read, table_of
+from inferq.checks import nearest, positive, whole
+from inferq.description import read, table_of
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
     ARRIVAL_PROCESSES,

@@ -11,8 +11,8 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
+from inferq.files import write_frame
 from inferq.inputs import read_parquet
-from inferq.results.files import write_frame
 from inferq.workload.columns import as_frame, checked, sha256
 
 MOST_WRITTEN_OUT = 100

@@ -53,7 +53,7 @@ def duration_form(value: float | DurationDistribution) -> dict[str, Any]:
 def need(frame: pl.DataFrame, transform: str, name: str) -> None:
     """A `TraceError` unless the frame has the column that the transform works on."""
     if name not in frame.columns:
-        how = "; give it some first: .with_arrivals(iq.Poisson(rate=…))" if name == "arrival_s" else ""
+        how = "; give it some first: .with_arrivals(iq.dist.Poisson(rate=…))" if name == "arrival_s" else ""
         raise TraceError(transform, f"the workload has no {name}{how}")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
+from inferq.display.notebook import Viewed
 from inferq.errors import ConfigError, NotThereError, Renamed, TraceError
 from inferq.workload import rows, transforms
 from inferq.workload.clock import of_frame
@@ -30,9 +31,9 @@ from inferq.workload.transforms import duration
 __all__ = ["Workload"]
 
 _FILLED_BY = {
-    "arrival_s": "use .with_arrivals(iq.Poisson(rate=…)) or another arrival process",
-    "prompt_tokens": "use .with_prompts(iq.Fixed(…)) or another distribution of lengths",
-    "output_tokens": "use .with_outputs(iq.Fixed(…)) or another distribution of lengths",
+    "arrival_s": "use .with_arrivals(iq.dist.Poisson(rate=…)) or another arrival process",
+    "prompt_tokens": "use .with_prompts(iq.dist.Fixed(…)) or another distribution of lengths",
+    "output_tokens": "use .with_outputs(iq.dist.Fixed(…)) or another distribution of lengths",
 }
 
 _NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -47,7 +48,7 @@ def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
-class Workload:
+class Workload(Viewed):
     """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
 
     Args:
@@ -104,8 +105,8 @@ class Workload:
         >>> chat = iq.Workload({"arrival_s": [0.0, 0.5], "prompt_tokens": [30, 80], "output_tokens": [10, 4]})
         >>> chat
         Workload(2 requests, 0.5 s, 2 per second)
-        >>> even = iq.Deterministic(rate=2)
-        >>> lengths = {"prompt": iq.Fixed(9), "output": iq.Fixed(5)}
+        >>> even = iq.dist.Deterministic(rate=2)
+        >>> lengths = {"prompt": iq.dist.Fixed(9), "output": iq.dist.Fixed(5)}
         >>> workload = iq.Workload.synthetic(requests=3, arrivals=even, **lengths)
         >>> workload.draw(seed=1).frame["arrival_s"].to_list()
         [0.5, 1.0, 1.5]
@@ -182,13 +183,13 @@ class Workload:
             >>> import inferq as iq
             >>> w1 = iq.Workload.synthetic(
             ...     requests=1000,
-            ...     arrivals=iq.Poisson(rate=10),
-            ...     prompt=iq.Lognormal(mean=230, median=90, cap=4096),
-            ...     output=iq.Lognormal(mean=250, median=150, cap=4096),
+            ...     arrivals=iq.dist.Poisson(rate=10),
+            ...     prompt=iq.dist.Lognormal(mean=230, median=90, cap=4096),
+            ...     output=iq.dist.Lognormal(mean=250, median=150, cap=4096),
             ... )
             >>> w1.draw(seed=7).frame.height
             1000
-            >>> iq.Workload.synthetic(requests=2, arrivals=iq.Deterministic(rate=1)).draw().frame.columns
+            >>> iq.Workload.synthetic(requests=2, arrivals=iq.dist.Deterministic(rate=1)).draw().frame.columns
             ['arrival_s']
         """
         return cls._of(Synthetic.of(requests, arrivals, prompt, output, lengths))
@@ -262,7 +263,7 @@ class Workload:
         Example:
             >>> import inferq as iq
             >>> chat = iq.Workload.sessions(
-            ...     sessions=1, arrivals=iq.Deterministic(rate=1), turns=3, prompt=10, output=20, think=5.0
+            ...     sessions=1, arrivals=iq.dist.Deterministic(rate=1), turns=3, prompt=10, output=20, think=5.0
             ... )
             >>> chat.draw().frame.select("arrival_s", "prompt_tokens", "turn", "think_s").rows()
             [(1.0, 10, 0, None), (6.0, 40, 1, 5.0), (11.0, 70, 2, 5.0)]
@@ -296,8 +297,8 @@ class Workload:
         Example:
             >>> import inferq as iq
             >>> def part(rate, tokens):
-            ...     arrivals = iq.Poisson(rate)
-            ...     same = iq.Fixed(tokens)
+            ...     arrivals = iq.dist.Poisson(rate)
+            ...     same = iq.dist.Fixed(tokens)
             ...     return iq.Workload.synthetic(requests=100, arrivals=arrivals, prompt=same, output=same)
             >>> both = iq.Workload.mix({"chat": part(8, 50), "code": part(2, 900)}, requests=1000)
             >>> counts = both.draw(1).frame["class"].value_counts().sort("class").rows()
@@ -337,7 +338,7 @@ class Workload:
         Example:
             >>> import inferq as iq
             >>> lengths = iq.Workload({"prompt_tokens": [100, 200], "output_tokens": [5, 6]})
-            >>> poisson = lengths.with_arrivals(iq.Poisson(rate=1))
+            >>> poisson = lengths.with_arrivals(iq.dist.Poisson(rate=1))
             >>> poisson.draw(3).frame.equals(poisson.draw(3).frame)
             True
         """
@@ -568,7 +569,7 @@ class Workload:
         Example:
             >>> import inferq as iq
             >>> talk = iq.Workload({"prompt_tokens": [5, 20, 7], "session_id": ["a", "a", "b"]})
-            >>> one_a_second = talk.with_session_arrivals(iq.Deterministic(rate=1), think=5.0)
+            >>> one_a_second = talk.with_session_arrivals(iq.dist.Deterministic(rate=1), think=5.0)
             >>> one_a_second.draw().frame.select("session_id", "arrival_s", "think_s").rows()
             [('a', 1.0, None), ('b', 2.0, None), ('a', 6.0, 5.0)]
         """
@@ -661,7 +662,7 @@ class Workload:
             >>> work = iq.Workload({"arrival_s": [0, 1], "prompt_tokens": [5, 20]})
             >>> work.with_patience(30).frame["patience_s"].to_list()
             [30.0, 30.0]
-            >>> work.with_patience(iq.Exponential(mean_s=30)).is_synthetic
+            >>> work.with_patience(iq.dist.Exponential(mean_s=30)).is_synthetic
             True
         """
         if hasattr(patience, "__len__") and not isinstance(patience, str):
@@ -850,12 +851,6 @@ class Workload:
             scanned = isinstance(self._source, Scanned)
             self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: where the requests come from, and how long they are and how they come."""
-        from inferq.reports.notebook import of_workload
-
-        return of_workload(self)
 
     def __len__(self) -> int:
         """How many requests it has.

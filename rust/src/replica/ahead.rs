@@ -21,6 +21,7 @@ use super::{HeldBlocks, Replica, Role, end_after};
 use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
 use crate::features::{Features, Full};
+use crate::finding::Finding;
 use crate::kv::KvCache;
 use crate::plan::{Ahead, Hold, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
@@ -298,7 +299,7 @@ impl Replica {
             }
             let HeldBlocks { blocks, kept } = std::mem::take(held);
             state.sent_blocks -= blocks;
-            state.blocks.let_go(kept);
+            state.blocks.release_detached(kept);
             false
         });
     }
@@ -360,7 +361,7 @@ impl Scheduler for AheadScheduler {
         self.policy.check(cache)
     }
 
-    fn findings(&self, cache: &KvCache) -> Vec<&'static str> {
+    fn findings(&self, cache: &KvCache) -> Vec<Finding> {
         self.policy.findings(cache)
     }
 

@@ -12,7 +12,7 @@
 use super::batch::Chunk;
 use super::state::State;
 use crate::features::Features;
-use crate::kv::{Hit, Kept};
+use crate::kv::{DetachedBlocks, Hit};
 use crate::request::{History, Phase, Place, Request};
 
 /// The cache hit of a waiting request that the policy considered.
@@ -98,7 +98,7 @@ impl State {
         if F::FULL && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
         } else {
-            self.blocks.give(blocks);
+            self.blocks.give_back(blocks);
         }
     }
 
@@ -113,11 +113,11 @@ impl State {
     }
 
     /// Keeps the blocks of a finished request for a while.
-    pub(crate) fn keep(&mut self, place: Place) -> Kept {
+    pub(crate) fn keep(&mut self, place: Place) -> DetachedBlocks {
         let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) };
         let request = self.requests.at_mut(place);
         let blocks = std::mem::take(&mut request.blocks);
-        self.blocks.keep(place, blocks, context)
+        self.blocks.detach(place, blocks, context)
     }
 
     /// Removes a request without blocks.
@@ -217,8 +217,8 @@ impl State {
             let mut others = chunks[..index].iter().filter(lasts);
             let mut waiting = self.batch.looked_up.iter().filter(refused);
             self.blocks.is_computed_twice(chunk.place)
-                || others.any(|other| self.blocks.go_on_alike(chunk.place, other.place, computed(other)))
-                || waiting.any(|one| self.blocks.go_on_alike(one.place, chunk.place, one.hit.tokens))
+                || others.any(|other| self.blocks.share_next_block(chunk.place, other.place, computed(other)))
+                || waiting.any(|one| self.blocks.share_next_block(one.place, chunk.place, one.hit.tokens))
         })
     }
 }

@@ -17,13 +17,14 @@ use super::{Replica, Role};
 use crate::clock::{Instant, Long};
 use crate::error::Result;
 use crate::features::Full;
+use crate::finding::{Finding, Kind};
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 
 /// The finding if a list of the workload is too short.
-const MISSING_ACCEPTED: &str = "drafts untold: drafts were cut, so that rows came behind the ends of lists in the column accepted; \
-                      none of their drafts was accepted";
+const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget, so some requests needed more rows than their list in \
+                                  the column accepted has; drafts of the additional rows count as rejected";
 
 /// A planned row.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +118,8 @@ impl Replica {
                 _ if row.fills || row.drafts == 0 => 0,
                 Some(law) => law.accepted(request.id, *emissions),
                 None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
-                    if !self.findings.contains(&MISSING_ACCEPTED) {
-                        self.findings.push(MISSING_ACCEPTED);
+                    if !self.findings.iter().any(|finding| finding.kind == Kind::AcceptedTooShort) {
+                        self.findings.push(Finding::new(Kind::AcceptedTooShort, ACCEPTED_TOO_SHORT, []));
                     }
                     0
                 }),
@@ -173,7 +174,7 @@ impl Replica {
                     history.longest_gap = history.longest_gap.max(gap);
                     if is_measured {
                         results.gap::<Long>(request.class, gap)?;
-                        results.no_gaps(request.class, u64::from(out - 1))?;
+                        results.zero_gaps(request.class, u64::from(out - 1))?;
                     }
                 }
                 history.last_token = end;

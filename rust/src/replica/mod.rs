@@ -29,7 +29,8 @@ use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::features::{Features, Full, Plain, PlainGroups, Variant};
-use crate::kv::{Kept, KvBlocks, Segment};
+use crate::finding::Finding;
+use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
@@ -53,7 +54,7 @@ pub(crate) struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
     /// Findings about its configuration.
-    findings: Vec<&'static str>,
+    findings: Vec<Finding>,
     timing: Box<dyn Timing>,
     /// The timing model, if it is linear and the host takes no time.
     line: Option<PiecewiseLinear<u64>>,
@@ -134,7 +135,7 @@ pub(crate) struct Stranded {
 #[derive(Debug, Default)]
 pub(crate) struct HeldBlocks {
     blocks: u64,
-    kept: Kept,
+    kept: DetachedBlocks,
 }
 
 /// Limit of preemptions without an emitted token, against policies in an endless loop. It is higher than any policy
@@ -185,7 +186,7 @@ impl Replica {
             }
             None => engine.scheduler,
         };
-        let takes_short_way = engine.host.is_nothing() && drafts.is_none();
+        let takes_short_way = engine.host.is_zero() && drafts.is_none();
         let line = engine.timing.short_line().filter(|_| takes_short_way);
         Replica {
             index,
@@ -215,7 +216,7 @@ impl Replica {
                 emitted_tokens: 0,
                 brought_tokens: 0,
                 waiting_blocks: None,
-                kept: Kept::default(),
+                kept: DetachedBlocks::default(),
                 sent_blocks: 0,
                 cached_tokens: 0,
                 preemptions_since_token: 0,
@@ -232,7 +233,7 @@ impl Replica {
             scheduler,
             line: line.cloned(),
             timing: engine.timing,
-            host: Some(engine.host).filter(|host| !host.is_nothing()),
+            host: Some(engine.host).filter(|host| !host.is_zero()),
             max_model_len: engine.max_model_len,
             surely_fits,
             stretch: Stretch::default(),
@@ -444,7 +445,7 @@ impl Replica {
             pace.first = pace.first.plus(drafts.drafting(pace.first, &shape)?)?;
         }
         match &self.host {
-            Some(host) => host.beside(pace, &shape),
+            Some(host) => host.add_to(pace, &shape),
             None => Ok(pace),
         }
     }

@@ -6,6 +6,7 @@ use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::plan::Limits;
 use crate::request::{FirstToken, Phase, Place, longest_context};
 use crate::results::{BlockOperations, Emissions, IterationRow, Recorder, Sample};
@@ -130,8 +131,8 @@ impl Replica {
     }
 
     /// Whether its cache, its last report or a request here has content that begins like this.
-    pub(crate) fn knows(&self, content: u64) -> bool {
-        self.state.blocks.knows(content)
+    pub(crate) fn has_content(&self, content: u64) -> bool {
+        self.state.blocks.has_content(content)
     }
 
     /// Tokens per block.
@@ -156,7 +157,7 @@ impl Replica {
     }
 
     /// Findings about its configuration.
-    pub(crate) fn findings(&self) -> &[&'static str] {
+    pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
 

@@ -128,7 +128,7 @@ impl Replica {
             results.iteration(self.row(&self.stretch));
             self.list_batch(results);
         }
-        if let Some(told) = results.told() {
+        if let Some(told) = results.live_events() {
             told.emissions.extend(self.emissions());
         }
     }

@@ -11,7 +11,7 @@ use super::steady::Decodes;
 use crate::clock::{Instant, Long, Short, Span, Unit};
 use crate::error::{Error, Kind};
 use crate::features::{Features, Full, Plain, Variant};
-use crate::kv::{Kept, KvBlocks};
+use crate::kv::{DetachedBlocks, KvBlocks};
 use crate::plan::Limits;
 use crate::request::{NOT_ODD, Phase, Place, Request, Requests};
 use crate::timing::{ChunkShape, Pace, PiecewiseLinear, Shape};
@@ -77,7 +77,7 @@ pub(crate) struct State {
     /// Blocks of queued prompts, if a router reads them.
     pub(crate) waiting_blocks: Option<u64>,
     /// Blocks of finished requests, kept until their batch ends.
-    pub(crate) kept: Kept,
+    pub(crate) kept: DetachedBlocks,
     /// Blocks of requests in transfer to another replica.
     pub(crate) sent_blocks: u64,
     /// Prefix cache hits of admissions, in tokens.
@@ -232,7 +232,7 @@ impl State {
     #[inline]
     pub(crate) fn end_batch<F: Features>(&mut self) {
         if F::FULL && self.running == 0 && self.limits.frees_with_batch {
-            self.blocks.let_go(std::mem::take(&mut self.kept));
+            self.blocks.release_detached(std::mem::take(&mut self.kept));
         }
         debug_assert!(
             !self.requests.is_empty()

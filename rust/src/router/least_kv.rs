@@ -1,9 +1,9 @@
-//! The emptiest memory.
+//! The router by used KV blocks.
 
 use super::prelude::*;
 use super::ranking::Measure;
 
-/// The fewest blocks, in use or asked for by waiting prompts.
+/// The fewest blocks, used or required by waiting prompts.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastKv {}
@@ -24,7 +24,7 @@ impl Router for LeastKv {
         debug_assert_eq!(
             Some(replica),
             fleet.least(|fleet, replica| fleet.blocks(replica)).ok(),
-            "as if each were asked"
+            "equal to comparing all replicas"
         );
         Ok(replica)
     }

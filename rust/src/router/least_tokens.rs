@@ -1,9 +1,9 @@
-//! The least work ahead.
+//! The router by remaining work.
 
 use super::prelude::*;
 use super::ranking::Measure;
 
-/// The fewest tokens still to load and to emit. It knows the lengths of outputs.
+/// The fewest tokens to compute and to emit. It uses true output lengths.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastTokens {}
@@ -24,7 +24,7 @@ impl Router for LeastTokens {
         debug_assert_eq!(
             Some(replica),
             fleet.least(|fleet, replica| fleet.tokens(replica)).ok(),
-            "as if each were asked"
+            "equal to comparing all replicas"
         );
         Ok(replica)
     }

@@ -10,6 +10,7 @@ mod parameters;
 
 use crate::clock::attoseconds;
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Ahead, Limits, Plan};
@@ -112,7 +113,7 @@ pub trait Scheduler: Send {
     }
 
     /// Findings about this policy with this cache.
-    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+    fn findings(&self, _cache: &KvCache) -> Vec<Finding> {
         Vec::new()
     }
 

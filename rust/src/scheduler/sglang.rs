@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use super::prelude::*;
 use crate::dice::Scale;
+use crate::finding::{Finding, Kind};
 use crate::kv::{KvCache, PrefixKind};
 use pass::{Pass, Picked};
 use reserved::{MOST_RESERVED, Outstanding};
@@ -461,13 +462,21 @@ impl Scheduler for SglangScheduler {
         Ok(())
     }
 
-    fn findings(&self, cache: &KvCache) -> Vec<&'static str> {
+    fn findings(&self, cache: &KvCache) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.settings.policy == SglangPolicy::Lpm && cache.prefix_cache.is_none() {
-            findings.push("fcfs: without a prefix cache nothing is found, and Sglang's lpm is fcfs");
+            findings.push(Finding::new(
+                Kind::LpmWithoutCache,
+                "policy 'lpm' orders requests as 'fcfs' because there is no prefix cache; set prefix_cache='radix'",
+                [],
+            ));
         }
         if self.settings.mixed && self.settings.chunk_tokens.is_none() {
-            findings.push("not mixed: without chunk_tokens SGLang mixes no prompts and decodes");
+            findings.push(Finding::new(
+                Kind::MixedWithoutChunks,
+                "mixed=True has no effect because chunk_tokens is not set; set it to mix prompts and decodes",
+                [],
+            ));
         }
         findings
     }

@@ -3,6 +3,7 @@
 mod drafts;
 
 use super::prelude::*;
+use crate::finding::{Finding, Kind, Value};
 
 /// vLLM v1's scheduling policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -294,13 +295,18 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         Ok(())
     }
 
-    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+    fn findings(&self, _cache: &KvCache) -> Vec<Finding> {
         let row = |parts: &SpeculationParts| 1 + parts.drafts;
         match &self.speculation {
-            Some(parts) if row(parts) > self.limits.token_budget => vec![
-                "drafts cut: token_budget holds no row with all its drafts, and a request that owes one token may never \
-                 be admitted; raise token_budget, or offer fewer drafts",
-            ],
+            Some(parts) if row(parts) > self.limits.token_budget => {
+                let (row, budget) = (row(parts), self.limits.token_budget);
+                vec![Finding::new(
+                    Kind::DraftsOverBudget,
+                    "one row with all its drafts exceeds token_budget, and a request with one token left may never be \
+                     admitted; raise token_budget or reduce the number of drafts",
+                    [("row_tokens", Value::Count(row)), ("token_budget", Value::Count(budget))],
+                )]
+            }
             _ => Vec::new(),
         }
     }

@@ -268,7 +268,7 @@ impl Capacities {
     }
 
     /// Makes new replicas record their events.
-    pub(super) fn record_events(&mut self) {
+    pub(super) fn record_live_events(&mut self) {
         self.pools.iter_mut().for_each(|pool_state| pool_state.make.is_listed = true);
     }
 }
@@ -349,7 +349,7 @@ impl Run {
         let deadlines = self.calendar.forget_patience(replica as u32);
         for mut stranded in stranded {
             let (id, sent) = (stranded.history.arrival.id, stranded.history.retries());
-            let is_taken_back = self.results.ends_taken_back(id);
+            let is_taken_back = self.results.ends_canceled(id);
             if is_taken_back || sent == retries {
                 let status = if is_taken_back { Status::Abandoned } else { Status::Lost };
                 stranded.leave(replica as u32, status, now, &mut self.results);

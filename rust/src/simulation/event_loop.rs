@@ -427,7 +427,7 @@ impl Run {
     /// Schedules the cancellation of a request, if any.
     #[inline]
     pub(super) fn expect_cancel(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<()> {
-        if let Some(span) = workload.cancelled_after(row) {
+        if let Some(span) = workload.canceled_after(row) {
             self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
             self.results.expect_finishes();
         }

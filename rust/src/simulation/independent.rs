@@ -73,7 +73,7 @@ pub(super) fn combine(mut parts: Vec<Outcome>, sampler: Sampler, class_count: us
 
 /// Assigns each row to the replica that serves it.
 pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
-    let mut fleet = Fleet::of_strangers(shares.len());
+    let mut fleet = Fleet::of_size(shares.len());
     for row in 0..workload.len() {
         fleet.now = workload.arrival_at(row);
         fleet.content.read(&workload.content, row);

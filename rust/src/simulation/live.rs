@@ -91,7 +91,7 @@ impl Live {
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
         let mut runs =
             Runs::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
-        runs.record_events();
+        runs.record_live_events();
         Ok(Live {
             runs,
             options: options.clone(),
@@ -194,7 +194,7 @@ impl Live {
     fn news(&mut self, until: Instant) -> Result<News> {
         let mut news = News::default();
         let mut settled = Vec::new();
-        for events in self.runs.told() {
+        for events in self.runs.live_events() {
             settled.append(&mut events.emissions);
             news.left.append(&mut events.left);
             news.cut.append(&mut events.cut);

@@ -51,7 +51,7 @@ pub fn simulate_cluster(
     cluster.pools.iter_mut().flat_map(|pool| &mut pool.engines).for_each(|engine| engine.count_in(unit));
     let sampler = Sampler::new(options.last_arrival(workload), options, replicas, unit)?;
     if let [Pool { engines, router: Some(router), hands_to: None, capacity: None }] = &mut cluster.pools[..]
-        && !router.looks()
+        && !router.uses_state()
         && !options.decides_arrivals(workload)
     {
         let engines = std::mem::take(engines);

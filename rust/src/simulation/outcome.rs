@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::options::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::plan::Limits;
 use crate::results::{BatchRow, Cut, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
 use crate::timing::Beyond;
@@ -21,11 +22,11 @@ pub(super) struct Outcome {
     /// Requests that waited for a replica at the end, when none was to open.
     pub(super) stranded: u64,
     /// Commands that were not applicable.
-    pub(super) missed_deaths: usize,
+    pub(super) ignored_events: usize,
     pub(super) most_preempted: u32,
     pub(super) beyond: Beyond,
     /// Findings of the schedulers.
-    pub(super) findings: BTreeSet<&'static str>,
+    pub(super) findings: BTreeSet<Finding>,
     pub(super) waiting_at_last_arrival: u64,
     /// The common token budget of all replicas; `NONE` if they differ.
     pub(super) token_budget: u64,
@@ -122,7 +123,7 @@ impl Outcome {
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
             stranded: self.stranded,
-            missed_deaths: self.missed_deaths,
+            ignored_events: self.ignored_events,
             drained: results.drained.len(),
             work: &results.work,
             token_budget: self.token_budget,

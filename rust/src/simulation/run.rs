@@ -187,7 +187,7 @@ impl Run {
         let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
         let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
         results.served_by(first);
-        results.behind(first, apis);
+        results.set_apis(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
@@ -280,11 +280,11 @@ impl Run {
     }
 
     /// Makes replicas record their events.
-    pub(super) fn record_events(&mut self) {
-        self.results.begin_to_tell();
+    pub(super) fn record_live_events(&mut self) {
+        self.results.record_live_events();
         self.fleet.replicas.iter_mut().for_each(Replica::is_listed);
         if let Some(all) = &mut self.capacities {
-            all.record_events();
+            all.record_live_events();
         }
     }
 
@@ -457,7 +457,7 @@ impl Run {
             has_more_events,
             stalled: self.stalled,
             stranded: self.stranded,
-            missed_deaths: self.capacities.as_ref().map_or(0, |all| all.missed),
+            ignored_events: self.capacities.as_ref().map_or(0, |all| all.missed),
             most_preempted: fleet_totals.most_preempted,
             beyond: fleet_totals.beyond,
             findings: fleet_totals.findings,

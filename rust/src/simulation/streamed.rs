@@ -15,7 +15,7 @@ use crate::clock::{Instant, Unit};
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
 use crate::failures::Command;
-use crate::results::{Emissions, RequestColumns, RequestRows, Results, Sample, Scatter, Told, take_first};
+use crate::results::{Emissions, LiveEvents, RequestColumns, RequestRows, Results, Sample, Scatter, take_first};
 use crate::router::Router;
 use crate::workload::{Columns, Workload};
 
@@ -175,7 +175,7 @@ impl Runs {
         }
         let (lanes, router) = match &mut cluster.pools[..] {
             [Pool { engines, router: router @ Some(_), hands_to: None, capacity: None }]
-                if router.as_ref().is_some_and(|router| !router.looks()) =>
+                if router.as_ref().is_some_and(|router| !router.uses_state()) =>
             {
                 let engines = std::mem::take(engines).into_iter().zip(0..);
                 (engines.map(|(engine, index)| lane(index, Cluster::of_one(engine))).collect(), router.take())
@@ -224,13 +224,13 @@ impl Runs {
     }
 
     /// Makes replicas record their events.
-    pub(super) fn record_events(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.run.record_events());
+    pub(super) fn record_live_events(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.run.record_live_events());
     }
 
     /// The recorded events.
-    pub(super) fn told(&mut self) -> impl Iterator<Item = &mut Told> {
-        self.lanes.iter_mut().filter_map(|lane| lane.run.recorder().told())
+    pub(super) fn live_events(&mut self) -> impl Iterator<Item = &mut LiveEvents> {
+        self.lanes.iter_mut().filter_map(|lane| lane.run.recorder().live_events())
     }
 
     /// Visits the tokens of the running stretch of each replica, and the replica's number.

@@ -201,7 +201,7 @@ proptest! {
     fn a_capacity_that_never_changes_is_the_fixed_fleet(
         scenario in any_scenario(), replicas in 1_usize..4, more in 0_usize..3, every in 1_u32..300, router in router(), seed: u64,
     ) {
-        let looks = built(router.clone(), seed, 0).looks();
+        let looks = built(router.clone(), seed, 0).uses_state();
         let policy = BySchedule { steps: vec![(0.0, replicas)], period_s: None }.into();
         let (every_s, startup_s) = (f64::from(every) / 1e3, 0.01);
         let autoscaler = AutoscalerDescription { policy, min: 1, max: replicas + more, startup_s, every_s, cooldown_s: 0.0 };

@@ -335,7 +335,8 @@ fn random_is_even_and_belongs_to_the_request() {
 #[test]
 fn replicas_that_serve_nobody_are_told_of() {
     let results = calm(&[(0.0, 1, 1, 0), (5.0, 1, 1, 0)], 3, LeastRequests {});
-    assert_eq!(results.findings, ["idle: 2 of 3 replicas served no request"]);
+    let findings: Vec<String> = results.findings.iter().map(ToString::to_string).collect();
+    assert_eq!(findings, ["idle-replicas: 2 of 3 replicas served no request"]);
 }
 
 #[test]

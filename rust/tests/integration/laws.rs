@@ -135,7 +135,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         let is_complete = kept == scenario.owed(row);
         let may_lack = drops_tokens(scenario) && columns.preemptions[row] > 0;
         // Its client may have taken it back while its last token was computed.
-        let taken_back = status == Status::Abandoned as u8 && scenario.columns.view().cancelled_after(row).is_some();
+        let taken_back = status == Status::Abandoned as u8 && scenario.columns.view().canceled_after(row).is_some();
         prop_assert!(is_complete == (status == Status::Finished as u8) || (is_complete && (may_lack || taken_back)));
         prop_assert!(kept == 0 || status != Status::Abandoned as u8 || taken_back);
         if scenario.horizon_s.is_none() {

@@ -69,7 +69,7 @@ fn fed(
     let workload = scenario.columns.view();
     let mut cancels: Vec<(Instant, usize)> = (0..count)
         .filter_map(|row| {
-            Some((workload.arrival_at(row).after(workload.cancelled_after(row)?).expect("an instant"), row))
+            Some((workload.arrival_at(row).after(workload.canceled_after(row)?).expect("an instant"), row))
         })
         .collect();
     cancels.sort();

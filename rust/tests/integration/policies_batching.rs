@@ -59,7 +59,8 @@ fn unlimited() -> Value {
 }
 
 fn is_rejected(results: &Results, why: &str) -> bool {
-    results.requests.status == [Status::Rejected as u8] && results.findings.iter().any(|finding| finding.contains(why))
+    results.requests.status == [Status::Rejected as u8]
+        && results.findings.iter().any(|finding| finding.message.contains(why))
 }
 
 fn orca(token_budget: Option<u64>, chunked: bool, max_model_len: u64) -> Value {

@@ -1,4 +1,4 @@
-//! What a run makes of its timing model and of its host: findings, and the instants of small cases worked by hand.
+//! Tests of timing models and host overhead in runs: findings, and times of small cases computed by hand.
 
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::Result;
@@ -31,31 +31,30 @@ fn run(timing: &str, overhead: &str, prompt: i32, output: i32) -> Result<Results
 
 #[test]
 fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
-    // The prompt of 51 tokens: 0.1 + 50 · 0.001 s. Decodes at contexts of 51 and 52: 0.1 s and 0.001 s a token.
+    // The prompt of 51 tokens: 0.1 + 50 · 0.001 s. Decodes at contexts of 51 and 52: 0.1 s plus 0.001 s per token.
     let results = run(TABLE, "", 51, 3).expect("a run");
     assert_eq!(results.requests.first_token_s, [0.15]);
     assert_eq!(results.requests.finish_s, [0.453]);
-    assert_eq!(results.findings, [] as [&str; 0]);
+    assert_eq!(results.findings, []);
 }
 
 #[test]
 fn a_run_beyond_its_table_says_on_which_axes() {
-    // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last is beyond
-    // the grid, and follows its slope.
-    assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, [] as [&str; 0]);
+    // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last one
+    // is beyond the grid, and uses the extended slope.
+    assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, []);
     let decodes = run(TABLE, "", 99, 4).expect("a run");
     assert_eq!(decodes.requests.finish_s, [0.798]);
+    assert_eq!(decodes.findings.len(), 1);
     assert_eq!(
-        decodes.findings,
-        [
-            "beyond the table: some iterations had more than was measured (mean context of the decodes); their times follow \
-          the last slope"
-        ]
+        decodes.findings[0].to_string(),
+        "beyond-table: some iterations exceed the measured range (mean context of the decodes); their times are \
+         extrapolated linearly"
     );
     // A prompt of 102 tokens in one chunk.
     let chunk = run(TABLE, "", 102, 1).expect("a run");
     assert_eq!(chunk.requests.finish_s, [0.201]);
-    assert!(chunk.findings[0].contains("(tokens of a batch, tokens of a chunk)"), "{:?}", chunk.findings);
+    assert!(chunk.findings[0].message.contains("(tokens of a batch, tokens of a chunk)"), "{:?}", chunk.findings);
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn the_host_takes_its_share_of_every_iteration() {
     let constant = r#"{"kind": "Constant", "seconds": 0.5}"#;
     let finish = |overhead: &str| run(constant, overhead, 10, 4).expect("a run").requests.finish_s[0];
     assert_eq!(finish(""), 2.0);
-    // 0.125 s and 0.125 s for the one row of the batch, four times.
+    // 0.125 s plus 0.125 s for the single row of the batch, four times.
     assert_eq!(finish(r#""overhead": {"base_s": 0.125, "per_sequence_s": 0.125},"#), 3.0);
     assert_eq!(finish(r#""overhead": {"base_s": 0.125, "per_sequence_s": 0.125, "overlapped": true},"#), 2.0);
     assert_eq!(finish(r#""overhead": {"base_s": 0.75, "overlapped": true},"#), 3.0);

@@ -9,15 +9,15 @@ from typing import Any
 
 from inferq.checks import whole, within
 from inferq.description import member
+from inferq.display.text import number
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.arguments import between, check_options, looks_of, recorded
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
 from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import RunLength, judged
 from inferq.experiments.capacity_search.search import Search
-from inferq.experiments.capacity_search.slo import Slo
-from inferq.reports.text import number
-from inferq.simulation.progress import Progress, watched
+from inferq.progress import Progress, watched
+from inferq.results.slo import Slo
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import pools_of

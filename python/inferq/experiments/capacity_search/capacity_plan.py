@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.display.notebook import Viewed
+from inferq.display.style import PANEL, styled
+from inferq.display.text import counted, number, percent
+from inferq.experiments.capacity_search.charts import of_search
 from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
-from inferq.experiments.capacity_search.slo import Slo
-from inferq.reports.capacity_charts import of_search
-from inferq.reports.style import PANEL, styled
-from inferq.reports.text import counted, number, percent
+from inferq.results.finding import ANSWER, ONE_SAMPLE, Finding
+from inferq.results.slo import Slo
 from inferq.theory.bounds.stability import Stability
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CapacityPlan:
+class CapacityPlan(Viewed):
     """The largest rate at which a system keeps an SLO, and how that was found; made by `inferq.capacity`.
 
     Rates are requests per second, of a network: jobs.
@@ -132,44 +134,57 @@ class CapacityPlan:
         return styled(chart, self.slo.by_class or ())
 
     @property
-    def findings(self) -> tuple[str, ...]:
-        """The answer, what breaks first, what theory says, and what to know before trusting it."""
-        answer = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
-        lines = [answer if self.rate > 0 else f"no rate was found that keeps {self.slo}"]
+    def findings(self) -> tuple[Finding, ...]:
+        """The answer, the objective that breaks first, theory, and observations that qualify the answer."""
+        if self.rate > 0:
+            text = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
+            lines = [Finding(ANSWER, text, {"rate_per_s": self.rate, "confidence": self.confidence})]
+        else:
+            lines = [Finding("no-answer", f"no rate that keeps {self.slo} was found")]
         lines += self.slo.questions
         if self.reason is not None:
-            lines.append(self.reason)
+            lines.append(Finding(ANSWER, self.reason))
         if self.rate > 0:
-            lines += [f"at {probe}" for probe in self._by_rate if probe.rate in (self.rate, self.high)]
+            lines += [
+                Finding(ANSWER, f"at {probe}", {"rate_per_s": probe.rate, "verdict": probe.verdict})
+                for probe in self._by_rate
+                if probe.rate in (self.rate, self.high)
+            ]
         if self.undecided:
             first, last = (number(self.undecided[end].rate, 4) for end in (0, -1))
+            rates = f"at {first}" if first == last else f"from {first} to {last}"
             lines.append(
-                f"{f'at {first}' if first == last else f'from {first} to {last}'} per second it is undecided "
-                f"with {counted(self.most_seeds, 'seed')}: a larger most_seeds, or longer runs, would tell"
+                Finding(
+                    "undecided",
+                    f"{rates} per second, {counted(self.most_seeds, 'seed')} do not decide whether the SLO "
+                    "is met; raise most_seeds, or use longer runs",
+                    {"low_per_s": self.undecided[0].rate, "high_per_s": self.undecided[-1].rate},
+                )
             )
         ceiling = self.ceiling_per_s
         if ceiling is not None:
             share = f": the answer is {percent(self.rate / ceiling)} of that" if self.rate > 0 else ""
-            lines.append(f"theory: no policy is stable above {number(ceiling)} per second{share}")
+            text = f"theory: no policy is stable above {number(ceiling)} per second{share}"
+            lines.append(Finding(ANSWER, text, {"upper_bound_per_s": ceiling}))
         elif self.theory is not None:
-            lines.append("theory: no ceiling is known")
+            lines.append(Finding(ANSWER, "theory: no upper bound is known"))
         if self.rate > 0:
             limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
-            lines.append(
-                f"run length: {limited[self.limited_by_length]} the {self.requests:,} requests of a run; "
-                f"{self.length.reason}"
-            )
+            text = f"{limited[self.limited_by_length]} the {self.requests:,} requests of a run; "
+            text += self.length.reason
+            if self.limited_by_length is False:
+                lines.append(Finding(ANSWER, f"run length: {text}"))
+            else:
+                lines.append(Finding("run-length", text, {"requests": self.requests}))
         lines += [
-            f"finding at {number(one.rate, 4)} per second, in the run with the first seed: {text}"
-            for one in self.probed
-            if one.rate == self.rate
-            for text in one.findings
+            finding.about(f"at {number(probe.rate, 4)} per second, first seed", rate_per_s=probe.rate)
+            for probe in self.probed
+            if probe.rate == self.rate
+            for finding in probe.findings
         ]
-        lines += [f"lower rates are not always better: {one}" for one in self.contradictions]
+        lines += [Finding("not-monotonic", str(text)) for text in self.contradictions]
         if self.exact:
-            lines.append(
-                "a fixed workload is one sample: other requests of the same kind would give another answer"
-            )
+            lines.append(ONE_SAMPLE)
         return tuple(lines)
 
     def explain(self) -> str:
@@ -179,12 +194,6 @@ class CapacityPlan:
     def __str__(self) -> str:
         """What `explain()` says."""
         return self.explain()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_plan
-
-        return of_plan(self)
 
     def __repr__(self) -> str:
         """The bracket and the number of probes."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from inferq.experiments.capacity_search.slo import Objective, measured
-from inferq.experiments.interval import student
+from inferq.display.text import amount, counted, number
 from inferq.experiments.replication import Run, replications
-from inferq.reports.text import amount, counted, number
+from inferq.interval import student
+from inferq.results.finding import Finding
 from inferq.results.result import Result
+from inferq.results.slo import Objective, measured
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 
@@ -58,8 +59,8 @@ class Probe:
     """Requests (of a network: jobs) per second."""
     seeds: int
     judged: tuple[ObjectiveValue, ...]
-    findings: tuple[str, ...] = ()
-    """What to know before trusting the numbers, as `Result.findings` of the first run says."""
+    findings: tuple[Finding, ...] = ()
+    """`Result.findings` of the first run."""
 
     @property
     def verdict(self) -> ProbeVerdict:
@@ -113,7 +114,7 @@ class Prober:
         broken when any is (so each has its part of the chance).
         """
         workload = self.at_rate(rate)
-        runs: list[tuple[tuple[float, ...], list[str]]] = []
+        runs: list[tuple[tuple[float, ...], list[Finding]]] = []
         probe = Probe(rate, 0, ())
         for look in self.looks:
             runs += self.runs(workload, self.seeds[len(runs) : look], partial(self._seen, rate))
@@ -147,7 +148,7 @@ class Prober:
         self.done.extend(seeds)
         return seen
 
-    def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[str]]:
+    def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[Finding]]:
         return measured(self.objectives, rate, result), result.findings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from inferq.display.text import number
 from inferq.experiments.capacity_search.probe import Probe, Prober
-from inferq.reports.text import number
 from inferq.results.result import Result
 from inferq.theory.runs.observed import observed
 from inferq.workload.distributions import TimeVarying

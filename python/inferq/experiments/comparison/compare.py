@@ -27,11 +27,11 @@ from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
+from inferq.progress import Progress
 from inferq.results.costs import hourly
 from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
-from inferq.simulation.progress import Progress
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu

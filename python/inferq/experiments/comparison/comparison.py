@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from inferq._lazy import pl
-from inferq.reports import terminal
-from inferq.reports.comparison_charts import of_comparison
-from inferq.reports.comparison_tables import of_system
-from inferq.reports.style import PANEL, styled
-from inferq.reports.text import counted, number, percent
+from inferq.display import terminal
+from inferq.display.notebook import Viewed
+from inferq.display.style import PANEL, styled
+from inferq.display.text import counted, number, percent
+from inferq.experiments.comparison.charts import of_comparison
+from inferq.experiments.comparison.tables import of_system
+from inferq.results.finding import Finding
 
 NUMBERS = (
     *(
@@ -30,7 +32,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Viewed):
     """What distinguishes systems that served the same requests; made by `inferq.compare`."""
 
     systems: tuple[str, ...]
@@ -51,7 +53,7 @@ class Comparison:
     stopped: str
     """Why there are so many runs and no more."""
 
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     """What a reader should know before trusting the numbers: about the comparison, then of the runs."""
 
     by: Literal["class"] | None
@@ -108,11 +110,15 @@ class Comparison:
         return pl.DataFrame(list(self._values), schema=schema, strict=True)
 
     def explain(self, width: int = 80) -> str:
-        """Every difference with its interval and verdict, where chance was taken from, and the findings.
+        """Every difference with its interval and verdict, the source of chance, and the findings.
 
         Args:
-            width: columns that there are; findings are lines as long as they are.
+            width: columns of the text; findings are not wrapped.
         """
+        return "\n".join([*self._lines(width), *(f"finding: {text}" for text in self.findings)]).rstrip()
+
+    def _lines(self, width: int) -> list[str]:
+        """The lines of `explain` without the findings."""
         others = [name for name in self.systems if name != self.baseline]
         same = f"{', '.join(others)} against {self.baseline}: the same requests for all"
         said = [same if others else self.baseline, self.stopped, self._chance()]
@@ -121,7 +127,7 @@ class Comparison:
             lines += ["", terminal.table(of_system(self._rows, self.baseline, name), width)]
         summed = self._summed() if others else []
         lines += ["", *(part for one in summed for part in terminal.wrapped(one, width))]
-        return "\n".join([*lines, *(f"finding: {text}" for text in self.findings)]).rstrip()
+        return "\n".join(lines).splitlines()
 
     def plot(self, width: int = PANEL) -> Any:
         """The relative differences with their intervals, as an altair chart of about so many pixels.
@@ -138,12 +144,6 @@ class Comparison:
     def __str__(self) -> str:
         """As `explain`."""
         return self.explain()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_comparison
-
-        return of_comparison(self)
 
     def __repr__(self) -> str:
         return (

@@ -9,7 +9,7 @@ from typing import Literal
 
 from inferq._lazy import NDArray, np, special
 from inferq.experiments.comparison.blocks import joined
-from inferq.experiments.interval import Interval, quantile, student
+from inferq.interval import Interval, quantile, student
 
 ContrastVerdict = Literal["better", "worse", "not distinguishable", "same"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from inferq._lazy import np
+from inferq.display.text import counted, number
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.blocks import needed
 from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
@@ -15,9 +16,9 @@ from inferq.experiments.comparison.measurement import Gaps, Measurement, MetricK
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count
 from inferq.experiments.margin import Margin
 from inferq.experiments.replication import Run, replications
-from inferq.reports.text import counted, number
+from inferq.progress import Progress, watched
+from inferq.results.finding import Finding
 from inferq.results.result import Result
-from inferq.simulation.progress import Progress, watched
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 
@@ -172,34 +173,49 @@ class Evidence:
             return None
         return contrast(base, other, self._confidence, key[1].better)
 
-    def findings(self, keys: Sequence[MetricKey]) -> list[str]:
-        """What to know before trusting the numbers of some metrics: of the intervals, then of the runs."""
-        lines = []
+    def findings(self, keys: Sequence[MetricKey]) -> list[Finding]:
+        """Observations that qualify the numbers of some metrics: about intervals, then about the runs."""
+        lines: list[Finding] = []
         short: dict[tuple[int, int] | None, list[MetricKey]] = {}
         for key in keys:
             alike = []
             for name in self.runs:
                 if missing := self.missing(name, key):
-                    source = "prefix cache" if key[1].name == "hit_rate" else "request"
+                    runs = len(self.runs[name])
                     lines.append(
-                        f"{_named(key)}: no {source} tells it in {missing} of {len(self.runs[name])} runs of "
-                        f"{name}, so it has no mean"
+                        Finding(
+                            "no-value",
+                            f"{_named(key)} has no value in {missing} of {runs} runs of {name}, so no mean",
+                            {"metric": _named(key), "system": name, "count": missing, "total": runs},
+                        )
                     )
                 elif self.chance == "blocks" and name != self._baseline:
                     compared = self.contrast(name, key)
                     alike += [name] if compared is not None and compared.is_alike else []
             if alike:
                 lines.append(
-                    f"{_named(key)}: neighboring blocks of the trace are alike even where there are only 8 ("
-                    f"{', '.join(alike)}), so that the interval is too narrow; take a longer trace"
+                    Finding(
+                        "dependent-blocks",
+                        f"{_named(key)}: neighboring blocks of the trace are correlated even with only 8 "
+                        f"blocks ({', '.join(alike)}), so the interval is too narrow; use a longer trace",
+                        {"metric": _named(key), "systems": ", ".join(alike)},
+                    )
                 )
             if self.chance == "blocks":
                 self._note_short(key, short)
         for why, of in short.items():
-            reason = "a maximum grows with the length of the trace"
+            metrics = ", ".join(map(_named, of))
+            reason, data = "a maximum grows with the length of the trace", {}
             if why is not None:
                 reason = f"{why[0]:,} requests were measured and blocks need {why[1]:,}"
-            lines.append(f"{', '.join(map(_named, of))}: no interval, since {reason}")
+                data = {"count": why[0], "required": why[1]}
+            lines.append(
+                Finding(
+                    "no-interval",
+                    f"{metrics} has no interval, because {reason}",
+                    {"metrics": metrics, **data},
+                )
+            )
         return [*lines, *_of_runs(self.runs)]
 
     def _note_short(self, key: MetricKey, short: dict[tuple[int, int] | None, list[MetricKey]]) -> None:
@@ -262,22 +278,28 @@ def _named(key: MetricKey) -> str:
     return key[1].name if key[0] is None else f"{key[1].name} of {key[0]}"
 
 
-def _of_runs(runs: Mapping[str, Mapping[int, RunNumbers]]) -> list[str]:
-    """The findings of the runs of each system: those that differ in numbers only are told once."""
+def _of_runs(runs: Mapping[str, Mapping[int, RunNumbers]]) -> list[Finding]:
+    """The findings of the runs of each system; findings that differ only in numbers are reported once."""
     lines = []
     for name, measured in runs.items():
-        kinds: dict[str, list[str]] = {}
-        for one in measured.values():
-            for text in one.findings:
-                kinds.setdefault(_NUMBER.sub("#", text), []).append(text)
-        for texts in kinds.values():
-            count = (
-                f" (in {len(texts)} of {len(measured)} runs; this is the first)" if len(measured) > 1 else ""
-            )
-            lines.append(f"{name}: {texts[0]}{count}")
-        if any(kind.startswith("overload") for kind in kinds):
+        alike: dict[str, list[Finding]] = {}
+        for numbers in measured.values():
+            for finding in numbers.findings:
+                alike.setdefault(_NUMBER.sub("#", finding), []).append(finding)
+        for first, *others in alike.values():
+            in_runs = ""
+            if len(measured) > 1:
+                in_runs = f" (in {1 + len(others)} of {len(measured)} runs; this is the first)"
+            system = {"system": name, "runs": 1 + len(others)}
+            text = f"{name}: {first.message}{in_runs}"
+            lines.append(Finding(first.kind, text, {**first.data, **system}))
+        if any(first.kind == "overload" for first, *_ in alike.values()):
             lines.append(
-                f"{name}: where the system is overloaded a mean has no limit as runs get longer; its "
-                "intervals are about runs of just this length"
+                Finding(
+                    "no-limit",
+                    f"{name}: the system is overloaded, so means grow with the length of the run; the "
+                    "intervals hold for runs of this length only",
+                    {"system": name},
+                )
             )
     return lines

@@ -11,6 +11,7 @@ from typing import Literal
 from inferq._lazy import NDArray, np
 from inferq.experiments.comparison.blocks import count_for, edges, of_histograms, pseudo_values
 from inferq.experiments.replication import Run
+from inferq.results.finding import Finding
 from inferq.results.metric import Metric
 from inferq.results.result import Result
 from inferq.systems.prices import Prices
@@ -36,7 +37,7 @@ class RunNumbers:
     values: dict[MetricKey, float | None]
     """None where no request tells it."""
 
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
     pseudo: dict[MetricKey, NDArray[np.float64]]
     """Of a recorded trace: what blocks of it tell; not there where they tell nothing."""

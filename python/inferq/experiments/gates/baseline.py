@@ -17,8 +17,8 @@ from typing import Any
 from inferq.checks import finite
 from inferq.errors import ConfigError
 from inferq.experiments.leaves import leaves, plain
+from inferq.files import write_whole
 from inferq.inputs import parsed_json, read_text
-from inferq.results.files import write_whole
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"

@@ -25,12 +25,13 @@ from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
+from inferq.files import check_writable
 from inferq.inputs import path_of
+from inferq.progress import Progress
 from inferq.results.costs import hourly
-from inferq.results.files import check_writable
+from inferq.results.finding import Finding
 from inferq.results.findings import of_objectives
 from inferq.scenario import Scenario, ScenarioFile
-from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
@@ -333,11 +334,11 @@ def _verdict(
         elif not changes and any(one.verdict != "identical" for one in judgements):
             notes.append("the description of the system is the same: what has changed is code")
     notes += of_objectives(terms.slo)
-    notes += [f"finding with seed {trial.seeds[0]}: {text}" for text in findings]
+    notes += [finding.about(f"seed {trial.seeds[0]}", seed=trial.seeds[0]) for finding in findings]
     return ScenarioVerdict(trial.name, terms, now, tuple(judgements), tuple(changes), tuple(notes))
 
 
-def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | None, ...]], list[str]]:
+def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | None, ...]], list[Finding]]:
     """The value of each metric, seed by seed, and what was found in the run of the first seed."""
     metrics = [tolerance.metric for tolerance in trial.terms.tolerances]
     options = {name: value for name, value in trial.run.items() if name != "seed"}
@@ -348,8 +349,8 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
     if not alone:
         options.setdefault("threads", 1)
 
-    def task(seed: int) -> Task[tuple[list[float | None], list[str]]]:
-        def go(watch: Progress | None) -> tuple[list[float | None], list[str]]:
+    def task(seed: int) -> Task[tuple[list[float | None], list[Finding]]]:
+        def go(watch: Progress | None) -> tuple[list[float | None], list[Finding]]:
             try:
                 result = simulate(trial.workload, trial.make(), seed=seed, progress=watch, **options)
             except (SimulationError, ConfigError, TraceError) as error:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferq._lazy import pl
+from inferq.display.text import NONE, amount, counted, number, percent
 from inferq.experiments.gates.baseline import Record
 from inferq.experiments.gates.judgement import Change, GateVerdict, Judgement
 from inferq.experiments.gates.terms import Terms
-from inferq.reports.text import NONE, amount, counted, number, percent
 from inferq.results.metric import Metric
 
 _CELL: dict[GateVerdict, str] = {

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq.experiments.interval import Interval, quantile, student
+from inferq.display.text import counted
 from inferq.experiments.margin import Margin
-from inferq.reports.text import counted
+from inferq.interval import Interval, quantile, student
 from inferq.results.metric import Metric
 
 GateVerdict = Literal["identical", "better", "within", "undecided", "worse", "new"]

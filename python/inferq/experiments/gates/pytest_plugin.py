@@ -161,7 +161,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("inferq gate")
     terminalreporter.write_line(str(report))
     if summary := config.getoption("--inferq-summary"):
-        from inferq.results.files import write_text
+        from inferq.files import write_text
 
         path = config.invocation_params.dir / summary
         try:

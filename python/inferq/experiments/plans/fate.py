@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from inferq._lazy import NDArray, np
+from inferq.display.text import number
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.probing import Trial
 from inferq.experiments.plans.standing import Standing, Standings, rank_of
-from inferq.reports.text import number
 
 Kind = Literal["cheapest", "kept", "undecided", "beaten", "breaks the SLO", "ruled out", "does not fit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.experiments.capacity_search.slo import Slo
+from inferq.display.notebook import Viewed
+from inferq.display.text import amount, counted, number, percent
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.choices import Choices
 from inferq.experiments.plans.fate import Fate, Fates
@@ -18,7 +19,7 @@ from inferq.experiments.plans.sensitivity import sensitivity
 from inferq.experiments.plans.simulated import Death, death_of
 from inferq.experiments.plans.standing import Standings
 from inferq.experiments.plans.toml import scenario_as_toml
-from inferq.reports.text import amount, counted, number, percent
+from inferq.results.slo import Slo
 from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
@@ -33,7 +34,7 @@ FOUND = "finding in a run of the fleet"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class FleetPlan:
+class FleetPlan(Viewed):
     """The cheapest fleet that keeps an SLO, and the fate of every candidate; made by `inferq.plan`."""
 
     slo: Slo
@@ -372,12 +373,6 @@ class FleetPlan:
     def __str__(self) -> str:
         """What `explain()` says."""
         return self.explain()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from inferq.reports.notebook import of_fleet
-
-        return of_fleet(self)
 
     def __repr__(self) -> str:
         """The answer and the number of candidates."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferq.display.text import amount, number, seconds
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import Objective
 from inferq.experiments.plans.engines import Family
-from inferq.reports.text import amount, number, seconds
+from inferq.results.slo import Objective
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
 from inferq.systems.routers import Router

@@ -14,9 +14,9 @@ from typing import Any
 from inferq import checks
 from inferq.checks import positive, whole
 from inferq.description import member
+from inferq.display.text import counted, number, seconds
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import between, check_options, looks_of, recorded
-from inferq.experiments.capacity_search.slo import Objective, Slo
 from inferq.experiments.leaves import requests_of
 from inferq.experiments.plans.choices import Choices, choices_of
 from inferq.experiments.plans.fate import Fates
@@ -27,9 +27,9 @@ from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
 from inferq.experiments.plans.standing import Standings
 from inferq.experiments.sweeps.executors import chosen
+from inferq.files import held
 from inferq.inputs import path_of
-from inferq.reports.text import counted, number, seconds
-from inferq.results.files import held
+from inferq.results.slo import Objective, Slo
 from inferq.systems.prices import Prices
 from inferq.theory.demands.demand import Demand
 from inferq.workload.columns import Table

@@ -15,15 +15,15 @@ from typing import Any
 from inferq._lazy import np
 from inferq.errors import ConfigError, SimulationError
 from inferq.experiments.capacity_search.probe import ObjectiveValue, judge
-from inferq.experiments.capacity_search.slo import FAILED, Objective, measured
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.records import Records
 from inferq.experiments.replication import at_once, is_user_defined, workers
 from inferq.experiments.sweeps.executors import Item, opened, run_all
 from inferq.experiments.sweeps.point import Outcome, Stopped
+from inferq.progress import Progress
 from inferq.results.result import Result
+from inferq.results.slo import FAILED, Objective, measured
 from inferq.results.tables import STATUSES
-from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.system import System
 from inferq.workload.workload import Workload

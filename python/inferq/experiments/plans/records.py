@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from inferq.errors import ResultError
+from inferq.files import write_text
 from inferq.inputs import parsed_json, read_text
-from inferq.results.files import write_text
 
 Key = tuple[str, int, int]
 """The fleet, how many requests, and the seed."""

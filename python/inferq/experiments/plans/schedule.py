@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.checks import not_negative, positive
+from inferq.display.text import amount, counted, number, percent
 from inferq.errors import ConfigError
-from inferq.experiments.capacity_search.slo import Objective, measured
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.simulated import Followed, followed
 from inferq.experiments.replication import at_once
-from inferq.reports.text import amount, counted, number, percent
-from inferq.simulation.progress import Progress
+from inferq.progress import Progress
+from inferq.results.slo import Objective, measured
 from inferq.simulation.simulate import simulate
 from inferq.systems.autoscaler import Autoscaler, BySchedule
 from inferq.systems.cluster import Cluster

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from inferq._lazy import np
-from inferq.experiments.interval import student
+from inferq.display.text import amount, counted, number, seconds
 from inferq.experiments.plans.probing import Prober, Trial
 from inferq.experiments.plans.standing import Standing, Standings, rank_of
-from inferq.reports.text import amount, counted, number, seconds
+from inferq.interval import student
 
 Steps = Generator[tuple[int, int], Trial, None]
 """What one candidate wants to know next: the place of a size, and on how many requests."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
 from inferq.experiments.arguments import between
-from inferq.experiments.capacity_search.slo import Objective
 from inferq.experiments.plans.limits import NO_LIMIT
 from inferq.experiments.plans.probing import Prober
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
 from inferq.experiments.plans.standing import Standing
+from inferq.results.slo import Objective
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np
+from inferq.display.text import amount, counted, number, percent
 from inferq.experiments.capacity_search.probe import ObjectiveValue, judge
-from inferq.experiments.capacity_search.slo import Objective, measured
 from inferq.experiments.replication import at_once
-from inferq.reports.text import amount, counted, number, percent
+from inferq.progress import Progress
 from inferq.results.result import Result
-from inferq.simulation.progress import Progress
+from inferq.results.slo import Objective, measured
 from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.failures import Failures

@@ -15,8 +15,8 @@ from inferq.errors import ConfigError, ResultError
 from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Label, PointKey, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
 from inferq.experiments.sweeps.point import Outcome
+from inferq.files import clear, write_whole
 from inferq.inputs import read_bytes, read_parquet
-from inferq.results.files import clear, write_whole
 from inferq.results.metric import COUNTS, SUMMARY
 
 _MOST_BYTES = 1 << 30

@@ -18,10 +18,10 @@ from inferq.experiments.sweeps.checkpoint import Checkpoint
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
 from inferq.experiments.sweeps.fingerprint import fingerprint
 from inferq.experiments.sweeps.point import Outcome, PointRun, Source, failure, first_seed, source_of
+from inferq.files import locked
 from inferq.inputs import path_of
-from inferq.results.files import held
+from inferq.progress import Progress, watched
 from inferq.results.summary import objectives
-from inferq.simulation.progress import Progress, watched
 
 
 def sweep(
@@ -50,10 +50,10 @@ def sweep(
         slo: objectives in seconds for `request_goodput`, as `Result.summary` takes them.
         executor: where the runs go. None: threads of this process, as many as it has cores. Or a
             `concurrent.futures.Executor`, a `dask.distributed.Client`, or the module `ray`; see
-            `docs/sweep.md`. It is left open. A run has one thread unless its options say otherwise.
+            `docs/guides/parameter-sweeps.md`. It is left open. A run has one thread unless its options say otherwise.
         resume: a Parquet file that keeps the points that are done, written about once a second, at the end
             and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
-            A file for another scenario or other values is refused; `docs/sweep.md` says what is compared.
+            A file for another scenario or other values is refused; `docs/guides/parameter-sweeps.md` says what is compared.
             While a sweep goes on it holds the file alone: another one is told which process does.
         progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
             (points done, points in all) now and then.
@@ -79,8 +79,8 @@ def sweep(
     Example:
         >>> import inferq as iq
         >>> def chat(rate, budget):
-        ...     lengths = {"prompt": iq.Fixed(100), "output": iq.Geometric(20)}
-        ...     workload = iq.Workload.synthetic(requests=200, arrivals=iq.Poisson(rate), **lengths)
+        ...     lengths = {"prompt": iq.dist.Fixed(100), "output": iq.dist.Geometric(20)}
+        ...     workload = iq.Workload.synthetic(requests=200, arrivals=iq.dist.Poisson(rate), **lengths)
         ...     scheduler = iq.Sarathi(token_budget=budget)
         ...     return workload, iq.Engine(
         ...         timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited()
@@ -109,7 +109,7 @@ def sweep(
         for place, (point, seed) in enumerate(points(axes, drawn))
         if order[place] not in checkpoint.outcomes
     )
-    alone = nullcontext() if path is None else held("resume", path, path.with_name(f".{path.name}.lock"))
+    alone = nullcontext() if path is None else locked("resume", path, path.with_name(f".{path.name}.lock"))
     with alone, watched(progress, "points") as watch:
         checkpoint.read(order)
         checkpoint.write(order)

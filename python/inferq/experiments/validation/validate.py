@@ -11,6 +11,7 @@ from typing import Any
 
 from inferq._lazy import np, pl
 from inferq.checks import whole
+from inferq.display.text import counted
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.validation.clients import Client, client_for
 from inferq.experiments.validation.measured_run import QUANTITIES, STATISTICS, MeasuredRun
@@ -18,7 +19,6 @@ from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.settings import Assumed, clock_of, engine_for
 from inferq.experiments.validation.taken import taken_on
 from inferq.experiments.validation.validation import Validation
-from inferq.reports.text import counted
 from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import pl
 from inferq.checks import positive, whole
 from inferq.description import nearest
+from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.experiments.validation.measured_run import METRICS
-from inferq.reports.text import counted
 
 if TYPE_CHECKING:
     from inferq.experiments.validation.validate import Row
@@ -194,7 +194,7 @@ class Validation:
 
     def chart(self) -> Any:
         """Measured against simulated, a panel for each quantity: an altair chart."""
-        from inferq.reports.validation_charts import of_errors
+        from inferq.experiments.validation.charts import of_errors
 
         return of_errors(self.frame)
 

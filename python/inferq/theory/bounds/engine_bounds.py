@@ -96,7 +96,11 @@ def _of_policy(replicas: Replicas) -> Iterator[Bound]:
 def _tokens(replicas: Replicas) -> Iterator[Bound]:
     """What a batch can hold: its budget of tokens, and its seats."""
     demand, engine, fit = replicas.demand, replicas.engine, replicas.fit
-    scheduler, budget, seats = engine.scheduler, engine.scheduler.budget(), engine.scheduler.seats()
+    scheduler, budget, seats = (
+        engine.scheduler,
+        engine.scheduler.token_limit(),
+        engine.scheduler.sequence_limit(),
+    )
     cost = Iteration.of(engine)
     if budget is None:
         yield from _without_budget(replicas, cost)
@@ -161,7 +165,7 @@ def _priced(replicas: Replicas) -> Iterator[Bound]:
     """
     engine, lengths, hits, count = replicas.engine, replicas.lengths, replicas.hits, replicas.count
     scheduler, first_token = engine.scheduler, engine.first_token
-    budget, seats = scheduler.budget(), scheduler.seats()
+    budget, seats = scheduler.token_limit(), scheduler.sequence_limit()
     source = f"prices at the corners of a {type(engine.timing).__name__}"
     scarce = seats is not None and (budget is None or seats < budget)
     limits = [("tokens of full batches", "tokens", False, False)]
@@ -244,7 +248,7 @@ def _memory(replicas: Replicas) -> Iterator[Bound]:
     if held is None or slot_s <= 0:
         return
     greedy = engine.scheduler if isinstance(engine.scheduler, SlotGreedy) else None
-    chunk = greedy.chunk if greedy is not None else engine.scheduler.budget() or 2**31
+    chunk = greedy.chunk if greedy is not None else engine.scheduler.token_limit() or 2**31
     if hits is not None and hits.alone is not None:  # blocks that other requests may hold too do not count
         alone = hits.alone.mean(lambda s, decodes: occupied_by(s, decodes, chunk, whole_chunks=False))
         if alone > 0:

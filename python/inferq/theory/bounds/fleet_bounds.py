@@ -134,7 +134,11 @@ def _tokens_of_side(side: Replicas, *, prompts: bool) -> tuple[float, str, str] 
     engine, lengths, hits = side.engine, side.lengths, side.hits
     if not has_closed_form(engine):  # the longer of two times is at least that of the kernels
         engine = replace(engine, overhead=None)
-    cost, budget, seats = Iteration.of(engine), engine.scheduler.budget(), engine.scheduler.seats()
+    cost, budget, seats = (
+        Iteration.of(engine),
+        engine.scheduler.token_limit(),
+        engine.scheduler.sequence_limit(),
+    )
     if prompts:
         tokens, contexts_s = lengths.prompt_mean, cost.prompt_contexts_s(lengths, budget)[0]
         if hits is not None:

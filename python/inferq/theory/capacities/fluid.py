@@ -315,7 +315,7 @@ def fluid(
         ...     iq.theory.RequestClass(name="short", rate=1000, prompt=10, output=10),
         ...     iq.theory.RequestClass(name="long", rate=1000, prompt=10, output=20),
         ... ]
-        >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+        >>> timing = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
         >>> settled = iq.theory.fluid(low, timing, kv_tokens=125_000, first_token="decode")
         >>> round(settled.cache_load, 4), round(settled.iteration_s, 4), round(settled.kv_tokens_needed)
         (0.1521, 0.0177, 10349)
@@ -431,7 +431,7 @@ class _Balance:
     @classmethod
     def of(cls, engine: Engine, lengths: Lengths, first_token: FirstToken) -> _Balance:
         cost, decodes = Iteration.of(engine), lengths.decode_mean(first_token)
-        budget, seats = engine.scheduler.budget(), engine.scheduler.seats()
+        budget, seats = engine.scheduler.token_limit(), engine.scheduler.sequence_limit()
         less = with_prompt(first_token)
         least_s, most_s = cost.prompt_contexts_s(lengths, budget)
         prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2

@@ -189,7 +189,7 @@ def parts_of(
 
 def fills_budget(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     """Does a policy load another token whenever budget, seats and memory have room for one? li2025 (2.6)."""
-    name, budget = type(scheduler).__name__, None if scheduler is None else scheduler.budget()
+    name, budget = type(scheduler).__name__, None if scheduler is None else scheduler.token_limit()
     if scheduler is None:
         answer = Answer(None, "no scheduler is given")
     elif scheduler.is_user_defined():
@@ -206,7 +206,7 @@ def fills_budget(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
 
 def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     """Are there as many seats as the budget has tokens, so that they never keep it from being filled?"""
-    seats = None if scheduler is None else scheduler.seats()
+    seats = None if scheduler is None else scheduler.sequence_limit()
     if scheduler is None:
         met, why = None, "no scheduler is given"
     elif seats is None:
@@ -221,7 +221,7 @@ def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
 def token_by_token(*engines: Engine) -> tuple[Hypothesis, ...]:
     """That a row emits one token, as all theorems here have it, where requests decode by drafts."""
     found = []
-    for drafts in dict.fromkeys(engine.scheduler.speculates() for engine in engines):
+    for drafts in dict.fromkeys(engine.scheduler.speculative_decoding() for engine in engines):
         if drafts is None:
             continue
         mean, row = drafts.expected_tokens(), 1 + drafts.tokens
@@ -244,7 +244,7 @@ def memory_slack(engine: Engine | None, lengths: Lengths) -> Hypothesis:
 
 def _slack(engine: Engine, lengths: Lengths) -> tuple[bool | None, str]:
     tokens, block, scheduler = engine.kv.tokens, engine.kv.block, engine.scheduler
-    seats, reserved = scheduler.seats(), scheduler.reserved_tokens()
+    seats, reserved = scheduler.sequence_limit(), scheduler.reserved_tokens()
     if tokens is None:
         return True, "the KV cache has no limit"
     if seats is None:
@@ -253,7 +253,7 @@ def _slack(engine: Engine, lengths: Lengths) -> tuple[bool | None, str]:
     if math.isinf(most):
         return None, f"{number(tokens)} tokens, and no longest request"
     blocks = tokens // block
-    needed = seats * math.ceil(most / block) + int(scheduler.spared_share() * blocks)
+    needed = seats * math.ceil(most / block) + int(scheduler.admission_margin() * blocks)
     want = f"{number(seats)} of the largest requests need {number(needed)}"
     if needed <= blocks:
         return True, f"{want} of its {blocks:,} blocks"
@@ -282,9 +282,9 @@ class NeverServed:
 def never_served(engine: Engine, lengths: Lengths, first_token: FirstToken) -> NeverServed | None:
     """What an engine can never serve; None where it serves everything."""
     scheduler, held = engine.scheduler, engine.kv.whole_tokens
-    budget, reserved = scheduler.budget(), scheduler.reserved_tokens()
+    budget, reserved = scheduler.token_limit(), scheduler.reserved_tokens()
     limits: list[tuple[str, str, float, float]] = []  # field, what, weight of the output, most tokens
-    if not scheduler.cuts_prompts():
+    if not scheduler.chunks_prompts():
         most = math.inf if budget is None else float(budget)
         limits.append(("scheduler.token_budget", "prompts beyond the budget", 0.0, most))
     if reserved is not None:

@@ -67,8 +67,8 @@ class Kernels:
         """Those of an engine with a table or a roofline, as far as requests of these lengths can reach."""
         timing = engine.timing
         assert isinstance(timing, (TimingTable, Roofline))
-        budget = float(engine.scheduler.budget() or MOST_TOKENS_OF_A_BATCH)
-        seats = min(float(engine.scheduler.seats() or budget), budget)
+        budget = float(engine.scheduler.token_limit() or MOST_TOKENS_OF_A_BATCH)
+        seats = min(float(engine.scheduler.sequence_limit() or budget), budget)
         kv = engine.kv
         kv_tokens = float("inf") if kv.whole_tokens is None else float(kv.whole_tokens)
         longest = min(lengths.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)

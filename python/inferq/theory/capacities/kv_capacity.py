@@ -295,7 +295,7 @@ def kv_capacity(
 
     Example:
         >>> import inferq as iq
-        >>> half = iq.Uniform(10, 1600)
+        >>> half = iq.dist.Uniform(10, 1600)
         >>> chat = iq.theory.RequestClass(rate=3.0, prompt=half, output=half)
         >>> given = {"kv_tokens": 131_000, "slot_s": 0.0372, "first_token": "decode"}
         >>> limit = iq.theory.kv_capacity(chat, **given)

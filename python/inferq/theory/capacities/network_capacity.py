@@ -125,7 +125,7 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
     Example:
         >>> import inferq as iq
         >>> from inferq.theory.capacities.network_capacity import network_capacity
-        >>> policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+        >>> policy = iq.research.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
         >>> kv = iq.KvCache.unlimited()
         >>> agent = iq.Engine(timing=iq.Constant(1.0), scheduler=policy, kv=kv, first_token="decode")
         >>> draft = iq.Stage("writer", prompt=50, output=20)
@@ -254,7 +254,7 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
         raise error.within(path) from None
     if not cost.by_tokens:
         raise ConfigError(f"{path}.timing", "its time is no function of the tokens alone, as (4.3) needs")
-    budget = engine.scheduler.budget()
+    budget = engine.scheduler.token_limit()
     if budget is None:
         raise ConfigError(f"{path}.scheduler", f"{type(engine.scheduler).__name__} has no token budget")
     if not cost.seconds(cost.best_tokens(budget)) > 0:

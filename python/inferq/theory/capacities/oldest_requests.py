@@ -63,14 +63,14 @@ class Oldest:
     ) -> Oldest | None:
         """The bound of an engine, whose requests may share blocks; None where it does not apply."""
         scheduler, kv = engine.scheduler, engine.kv
-        budget, seats = scheduler.budget(), scheduler.seats()
+        budget, seats = scheduler.token_limit(), scheduler.sequence_limit()
         if not scheduler.serves_oldest() or budget is None or seats is None:
             return None
         if kv.tokens is None or not lengths.is_bounded or budget <= seats:
             return None
         blocks, largest = kv.tokens // kv.block, lengths.most(lambda s, o: s + o)
         at_once = min(
-            seats, (blocks - int(scheduler.spared_share() * blocks)) // math.ceil(largest / kv.block)
+            seats, (blocks - int(scheduler.admission_margin() * blocks)) // math.ceil(largest / kv.block)
         )
         if at_once < 1:
             return None

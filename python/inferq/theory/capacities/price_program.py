@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from inferq._lazy import np, optimize
+from inferq._lazy import np
+from inferq.errors import SimulationError
+from inferq.theory.linear_program import minimize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,21 +67,27 @@ class PriceProgram:
         rows[~limited] /= np.where(heights > 0, heights, 1.0)[:, None]
         scaled = np.asarray(costs) / unit
         scaled /= np.abs(scaled).max() or 1.0
-        box = [(-_FAR if place in free else 0.0, _FAR) for place in range(len(_NAMES))]
+        lower = np.array([-_FAR if place in free else 0.0 for place in range(len(_NAMES))])
         # Few rows decide: some to begin with, then those that are most broken, until none is.
         kept = ~limited
         kept[:: max(1, len(rows) // _FIRST_ROWS)] = True
         while True:
-            found = optimize.linprog(scaled, A_ub=rows[kept], b_ub=signs[kept], bounds=box, method="highs")
-            if found.x is None or found.status != 0:
+            most = signs[kept]
+            try:
+                solution = minimize(
+                    scaled, rows[kept], least=np.full(most.size, -np.inf), most=most, lower=lower, upper=_FAR
+                )
+            except SimulationError:
                 return None
-            beyond = rows @ found.x - signs
+            if solution is None:
+                return None
+            beyond = rows @ solution.values - signs
             broken = np.flatnonzero((beyond > _TOLERANCE) & ~kept)
             if not len(broken):
                 break
             kept[broken[np.argsort(beyond[broken])[-_MORE_ROWS:]]] = True
-        if np.abs(found.x).max() > _FAR / 2:
+        if np.abs(solution.values).max() > _FAR / 2:
             return None
         widest = max(0.0, float(beyond[limited].max()))
-        stretched: Numbers = found.x / unit * (1 + strict * widest)
+        stretched: Numbers = solution.values / unit * (1 + strict * widest)
         return stretched

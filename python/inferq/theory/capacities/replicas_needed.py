@@ -113,7 +113,7 @@ def replicas_needed(
 
     Example:
         >>> import inferq as iq
-        >>> half = iq.Uniform(10, 1600)
+        >>> half = iq.dist.Uniform(10, 1600)
         >>> chat = iq.theory.RequestClass(rate=40.0, prompt=half, output=half)
         >>> given = {"kv_tokens": 131_000, "slot_s": 0.0372, "first_token": "decode"}
         >>> fleet = iq.theory.replicas_needed(chat, **given)

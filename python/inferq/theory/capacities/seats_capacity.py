@@ -161,8 +161,8 @@ def seats_capacity(
     """
     engine, cost, first_token = parts_of(engine_or_timing, first_token)
     if engine is not None:
-        max_seqs = engine.scheduler.seats() if max_seqs is None else max_seqs
-        token_budget = engine.scheduler.budget() if token_budget is None else token_budget
+        max_seqs = engine.scheduler.sequence_limit() if max_seqs is None else max_seqs
+        token_budget = engine.scheduler.token_limit() if token_budget is None else token_budget
     if max_seqs is None:
         raise ConfigError("max_seqs", "no limit on requests that run at once is given")
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)

@@ -56,7 +56,7 @@ class TileCapacity(Statement):
 
     Example:
         >>> import inferq as iq
-        >>> timing = iq.TiledGemm(
+        >>> timing = iq.research.TiledGemm(
         ...     rows=128, columns=64, reduction=32, width=4096, layers=32,
         ...     linear_s_per_tile=4e-3, other_s_per_token=1e-6, gemm_s=2e-9, gemv_s=8e-9,
         ... )
@@ -280,7 +280,7 @@ def tile_capacity(
 
     Example:
         >>> import inferq as iq
-        >>> timing = iq.TiledGemm(
+        >>> timing = iq.research.TiledGemm(
         ...     rows=4, columns=2, reduction=2, width=8, layers=1,
         ...     linear_s_per_tile=1, other_s_per_token=0, gemm_s=0, gemv_s=0,
         ... )

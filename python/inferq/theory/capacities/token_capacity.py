@@ -261,7 +261,7 @@ def token_capacity(
     """
     engine, cost, first_token = parts_of(engine_or_timing, first_token)
     if token_budget is None and engine is not None:
-        token_budget = engine.scheduler.budget()
+        token_budget = engine.scheduler.token_limit()
         if token_budget is None:
             kind = type(engine.scheduler).__name__
             raise ConfigError("token_budget", f"{kind} has none; give token_budget= to ask about one")
@@ -283,7 +283,7 @@ def token_capacity(
         )
     sure, capacity = k / needed_s, k / fastest_s
 
-    own = None if scheduler is None else scheduler.budget()
+    own = None if scheduler is None else scheduler.token_limit()
     within = None if scheduler is None else own is not None and own <= b
     reasons = {
         None: "no scheduler is given",

@@ -58,7 +58,7 @@ class RequestClass:
 
     Example:
         >>> import inferq as iq
-        >>> chat = iq.theory.RequestClass(rate=10, prompt=iq.Uniform(10, 1600), output=iq.Geometric(mean=200))
+        >>> chat = iq.theory.RequestClass(rate=10, prompt=iq.dist.Uniform(10, 1600), output=iq.dist.Geometric(mean=200))
         >>> round(chat.joint_lengths.prompt_mean), round(chat.joint_lengths.output_mean)
         (805, 200)
     """

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq._lazy import np, special
+from inferq import _core
+from inferq._lazy import np
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
     Fixed,
@@ -245,14 +246,14 @@ def _longer_than(distribution: Lognormal | Geometric | PoissonLength) -> Callabl
     if isinstance(distribution, Geometric):
         return lambda k: np.asarray((1 - 1 / distribution.mean) ** k, dtype=np.float64)
     if isinstance(distribution, PoissonLength):
-        return lambda k: np.asarray(special.pdtrc(k, distribution.mean), dtype=np.float64)
+        return lambda k: _core.poisson_tail(k, distribution.mean)
     mu, sigma = (
         math.log(distribution.median),
         math.sqrt(2 * math.log(distribution.mean / distribution.median)),
     )
     if sigma == 0:
         return lambda k: np.where(k + 0.5 <= distribution.median, 1.0, 0.0)
-    return lambda k: np.asarray(special.ndtr((mu - np.log(k + 0.5)) / sigma), dtype=np.float64)
+    return lambda k: _core.normal_cdf((mu - np.log(k + 0.5)) / sigma)
 
 
 def _first(is_so: Callable[[int], Any]) -> int:

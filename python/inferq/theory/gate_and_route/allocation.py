@@ -277,14 +277,14 @@ def allocation(
         >>> import inferq as iq
         >>> code = iq.theory.RequestClass(name="code", rate=0.5, prompt=300, output=1000, abandonment=0.1)
         >>> papers = iq.theory.RequestClass(name="papers", rate=0.5, prompt=3000, output=400, abandonment=0.1)
-        >>> timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
+        >>> timing = iq.research.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
         >>> prices = iq.Prices(prefill=0.1, decode=0.2)
         >>> plan = iq.theory.allocation([code, papers], timing=timing, slots=16, chunk=256, prices=prices)
         >>> round(plan.revenue_per_replica_s, 2), round(plan.prefill_use, 4), plan.binding
         (297.72, 0.2132, ('mixed slots', 'solo slots'))
         >>> round(plan.price("arrivals", "papers"), 1)  # money for each further request of that class
         264.5
-        >>> fleet = iq.GateAndRoute(
+        >>> fleet = iq.research.GateAndRoute(
         ...     plan, replicas=20, timing=timing, slots=16, chunk=256, prices=prices, abandonment=0.1
         ... )
         >>> round(fleet.allocation.prefill["papers"], 4)

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
-from inferq._lazy import NDArray, np, optimize
-from inferq.errors import SimulationError
+from inferq._lazy import np
+from inferq.theory.linear_program import minimize
 
 Scheme = Literal["bundled", "separate"]
 Stage = Literal["prefill", "mixed", "solo", "prefill_queue", "decode_queue"]
@@ -258,32 +258,16 @@ class FleetProgram:
         bounds = np.array([row.bound for row in rows]) * scale
         matrix *= scale[:, None]
         equal = np.array([row.equal for row in rows])
-        for presolve in (True, False):  # which may call infeasible what the tolerances allow
-            solution: Any = optimize.linprog(
-                cost,
-                A_ub=matrix[~equal],
-                b_ub=bounds[~equal],
-                A_eq=matrix[equal],
-                b_eq=bounds[equal],
-                method="highs",
-                options={
-                    "presolve": presolve,
-                    "primal_feasibility_tolerance": _TOLERANCE,
-                    "dual_feasibility_tolerance": _TOLERANCE,
-                },
-            )
-            if solution.status == 0:
-                break
-        if solution.status == 2:
+        solution = minimize(
+            cost, matrix, least=np.where(equal, bounds, -np.inf), most=bounds, tolerance=_TOLERANCE
+        )
+        if solution is None:
             return None
-        if solution.status != 0:
-            raise SimulationError(f"allocation: HiGHS found no optimum: {solution.message}")
-        dual: NDArray[np.float64] = np.empty(len(rows))
-        dual[~equal], dual[equal] = -solution.ineqlin.marginals, -solution.eqlin.marginals
+        dual = -solution.prices
         prices = dual * scale * money
         return Optimum(
-            {key: float(value) for key, value in zip(units, solution.x * unit, strict=True)},
-            float(-cost @ solution.x) * money,
+            {key: float(value) for key, value in zip(units, solution.values * unit, strict=True)},
+            float(-cost @ solution.values) * money,
             {row.key: float(price) for row, price in zip(rows, prices, strict=True)},
             float(dual @ bounds) * money,
         )

@@ -11,7 +11,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.experiments.interval import student
+from inferq.interval import student
 from inferq.results.result import Result
 from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster

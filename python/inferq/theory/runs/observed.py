@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from inferq._lazy import NDArray, np, pl, special
+from inferq import _core
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import Result
 from inferq.theory.runs.number_in_system import Present, presence
@@ -172,7 +173,7 @@ def observed(
         >>> kv = iq.KvCache.unlimited()
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
         >>> asked = iq.Workload.synthetic(
-        ...     requests=2000, arrivals=iq.Deterministic(1.1), prompt=iq.Fixed(10), output=iq.Fixed(1)
+        ...     requests=2000, arrivals=iq.dist.Deterministic(1.1), prompt=iq.dist.Fixed(10), output=iq.dist.Fixed(1)
         ... )
         >>> run = iq.theory.observed(iq.simulate(asked, engine))
         >>> run.verdict, round(run.drift_per_s, 3)
@@ -273,9 +274,9 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
     edges_s = np.linspace(start_s, end_s, BATCHES + 1)
     levels = np.diff(present.integral(edges_s)) / np.diff(edges_s)
     at_s = (edges_s[1:] + edges_s[:-1]) / 2
-    centerd_s = at_s - at_s.mean()
-    slope = float(centerd_s @ levels / (centerd_s @ centerd_s))
-    rest = levels - levels.mean() - slope * centerd_s
+    centered_s = at_s - at_s.mean()
+    slope = float(centered_s @ levels / (centered_s @ centered_s))
+    rest = levels - levels.mean() - slope * centered_s
     squares = float(rest @ rest)
     upper = (1 + confidence) / 2
     # what rounding leaves of numbers that lie on a line has no ratio
@@ -285,15 +286,15 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
     told = f"(Durbin-Watson ratio {ratio:.2f})"
     if ratio > RETURNS:
         kept = max(0.0, 1 - ratio / 2)
-        error = math.sqrt(squares / (BATCHES - 2) / float(centerd_s @ centerd_s))
+        error = math.sqrt(squares / (BATCHES - 2) / float(centered_s @ centered_s))
         widened = math.sqrt((1 + kept) / (1 - kept))
-        half = float(special.stdtrit(BATCHES - 2, upper)) * error * widened
+        half = _core.student_quantile(upper, BATCHES - 2) * error * widened
         return slope, half, f"the number in the system keeps to a straight line {told}: its slope"
     lengths = (end_s - start_s) / present.service_s if present.service_s else math.inf
     steps = int(min(INCREMENTS, lengths))
     walked = np.diff(present.many(np.linspace(start_s, end_s, steps + 1)))
     step_s = (end_s - start_s) / steps
-    half = float(special.stdtrit(steps - 1, upper)) * float(walked.std(ddof=1)) / math.sqrt(steps) / step_s
+    half = _core.student_quantile(upper, steps - 1) * float(walked.std(ddof=1)) / math.sqrt(steps) / step_s
     how = f"the number in the system wanders {told}: its increments over {steps} batches"
     return float(walked.mean()) / step_s, half, how
 

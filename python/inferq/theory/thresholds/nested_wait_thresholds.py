@@ -57,7 +57,7 @@ class NestedWaitThresholds(Statement):
     reason: str
     """Why not; empty where it is."""
     segments: tuple[int, ...]
-    """The last stage of each, as `iq.NestedWait(segments=…)` takes them."""
+    """The last stage of each, as `iq.research.NestedWait(segments=…)` takes them."""
     thresholds: tuple[int, ...]
     """n_i."""
     parts: tuple[Segment, ...]
@@ -281,7 +281,7 @@ def nested_wait_thresholds(
         ...     iq.theory.RequestClass(name=str(o), rate=o / 2, prompt=10, output=o)
         ...     for o in (20, 40, 80, 160)
         ... ]
-        >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+        >>> timing = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
         >>> given = {"segments": [20, 40, 80, 160], "first_token": "decode"}
         >>> found = iq.theory.nested_wait_thresholds(
         ...     kinds, timing, kv_tokens=125_000, iterations=20_000, **given

@@ -58,7 +58,7 @@ class WaitThresholds(Statement):
     reason: str
     """Why not; empty where it is."""
     thresholds: Mapping[str, int]
-    """n_j by class, as `iq.Wait(thresholds=…)` takes them."""
+    """n_j by class, as `iq.research.Wait(thresholds=…)` takes them."""
     classes: tuple[WaitClass, ...]
     cache_load: float
     """d1·Σ λ_j E[(l'_j + 1)(l_j + l'_j/2)], at the rates of the long run."""
@@ -173,11 +173,11 @@ def wait_thresholds(
         ...     iq.theory.RequestClass(name="short", rate=1000, prompt=10, output=10),
         ...     iq.theory.RequestClass(name="long", rate=1000, prompt=10, output=20),
         ... ]
-        >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+        >>> timing = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
         >>> found = iq.theory.wait_thresholds(low, timing, kv_tokens=125_000, first_token="decode")
         >>> found.thresholds, found.kv_tokens_needed, found.batch_limit
         ({'short': 18, 'long': 18}, 10530.0, 576)
-        >>> found.scheduler() == iq.Wait(thresholds={"short": 18, "long": 18})
+        >>> found.scheduler() == iq.research.Wait(thresholds={"short": 18, "long": 18})
         True
         >>> rule = {"short": 26, "long": 14}
         >>> printed = iq.theory.wait_thresholds(low, timing, first_token="decode", thresholds=rule)

@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeAlias
 from inferq._version import __version__
 from inferq.checks import MOST_COUNT, flag, whole
 from inferq.errors import ConfigError
-from inferq.simulation.progress import watched
+from inferq.progress import watched
 from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.workload.columns import nearest
 
 Grids: TypeAlias = Mapping[str, Sequence[int]]

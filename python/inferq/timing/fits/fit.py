@@ -67,7 +67,7 @@ class Fit:
         Returns:
             An altair chart of two panels, colored by regime; of large logs evenly spaced iterations.
         """
-        from inferq.reports.fit_charts import of_fit
+        from inferq.timing.fits.fit_charts import of_fit
 
         r_squared = "" if self.r_squared is None else f", R² = {self.r_squared:.4f}"
         fitted = f"{type(self.model).__name__} fitted to {self.predictions.height:,} iterations"

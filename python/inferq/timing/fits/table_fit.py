@@ -13,7 +13,7 @@ from inferq.errors import ConfigError
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD
 from inferq.timing.fits.smoothing import System
 from inferq.timing.fits.terms import LEAST_S, tokens
-from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from inferq.checks import flag, whole
+from inferq.display.text import listed
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, read_text
-from inferq.reports.text import listed
 from inferq.timing.hardware.catalog import entries, entry
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]

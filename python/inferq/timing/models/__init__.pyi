@@ -4,4 +4,3 @@ from .mixed_solo import MixedSolo as MixedSolo
 from .piecewise_linear import PiecewiseLinear as PiecewiseLinear
 from .roofline import Roofline as Roofline
 from .tiled_gemm import TiledGemm as TiledGemm
-from .timing_table import TimingTable as TimingTable

@@ -10,7 +10,7 @@ from typing import Any
 
 from inferq._lazy import np
 from inferq.timing.models.roofline import Roofline
-from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable, thawed
+from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable, thawed
 
 NEIGHBORS = {"a100-40gb": "a100-80gb"}
 """Cards without measurements, and the card whose tables stand for theirs."""

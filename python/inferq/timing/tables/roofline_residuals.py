@@ -9,8 +9,8 @@ from typing import NamedTuple
 from inferq._lazy import pl
 from inferq.timing.models.roofline import Roofline
 from inferq.timing.models.timing_model import iteration_s
-from inferq.timing.models.timing_table import TimingTable
 from inferq.timing.tables.shipped import files
+from inferq.timing.tables.timing_table import TimingTable
 
 CONTEXTS = (128, 512, 2048, 8192)
 """Tokens of context of the batches that are compared."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
+from inferq.files import writable, write_frame
 from inferq.inputs import guarded, parsed_json, path_of, read_parquet
-from inferq.results.files import writable, write_frame
-from inferq.timing.models.timing_table import (
+from inferq.timing.tables.timing_table import (
     ChunkPart,
     DecodePart,
     LinearPart,

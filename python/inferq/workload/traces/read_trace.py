@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from inferq.checks import nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.workload.columns import checked, nearest
+from inferq.workload.columns import checked
 from inferq.workload.generated import Origin
 from inferq.workload.traces import servegen
 from inferq.workload.traces.aiperf import AIPERF

@@ -21,10 +21,9 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import np, pl
-from inferq.checks import finite, positive
+from inferq.checks import finite, nearest, positive
 from inferq.errors import ConfigError, TraceError
 from inferq.inputs import parsed_json, read_text
-from inferq.workload.columns import nearest
 from inferq.workload.generated import Recipe
 from inferq.workload.transforms import subseed
 

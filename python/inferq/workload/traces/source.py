@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.checks import shown
+from inferq.checks import nearest, shown
 from inferq.errors import ConfigError, TraceError
 from inferq.inputs import check_file, json_value, parquet_schema, read_bytes, read_parquet
-from inferq.workload.columns import Place, nearest, row
+from inferq.workload.columns import Place, row
 from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::finding::Finding;
 use crate::replica::Replica;
 use crate::results::BlockOperations;
 use crate::timing::Beyond;
@@ -12,7 +13,7 @@ pub(in crate::simulation) struct PlaceTotals {
     iterations: u64,
     most_preempted: u32,
     beyond: Beyond,
-    findings: BTreeSet<&'static str>,
+    findings: BTreeSet<Finding>,
     operations: Option<BlockOperations>,
 }
 
@@ -22,7 +23,7 @@ pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) iterations: u64,
     pub(in crate::simulation) most_preempted: u32,
     pub(in crate::simulation) beyond: Beyond,
-    pub(in crate::simulation) findings: BTreeSet<&'static str>,
+    pub(in crate::simulation) findings: BTreeSet<Finding>,
     pub(in crate::simulation) operations: Vec<BlockOperations>,
     /// Number of places that were ever used, and of those that served no request.
     pub(in crate::simulation) replicas: usize,
@@ -56,7 +57,7 @@ impl PlaceTotals {
         self.iterations += replica.iterations();
         self.most_preempted = self.most_preempted.max(replica.most_preempted());
         self.beyond = self.beyond.and(replica.beyond());
-        self.findings.extend(replica.findings());
+        self.findings.extend(replica.findings().iter().cloned());
         if let Some(operations) = replica.block_operations() {
             let all =
                 self.operations.get_or_insert(BlockOperations { replica: operations.replica, ..Default::default() });

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from inferq._lazy import np
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.timing.tables.baking import lattice
 from inferq.timing.tables.baking.kernels import CARRIED, SYSTEMS, KernelDatabase
+from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

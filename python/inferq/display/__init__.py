@@ -1,0 +1,1 @@
+"""How numbers, tables, charts and pages are written."""

@@ -1,0 +1,76 @@
+"""The tables of a comparison: every metric of a system beside that of the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inferq.display.document import Grid
+from inferq.display.text import NONE, amount, number, percent, rounded
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """What a row of `Comparison.frame` is about: a metric, and of which class."""
+    group = row.get("class")
+    return str(row["metric"]) if group is None else f"{row['metric']} of {group}"
+
+
+def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Grid:
+    """The metrics of one system; of another than the baseline with the differences to it.
+
+    Args:
+        rows: of `Comparison.frame`, of all systems.
+        baseline: the system that the others are compared with.
+        name: the system.
+    """
+    base = {(row.get("class"), row["metric"]): row for row in rows if row["system"] == baseline}
+    of_name = [row for row in rows if row["system"] == name]
+    if name == baseline:
+        lines = [
+            [row_name(row), _amount(row["mean"], row["unit"]), _half(row["half_width"], row["unit"])]
+            for row in of_name
+        ]
+        return Grid(title=name, header=("metric", "mean", ""), lines=lines)
+    lines = [
+        [
+            row_name(row),
+            _amount(base[row.get("class"), row["metric"]]["mean"], row["unit"]),
+            _amount(row["mean"], row["unit"]),
+            difference(row),
+            row["verdict"] or "not judged",
+        ]
+        for row in of_name
+    ]
+    header = ("metric", baseline, name, "difference", "verdict")
+    return Grid(title=f"{name} against {baseline}", header=header, lines=lines, last_is_text=True)
+
+
+def difference(row: Mapping[str, Any]) -> str:
+    """A difference to the baseline with half of its interval: in percent, or in the unit where that is 0.
+
+    The interval has two digits, the difference as many decimals as it.
+
+    Example:
+        >>> from inferq.experiments.comparison.tables import difference
+        >>> difference({"relative": -0.3412, "relative_half_width": 0.0161, "difference": -0.01})
+        '−34.1 ± 1.6 %'
+    """
+    share, half = row["relative"], row.get("relative_half_width")
+    if share is not None:
+        if half is None:
+            return percent(share, sign=True)
+        return f"{' '.join(rounded(100 * share, 100 * half, sign=True))} %"
+    if row["difference"] is None:
+        return NONE
+    mark = "−" if row["difference"] < 0 else "+" if row["difference"] > 0 else ""
+    size = f"{mark}{_amount(abs(row['difference']), row['unit'])}"
+    return f"{size} {_half(row['difference_half_width'], row['unit'])}".strip()
+
+
+def _amount(value: float | None, unit: str) -> str:
+    """A value as `amount` has it; what is per second without the noun, which is the metric's name."""
+    return f"{number(value)}/s" if value is not None and unit.endswith("/s") else amount(value, unit)
+
+
+def _half(value: float | None, unit: str) -> str:
+    return "" if value is None else f"± {_amount(value, unit)}"

@@ -1,0 +1,357 @@
+"""The steps of `Engine.on`: server defaults, memory, timing, KV cache, longest request, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
+
+from inferq.checks import whole
+from inferq.errors import ConfigError
+from inferq.scheduler import ClassPriority, Scheduler
+from inferq.systems.kv_cache import KvCache
+from inferq.systems.overhead import Overhead
+from inferq.systems.servers import CONTEXT_BYTES, Server
+from inferq.timing import Roofline, TimingModel, TimingTable
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.kv_memory import KvMemory
+from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
+from inferq.timing.tables.neighbors import NEIGHBORS
+from inferq.timing.tables.shipped import files
+
+_BACKENDS = ("vllm", "sglang", "trtllm")
+"""Engines with measured kernels; tables of the first two are shipped."""
+
+_IGNORED = {
+    "quantization_config": "weights have 16 bits unless weights=… is set",
+    "sliding_window": "attention covers the whole context, and all of it is stored",
+}
+"""The assumption made in place of each ignored key of a `config.json`."""
+
+_SETTINGS = (
+    "server",
+    "gpu_memory_utilization",
+    "prefix_cache",
+    "kv",
+    "max_model_len",
+    "overhead",
+    "api_s",
+)
+"""Options whose source `Engine.explain` reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGpu:
+    """A model on a GPU with the options of `Engine.on`, checked; None stands for the default."""
+
+    shape: ModelShape
+    gpu: Gpu
+    tensor_parallel: int | None
+    server: str | None
+    scheduler: Scheduler | Mapping[str, Any] | None
+    gpu_memory_utilization: float | None
+    max_model_len: int | None
+    weights: Weights
+    kv_dtype: KvType
+    backend: str | None
+    timing: TimingModel | Literal["roofline"] | None
+    kv: KvCache | None
+    prefix_cache: Literal["blocks", "radix", "none"] | None
+    overhead: Overhead | None
+    api_s: float | None
+
+    def __post_init__(self) -> None:
+        """Reject unknown words, a scheduler outside its limits, and a mismatch with the server."""
+        if not isinstance(self.kv, (KvCache, type(None))):
+            raise ConfigError("kv", f"must be a KvCache(…), got {self.kv!r}")
+        if self.kv is not None and self.prefix_cache is not None:
+            raise ConfigError(
+                "prefix_cache", "cannot be combined with kv: set KvCache(prefix_cache=…) instead"
+            )
+        one_of("weights", self.weights, get_args(Weights))
+        one_of("kv_dtype", self.kv_dtype, get_args(KvType))
+        one_of("backend", self.backend or "vllm", _BACKENDS)
+        if self.prefix_cache not in (None, "blocks", "radix", "none"):
+            raise ConfigError(
+                "prefix_cache", f"must be 'blocks', 'radix', 'none' or None, got {self.prefix_cache!r}"
+            )
+        if not isinstance(self.scheduler, (Scheduler, Mapping, type(None))):
+            raise ConfigError("scheduler", f"must be a scheduler such as VllmV1(), got {self.scheduler!r}")
+        for name in ("token_budget", "max_seqs"):
+            if getattr(self._policy, name, None) is not None:
+                whole(f"scheduler.{name}", getattr(self._policy, name), 1, 2**31 - 1)
+        if self.server is not None:
+            self.served_by.check(self._policy, self.prefix_cache if self.kv is None else self.kv.prefix_cache)
+        if not isinstance(self.timing, (TimingModel, type(None))) and self.timing != "roofline":
+            raise ConfigError("timing", f"must be a timing model or 'roofline', got {self.timing!r}")
+
+    @cached_property
+    def served_by(self) -> Server:
+        """The server whose defaults apply."""
+        if self.server is not None:
+            return Server.of(self.server, self.gpu)
+        given = self.scheduler
+        return Server.newest(given.inner if isinstance(given, ClassPriority) else given, self.gpu)
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The maximum tokens of a request, before the KV cache limits it."""
+        if self.max_model_len is None:
+            return self.shape.longest
+        return whole("max_model_len", self.max_model_len, 1, 2**31 - 1)
+
+    @cached_property
+    def full_scheduler(self) -> Scheduler:
+        """The scheduler of the engine, with the server's values for the fields that are not set."""
+        if isinstance(self.scheduler, Scheduler):
+            return self.scheduler
+        return self.served_by.scheduler(self.scheduler or {}, self.longest)
+
+    @property
+    def _policy(self) -> Scheduler:
+        """The scheduler that holds the limits, without its classes."""
+        scheduler = self.full_scheduler
+        return scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+
+    def utilization(self, gpus: int | None) -> float:
+        """The fraction of GPU memory that the engine may use."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return self.served_by.gpu_memory_utilization(gpus or 1)
+
+    def memory(self, gpus: int | None) -> KvMemory:
+        """The memory of each of `gpus` GPUs; None: of the smallest number on which the model fits."""
+        share = self.utilization(gpus)
+        if self.served_by.engine == "sglang":
+            # SGLang's fraction applies to memory free before the weights load, and excludes activations.
+            usage = {
+                "batched_tokens": 1,
+                "sampled_rows": 1,
+                "reserved_bytes": share * CONTEXT_BYTES,
+                "block": 1,
+            }
+        else:
+            usage = {
+                "batched_tokens": getattr(self._policy, "token_budget", None) or 8192,
+                "sampled_rows": getattr(self._policy, "max_seqs", None) or 256,
+            }
+        return KvMemory.of(
+            self.shape,
+            self.gpu,
+            tensor_parallel=gpus,
+            weights=self.weights,
+            kv_dtype=self.kv_dtype,
+            gpu_memory_utilization=share,
+            **usage,
+        )
+
+    @cached_property
+    def tables(self) -> Mapping[int, tuple[str, str, str]]:
+        """Model, GPU and backend of the shipped table for each number of GPUs."""
+        if self.timing is not None or self.kv_dtype != "bf16":
+            return {}
+        sglang_first = self.backend is None and self.served_by.engine == "sglang"
+        tables: dict[int, tuple[str, str, str]] = {}
+        for backend in ("vllm", "sglang") if sglang_first else (self.backend or "vllm",):
+            tables |= _shipped_tables(self.shape, self.gpu, backend, self.weights)
+        return tables
+
+    @cached_property
+    def gpus(self) -> int:
+        """The number of GPUs of the replica."""
+        measured_on = (
+            self.timing.provenance.get("tensor_parallel") if isinstance(self.timing, TimingTable) else None
+        )
+        if self.tensor_parallel is not None:
+            if measured_on not in (None, self.tensor_parallel):
+                raise ConfigError(
+                    "tensor_parallel",
+                    f"is {self.tensor_parallel}, but the timing was measured with {measured_on}: "
+                    f"{self.timing!r}",
+                )
+            return self.tensor_parallel
+        if measured_on is not None:
+            return int(measured_on)
+        if isinstance(self.timing, TimingModel) and self.kv is not None:
+            return 1  # no result depends on it
+        least = self.memory(None).tensor_parallel
+        return min((gpus for gpus in self.tables if gpus >= least), default=least)
+
+    @cached_property
+    def timing_model(self) -> TimingModel:
+        """The timing model that is given, the shipped table, or else a roofline."""
+        if isinstance(self.timing, TimingModel):
+            return self.timing
+        if self.gpus not in self.tables:
+            return Roofline(self.shape, self.gpu, self.gpus, weights=self.weights, kv_dtype=self.kv_dtype)
+        model, gpu, backend = self.tables[self.gpus]
+        return TimingTable.shipped(
+            model, gpu, tensor_parallel=self.gpus, backend=backend, weights=self.weights
+        )
+
+    @cached_property
+    def kv_cache(self) -> KvCache:
+        """The KV cache that is given, or one that fills the memory left."""
+        if self.kv is not None:
+            return self.kv
+        kind = self.prefix_cache or self.served_by.prefix_cache
+        memory = self.memory(self.gpus)
+        return KvCache(
+            tokens=memory.tokens, block=memory.block, prefix_cache=None if kind == "none" else kind
+        )
+
+    @cached_property
+    def room_tokens(self) -> int | None:
+        """The tokens that the GPU has memory for, if the KV cache that is given holds more."""
+        if self.kv is None or self.kv.tokens is None:
+            return None
+        try:
+            room = self.memory(self.gpus).tokens
+        except ConfigError:  # the model does not fit
+            return None
+        return room if self.kv.tokens > room else None
+
+    @cached_property
+    def longest_held(self) -> int | None:
+        """The maximum tokens of a request that the KV cache can hold.
+
+        Raises:
+            ConfigError: vLLM does not start, because the cache is smaller than the longest request.
+        """
+        tokens = self.kv_cache.tokens
+        if self.served_by.engine == "sglang" or self.longest is None or tokens is None:
+            return self.longest
+        if tokens < self.longest and (self.server is not None or self.max_model_len is not None):
+            raise ConfigError(
+                "max_model_len",
+                f"{self.served_by.name} does not start: the KV cache holds {tokens:,} tokens on "
+                f"{self.gpus} × {self.gpu.name}, but a request of {self.shape.name} may have "
+                f"{self.longest:,}; set max_model_len={tokens} or less, or use more GPUs",
+            )
+        return min(self.longest, tokens)
+
+    @cached_property
+    def host(self) -> Overhead:
+        """The time that the host adds to an iteration."""
+        if self.overhead is not None:
+            return self.overhead
+        return self.served_by.host(self.shape.layers, self.gpus, getattr(self._policy, "token_budget", None))
+
+    @property
+    def api_delay_s(self) -> float:
+        """The API's time per request."""
+        return self.served_by.api_s if self.api_s is None else self.api_s
+
+    def parts(self) -> dict[str, Any]:
+        """The arguments of `Engine`, but for `first_token`."""
+        return {
+            "timing": self.timing_model,
+            "scheduler": self.full_scheduler,
+            "kv": self.kv_cache,
+            "overhead": None if self.host == Overhead() else self.host,
+            "max_model_len": self.longest_held,
+            "api_s": self.api_delay_s,
+        }
+
+    def provenance(self) -> dict[str, Any]:
+        """What the engine is made of: `Engine.on_card`."""
+        table = self.timing_model.provenance if isinstance(self.timing_model, TimingTable) else {}
+        is_shipped = self.gpus in self.tables
+        optional = {
+            "max_model_len": self.longest_held,
+            "backend_version": table.get("backend_version") or None,
+            "room_tokens": self.room_tokens,
+            "timing_source": _attribution(table) or None,
+        }
+        return {
+            "model": self.shape.name,
+            "gpu": self.gpu.name,
+            "tensor_parallel": self.gpus,
+            "gpu_memory_utilization": self.utilization(self.gpus),
+            "weights": self.weights,
+            "kv_dtype": self.kv_dtype,
+            "kv_bytes_per_token": self.shape.kv_bytes_per_token(self.kv_dtype),
+            "backend": self.tables[self.gpus][2] if is_shipped else self.backend or "vllm",
+            "server": self.server or self.served_by.name,
+            **{name: value for name, value in optional.items() if value is not None},
+            "explained": tuple("\n".join(self._explanation()).splitlines()),
+        }
+
+    def _explanation(self) -> list[str]:
+        """The lines of `Engine.explain`."""
+        return [
+            f"timing: {self.timing_model!r}{self._timing_source()}",
+            *self._memory_lines(),
+            *(
+                f"ignored: {key} of {self.shape.name}: {_IGNORED[key]}"
+                for key in self.shape.unread
+                if key != "quantization_config" or self.weights == "bf16"
+            ),
+            *self.served_by.explained(
+                self.full_scheduler,
+                self.utilization(self.gpus),
+                self.kv_cache,
+                self.longest,
+                self.host,
+                self.api_delay_s,
+                self._settings(),
+            ),
+        ]
+
+    def _settings(self) -> set[str]:
+        """The settings that the caller gave, fields of the scheduler included."""
+        fields = set(self.scheduler or ()) if not isinstance(self.scheduler, Scheduler) else {"scheduler"}
+        return fields | {name for name in _SETTINGS if getattr(self, name) is not None}
+
+    def _timing_source(self) -> str:
+        """Where the timing model comes from, as the end of a line."""
+        if isinstance(self.timing, TimingModel):
+            return ", as given"
+        if self.timing == "roofline":
+            return ": as requested"
+        if self.gpus in self.tables:
+            table, name = self.timing_model, self.tables[self.gpus][0]
+            near = table.provenance.get("derived_from") if isinstance(table, TimingTable) else None
+            source = "measured" if near is None else f"measured on {near}, scaled by the ratio of rooflines"
+            return f", {source}" + (
+                f"; {self.shape.name} has the same shape" if self.shape.name != name else ""
+            )
+        if self.kv_dtype != "bf16":
+            return ": measured tables have a 16-bit KV cache"
+        if self.tables:
+            sizes = ", ".join(map(str, sorted(self.tables)))
+            return f": no measured table is shipped for {self.gpus} × {self.gpu.name}, only for {sizes}"
+        return ": no measured table is shipped"
+
+    def _memory_lines(self) -> list[str]:
+        """How large the KV cache is, and why."""
+        if self.kv is None:
+            return [f"memory: {self.memory(self.gpus).explain()}"]
+        room = self.room_tokens
+        return [
+            f"memory: {self.kv!r}, as given",
+            *([] if room is None else [f"  the GPU has room for {room:,} tokens"]),
+        ]
+
+
+def _attribution(provenance: Mapping[str, Any]) -> str:
+    """The source of a table's times and its license, as that license requires."""
+    parts = (provenance.get(key) for key in ("source", "url", "version", "license", "attribution"))
+    return "; ".join(str(part) for part in parts if part)
+
+
+@lru_cache(maxsize=256)
+def _shipped_tables(
+    shape: ModelShape, gpu: Gpu, backend: str, weights: str
+) -> Mapping[int, tuple[str, str, str]]:
+    """Model, GPU and backend of each shipped table, by the number of GPUs."""
+    derived = next((name for name in NEIGHBORS if Gpu.of(name) == gpu), None)
+    measured = gpu if derived is None else Gpu.of(NEIGHBORS[derived])
+    return {
+        file.tensor_parallel: (file.model, file.gpu if derived is None else derived, backend)
+        for file in files()
+        if (file.backend, file.weights) == (backend, weights)
+        and ModelShape.of(file.model) == shape
+        and Gpu.of(file.gpu) == measured
+    }
