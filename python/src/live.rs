@@ -54,7 +54,7 @@ impl PyLive {
 }
 
 fn run_ended() -> PyErr {
-    PyValueError::new_err("the run is run_ended")
+    PyValueError::new_err("the run has ended")
 }
 
 #[pymethods]

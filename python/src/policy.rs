@@ -2,7 +2,7 @@
 //!
 //! [`PythonScheduler`] keeps the requests of its replica, shows them as a [`View`], calls `plan(view)`, and requests
 //! the difference between the returned [`PyBatch`] and the running batch. The core checks this plan like any other
-//! (rule R6). Only the rules that a Rust policy cannot break are checked places.
+//! (rule R6). Only the rules that a Rust policy cannot break are checked here.
 
 use inferq_core::clock::Instant;
 use inferq_core::clock::{Span, attoseconds};
@@ -529,7 +529,7 @@ fn progress(place: Place, table: &Requests) -> Progress {
     }
 }
 
-/// Blocks used_blocks by a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
+/// Blocks of a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
 fn used_blocks(plan: &Plan, place: Place) -> u64 {
     const MANY: u64 = Limits::NONE;
     plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)

@@ -86,7 +86,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Cached blocks that no request uses.
     fn unreferenced(&self) -> u64;
 
-    /// Evicts blocks in the order of their release until at limit `unreferenced` are left.
+    /// Evicts blocks in the order of their release until at most `unreferenced` are left.
     fn evict_until(&mut self, unreferenced: u64);
 
     /// Whether an eviction may remove more blocks than required.
