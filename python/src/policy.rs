@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
+use crate::batch::{PAIRS, PyBatch, ids, integer, pairs, seconds, shortened};
 use crate::border::Raised;
 use crate::view::{Objectives, Progress, PyRequests, Row, Table, View};
 
@@ -465,7 +465,7 @@ impl PythonScheduler {
         plan: &mut Plan,
     ) -> Planned<()> {
         let repeat = repeat.bind(py);
-        let times = whole(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
+        let times = integer(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
         let Some(iterations) = times else {
             let what = format!("repeat={}", shortened(repeat));
             return Err(broken(plan, "repeat is a positive integer", what));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_prompt_is_the_conversation_so_far_and_the_users_tokens() {
+    fn a_growing_prompt_includes_the_conversation_so_far() {
         let grown = chat(300).draw(8).expect("sessions");
         let plain = Sessions { grows: false, ..chat(300) }.draw(8).expect("sessions");
         assert_eq!((&grown.arrival_ns, &grown.output_tokens), (&plain.arrival_ns, &plain.output_tokens));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_too_many_or_too_long_are_named() {
+    fn too_many_or_too_long_sessions_are_named() {
         let cases = [
             (Sessions { turns: Length::Fixed { tokens: 1 << 30 }, ..chat(9) }, "the sessions have 9663676416 turns"),
             (

@@ -27,7 +27,7 @@ use super::reported::Reported;
 use crate::request::Place;
 
 /// Capacity in runs that a place keeps for its next request.
-const MOST_KEPT: usize = 64;
+const MAX_SPARE_RUNS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct BlockCache {
@@ -265,7 +265,7 @@ impl PrefixCache for BlockCache {
         let mut runs = std::mem::take(&mut holding.runs);
         runs.drain(..).rev().for_each(|used_blocks| self.drop_holder(used_blocks));
         // Places that thousands of runs passed through keep no capacity for them.
-        if runs.capacity() <= MOST_KEPT {
+        if runs.capacity() <= MAX_SPARE_RUNS {
             self.used_blocks[place.index()].runs = runs;
         }
     }

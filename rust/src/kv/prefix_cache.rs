@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_cached_is_hit_and_what_is_evicted_leaves_nothing(block in 1_u64..9, visits in visits()) {
+        fn cached_content_is_hit_and_eviction_leaves_nothing(block in 1_u64..9, visits in visits()) {
             let (mut blocks, mut radix) = (BlockCache::new(block, 0), RadixCache::new(block));
             run(&mut blocks, block, &visits);
             run(&mut radix, block, &visits);

@@ -177,14 +177,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seconds_of_many_are_those_of_each(times in times()) {
+        fn seconds_of_many_times_equal_seconds_of_each(times in times()) {
             let mut many = vec![0.0; times.len()];
             prop_assert_eq!(split(&times).fill_seconds(&mut many), 0);
             prop_assert_eq!(many, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
         }
 
         #[test]
-        fn seconds_since_arrivals_are_those_of_the_spans(
+        fn seconds_since_arrivals_equal_seconds_of_spans(
             spans in times(),
             nanoseconds in prop::collection::vec((0_u64..1 << 52, 0_u32..52).prop_map(|(all, shift)| all >> shift), 40),
         ) {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_not_a_number_and_counted() {
+    fn missing_times_are_nan_and_counted() {
         let mut cells = [0.0; 4];
         let mut times = split(&[SECOND, u128::MAX >> (128 - BITS), 1 << 94, 2 * SECOND]);
         times.forget([3].into_iter());

@@ -27,10 +27,10 @@ struct Beginning {
 }
 
 /// Maximum number of replicas to inspect individually.
-const FEW: usize = 16;
+const MAX_INSPECTED: usize = 16;
 
 /// Number of entries below which nothing is removed.
-const LEAST_PLACES: usize = 1 << 12;
+const MIN_PLACES: usize = 1 << 12;
 
 /// For a chain, after 1, 2, 4, 8 … contents: a hash of these contents, and the tokens before the last one. A hash
 /// collision only causes an additional replica to be inspected.
@@ -48,10 +48,10 @@ fn marks(chain: impl Iterator<Item = Segment>) -> impl Iterator<Item = (u64, u64
 impl Beginnings {
     /// Returns a few replicas that received prompts with the longest common beginning, and an upper bound of the
     /// prompt's tokens cached at any other replica.
-    pub(super) fn few(&self, chain: &[Segment]) -> (&[u32], u64) {
+    pub(super) fn candidates(&self, chain: &[Segment]) -> (&[u32], u64) {
         for (number, before) in marks(chain.iter().copied()) {
             let known = self.by_contents.get(&number).map_or(&[][..], |known| &known.replicas);
-            if known.len() <= FEW {
+            if known.len() <= MAX_INSPECTED {
                 return (known, before);
             }
         }
@@ -85,6 +85,6 @@ impl Beginnings {
             !known.replicas.is_empty()
         });
         self.places = places;
-        self.most_places = LEAST_PLACES.max(2 * places);
+        self.most_places = MIN_PLACES.max(2 * places);
     }
 }

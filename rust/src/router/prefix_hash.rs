@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_spread_evenly_and_a_replica_more_takes_only_its_share() {
+    fn prefixes_are_spread_evenly_and_a_new_replica_takes_only_its_share() {
         for replicas in [2, 5, 16, 64] {
             let (before, after) = (homes(replicas), homes(replicas + 1));
             // A share of the ring is the sum of 128 gaps: five standard deviations are 5 / √128 = 44 % of it, plus 5

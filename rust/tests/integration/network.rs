@@ -213,22 +213,22 @@ proptest! {
     #![proptest_config(cases(1_500))]
 
     #[test]
-    fn networks_keep_the_laws((scenario, paths) in networks()) {
+    fn networks_keep_the_invariants((scenario, paths) in networks()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn networks_stretch_as_they_step((scenario, paths) in networks()) {
+    fn stretches_of_networks_equal_stepping((scenario, paths) in networks()) {
         l8_holds(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_keep_the_laws((scenario, paths) in hand_offs()) {
+    fn hand_offs_keep_the_invariants((scenario, paths) in hand_offs()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_stretch_as_they_step((scenario, paths) in hand_offs()) {
+    fn stretches_of_hand_offs_equal_stepping((scenario, paths) in hand_offs()) {
         l8_holds(&scenario, &paths)?;
     }
 }
@@ -280,7 +280,7 @@ fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
 }
 
 #[test]
-fn transfers_beyond_the_lanes_of_a_link_wait() {
+fn transfers_beyond_the_concurrency_of_a_link_wait() {
     // One transfer at a time: request 0 from 1.0 to 2.0 s, request 1 from 2.0 to 2.8 s.
     let results = handed_off(&[(0.0, 5, 2), (0.0, 3, 2)], Some(1), ["null", "null"]);
     assert_eq!(results.requests.finish_s, [3.0, 4.0]);
@@ -329,7 +329,7 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
 }
 
 #[test]
-fn a_request_beyond_those_that_may_be_in_flight_is_sent_when_one_has_left() {
+fn a_request_beyond_max_in_flight_is_sent_when_another_leaves() {
     // Iterations of one second, one token each: request 0 takes 0 to 2, request 1 takes 0 to 3. Two may be in flight,
     // so request 2, due at 0.5 s, is sent at 2 s, and request 3, due at 1 s, at 3 s: latencies count from there.
     let workload = Workload {

@@ -284,7 +284,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
 
 proptest! {
     #[test]
-    fn runs_of_blocks_do_what_single_blocks_would(block in 1_u64..9, acts in acts()) {
+    fn runs_of_blocks_equal_single_blocks(block in 1_u64..9, acts in acts()) {
         agree(block, &acts);
     }
 }
