@@ -110,7 +110,7 @@ impl PyLive {
                 "start" => Command::Start,
                 _ => return Err(Error::config("what", format!("must be die, drain or start, got {what:?}"))),
             };
-            running.live.tell(replica, Instant(attoseconds(at_s, "at_s")?), what)
+            running.live.add_command(replica, Instant(attoseconds(at_s, "at_s")?), what)
         })
     }
 

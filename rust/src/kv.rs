@@ -155,7 +155,7 @@ impl KvBlocks {
     pub(crate) fn take_for<F: Features>(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.free(), "L4: used blocks never exceed the capacity");
         self.used += blocks;
-        if F::ANY && self.cache.is_some() {
+        if F::FULL && self.cache.is_some() {
             self.reserve(0);
         }
     }

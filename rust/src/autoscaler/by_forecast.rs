@@ -1,18 +1,18 @@
-//! As many as the load will need when they are there.
+//! Scaling by a forecast of the arrival rate.
 
 use std::collections::VecDeque;
 
 use super::prelude::*;
 
-/// As many replicas as the arrivals will need that a line through the last two windows foretells.
+/// Enough replicas for the arrival rate that a line through the last two windows predicts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByForecast {
-    /// Requests a second that a replica serves.
+    /// Requests per second that one replica serves.
     pub requests_per_s: f64,
-    /// Seconds over which arrivals are counted.
+    /// Length of a window, in seconds.
     pub window_s: f64,
-    /// How many seconds the forecast lies ahead.
+    /// Forecast horizon, in seconds.
     pub ahead_s: f64,
 }
 
@@ -39,17 +39,18 @@ impl Sample for ByForecast {
     }
 }
 
-/// With c₁ arrivals in the window before the look and c₀ in the one before that, (c₁ + (c₁ − c₀) · ahead / window) / window
-/// are expected a second. What had come by an instant is what had come at the last look up to then.
+/// With c₁ arrivals in the last window and c₀ in the one before, the expected rate is (c₁ + (c₁ − c₀) · ahead /
+/// window) / window per second. Arrivals are counted at evaluations: the count at an instant is the count of the last
+/// evaluation up to it.
 struct Forecast {
     parameters: ByForecast,
     window: Span,
-    /// What had come at each look, the last two windows and one look before them.
+    /// Arrivals counted at each evaluation of the last two windows, and at one evaluation before them.
     looks: VecDeque<(Instant, u64)>,
 }
 
 impl Forecast {
-    /// What had come at the last look that is at least so many windows ago.
+    /// Arrivals counted at the last evaluation that is at least `windows` windows ago.
     fn arrived_before(&self, now: Instant, windows: u128) -> u64 {
         let Some(at) = self.window.0.checked_mul(windows).and_then(|span| now.0.checked_sub(span)) else { return 0 };
         self.looks.iter().rev().find(|look| look.0.0 <= at).map_or(0, |look| look.1)

@@ -1,12 +1,12 @@
-//! So many requests for each replica.
+//! Scaling by requests per replica.
 
 use super::prelude::*;
 
-/// As many replicas as the requests in the system need.
+/// Enough replicas for the requests in the system.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByQueue {
-    /// Requests of a replica, waiting and running.
+    /// Target number of requests per replica, waiting and running.
     pub requests: f64,
 }
 

@@ -1,14 +1,14 @@
-//! So many at each time of the day.
+//! Scaling by time of day.
 
 use super::prelude::*;
 
-/// A fixed number of replicas from one time on to the next.
+/// A fixed number of replicas per time interval.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BySchedule {
-    /// From how many seconds on, and how many replicas; in order of time.
+    /// Start in seconds and number of replicas of each step, in order of time.
     pub steps: Vec<(f64, usize)>,
-    /// Seconds after which it begins anew; `None`: never, and the last step stays.
+    /// Period of the schedule, in seconds. `None`: it does not repeat, and the last step stays.
     #[serde(default)]
     pub period_s: Option<f64>,
 }
@@ -47,8 +47,8 @@ impl Sample for BySchedule {
     }
 }
 
-/// What the last step says that has begun. Before the first one that is the last one of the period before; without a
-/// period, as many as there are.
+/// The number of replicas of the last step that has begun. Before the first step it is the last step of the previous
+/// period; without a period, the present number.
 struct Schedule {
     steps: Vec<(u128, usize)>,
     period: Option<Span>,

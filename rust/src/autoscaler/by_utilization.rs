@@ -1,28 +1,28 @@
-//! So much of each replica in use.
+//! Scaling by utilization.
 
 use super::prelude::*;
 use crate::kv::UNLIMITED;
 use crate::plan::Limits;
 
-/// Of what a share is in use.
+/// The resource whose utilization counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Of {
-    /// Seats: requests admitted at once.
+    /// Sequence slots (`max_seqs`).
     Seats,
     /// Blocks of the KV cache.
     Kv,
 }
 
-/// As many replicas as bring the share in use to a target.
+/// Enough replicas to bring the utilization to a target.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByUtilization {
-    /// The share that should be in use.
+    /// Target utilization.
     pub target: f64,
-    /// Of what.
+    /// The resource.
     pub of: Of,
-    /// The share may be off by so much of the target before anything is changed.
+    /// Relative deviation from the target that causes no change.
     pub tolerance: f64,
 }
 
@@ -45,8 +45,8 @@ impl Sample for ByUtilization {
     }
 }
 
-/// ⌈open · share / target⌉ where the share is off by more than the tolerance, else as many as there are: the rule of
-/// Kubernetes' horizontal autoscaler, over the replicas that are open.
+/// ⌈open · utilization / target⌉ if the utilization is off by more than the tolerance, otherwise the present number:
+/// the rule of Kubernetes' horizontal autoscaler, over the open replicas.
 impl ScalingPolicy for ByUtilization {
     fn wanted(&mut self, figures: &Figures) -> Result<usize> {
         let (used, all) = match self.of {

@@ -2,59 +2,59 @@
 
 use crate::clock::Span;
 
-/// What a replica enforces for its scheduler.
+/// The limits that a replica enforces for its scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens that one iteration may load.
+    /// Token budget of an iteration.
     pub token_budget: u64,
-    /// Requests that may be admitted at once.
+    /// Sequence limit.
     pub max_seqs: u64,
-    /// Are the blocks of finished requests freed only when no request is admitted any more (rule 10, `free="batch"`)?
+    /// Whether the blocks of finished requests are freed only when no request is admitted (R10, `free="batch"`).
     pub frees_with_batch: bool,
 }
 
 impl Limits {
-    /// More tokens, and more requests, than any batch has: no limit.
+    /// No limit: more tokens and requests than any batch has.
     pub const NONE: u64 = 1 << 40;
 }
 
-/// What kept the next request in the queue from being admitted.
+/// The limit that prevents the admission of the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Every seat is taken.
-    Seats,
-    /// Too few blocks are free, as the policy counts them at admission (rule 11).
+    /// The sequence limit.
+    MaxSeqs,
+    /// The free blocks that the policy checks at admission (R11).
     Blocks,
 }
 
-/// For how long a scheduler would ask the same.
+/// How long a plan stays the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Iterations, unless something happens before: a completion, a shortage of blocks, an event.
+    /// Maximum number of iterations. A completion, a shortage of blocks or an event ends the plan earlier.
     pub iterations: u64,
-    /// Would it ask the same if requests arrived meanwhile?
+    /// Whether the plan stays the same when requests arrive.
     pub through_arrivals: bool,
 }
 
 impl Hold {
-    /// Ask again after every iteration: right for any policy, and the slowest.
+    /// One iteration: correct for every policy, and the slowest.
     pub const ONCE: Hold = Hold { iterations: 1, through_arrivals: false };
-    /// The same until something changes, an arrival included.
+    /// Until something changes, including arrivals.
     pub const UNTIL_ARRIVAL: Hold = Hold { iterations: u64::MAX, through_arrivals: false };
-    /// The same until something other than an arrival changes.
+    /// Until something other than an arrival changes.
     pub const THROUGH_ARRIVALS: Hold = Hold { iterations: u64::MAX, through_arrivals: true };
 
-    /// The same until something changes; whether an arrival is such a change depends on whether it could only wait.
+    /// Until something changes; arrivals count unless they can only wait.
     pub(crate) fn while_arrivals_wait(arrivals_wait: bool) -> Hold {
         Hold { through_arrivals: arrivals_wait, ..Hold::UNTIL_ARRIVAL }
     }
 }
 
-/// A policy plans each batch while the one before it runs.
+/// Planning ahead: each batch is planned while the one before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// How long the engine sleeps, when a batch has ended, if the plan that was made while it ran was empty.
+    /// Pause of the engine after a batch if the plan made during it was empty.
     pub pause: Span,
-    /// Is the token in flight of a request that is preempted dropped, so that it is computed again? Otherwise it counts.
+    /// Whether preemption drops the token in flight of the victim, so that it is computed again.
     pub drops: bool,
 }

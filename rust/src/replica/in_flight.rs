@@ -8,34 +8,34 @@ use crate::request::{FirstToken, History, Place};
 use crate::speculation::SpeculationParts;
 use crate::timing::{Beyond, Shape};
 
-/// What is in flight where batches are planned ahead.
+/// Data in flight with planning ahead.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// Is the token in flight of a request that is preempted dropped?
+    /// Whether preemption drops the token in flight of the victim.
     pub(super) drops: bool,
-    /// Is a batch planned while one runs?
+    /// Whether a batch is being planned while one runs.
     pub(super) is_planning: bool,
-    /// May the next plan drop tokens of standing decodes?
+    /// Whether the next plan may drop tokens of steady decodes.
     pub(super) decodes_may_drop: bool,
-    /// Tokens of the batch that runs, as far as the next plan may drop them.
+    /// Tokens of the running batch that the next plan may drop.
     pub(super) late_tokens: Vec<LateToken>,
-    /// Requests of which the plan has dropped such a token.
+    /// Requests whose token in flight the plan has dropped.
     pub(super) dropped_tokens: Vec<u32>,
-    /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
+    /// Requests whose last token is foreseen and comes with the running batch.
     pub(super) ending: Vec<Place>,
-    /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?
+    /// Whether sequences or blocks that count as taken in the plan are free when its batch begins.
     pub(super) frees: bool,
-    /// Rows of the batch whose outcome is dropped.
+    /// Rows of the batch whose result is dropped.
     pub(super) dropped: Vec<DroppedRow>,
-    /// Of the requests that take part in the standing decodes: tokens that they have computed by the end of the batch that is
-    /// planned, and that the prefix cache cannot know when it is planned, since one of them is being computed.
+    /// For active steady decodes: tokens computed by the end of the planned batch that the prefix cache does not have
+    /// at the time of the plan, because one of them is being computed.
     pub(super) unknown: u64,
-    /// The same of those that lost their place since the batch before it was planned.
+    /// The same number for requests that stopped decoding since the previous plan.
     pub(super) late: u64,
     pub(super) left_decodes: Vec<Place>,
 }
 
-/// A row behind the last token of a request.
+/// A row after the last token of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DroppedRow {
     pub(super) row: u64,
@@ -49,22 +49,22 @@ impl InFlight {
         InFlight { drops: ahead.drops, ..InFlight::default() }
     }
 
-    /// The next batch is about to be planned, while one runs.
+    /// Starts the plan of the next batch while one runs.
     pub(super) fn begin_plan(&mut self) {
         self.dropped.clear();
     }
 
-    /// Those whose last token has come are gone.
+    /// Drops finished requests.
     pub(super) fn end_plan(&mut self) {
         self.ending.clear();
     }
 
-    /// The number of rows whose outcome is dropped, and Σ contexts of them.
+    /// The number of dropped rows and Σ of their contexts.
     pub(super) fn dropped_sums(&self) -> (u64, u64) {
         (self.dropped.len() as u64, self.dropped.iter().map(|row| row.context).sum())
     }
 
-    /// Adds the rows whose outcome is dropped to a batch's shape.
+    /// Adds the dropped rows to a batch's shape.
     pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
         for row in &self.dropped {
             shape.add_decode(row.context, row.tokens, moduli);
@@ -72,7 +72,7 @@ impl InFlight {
     }
 }
 
-/// A token that came with the batch that runs while the next one is planned; how it stood with its request before.
+/// A token of the batch that runs during the plan, with the state of its request before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LateToken {
     pub(super) place: Place,
@@ -87,41 +87,41 @@ impl LateToken {
     }
 }
 
-/// Speculation of one replica.
+/// Speculative decoding of one replica.
 pub(crate) struct Drafts {
     pub(super) parts: SpeculationParts,
-    /// Tokens of the longest request: no longer than the cache, so that no request can lack blocks when it is alone.
+    /// Maximum length of a request: at most the cache, so that a request alone never lacks blocks.
     pub(super) longest: u64,
-    /// By place.
+    /// By request place.
     pub(super) requests: Vec<Drafting>,
-    /// Requests of which a row has emitted, and the tokens taken as emitted that were not, until these are taken back.
+    /// Requests whose row emitted, and the number of tokens wrongly counted as emitted, until they are settled.
     pub(super) unsettled: Vec<(Place, u32)>,
 }
 
-/// How it stands with a request.
+/// The drafts of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drafting {
     /// Drafts that its next row verifies.
     pub(super) offer: u32,
-    /// The row that it has in a batch.
+    /// Its row in a batch.
     pub(super) row: DraftedRow,
-    /// Tokens taken as emitted, of a row in flight while the next batch is planned.
+    /// Tokens counted as emitted while their row is in flight during the next plan.
     pub(super) in_flight: u32,
-    /// Of its rows those that emitted, over its whole life.
+    /// Number of its emitting rows.
     pub(super) emissions: u32,
-    /// Drafts that were verified, and those that became tokens of its output.
+    /// Drafts verified, and drafts accepted.
     pub(super) drafted: u32,
     pub(super) accepted: u32,
 }
 
-/// A row with drafts, or without.
+/// A row, with or without drafts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DraftedRow {
     pub(super) drafts: u32,
     pub(super) emits: bool,
-    /// Its drafts only fill it up: none is accepted.
+    /// Whether its drafts are padding, none of which is accepted.
     pub(super) fills: bool,
-    /// Tokens that come out of it, once that is known.
+    /// Number of tokens it emits, once known.
     pub(super) out: u32,
 }
 
@@ -137,7 +137,7 @@ impl Drafts {
         Drafts { parts, longest, requests: Vec::new(), unsettled: Vec::new() }
     }
 
-    /// A request comes to a place, as it left another replica if it did.
+    /// Sets the drafts of a new request; one from another replica keeps its counts.
     pub(super) fn open(&mut self, place: Place, drafting: Drafting) {
         if self.requests.len() <= place.index() {
             self.requests.resize_with(place.index() + 1, Drafting::default);
@@ -155,7 +155,7 @@ impl Drafts {
         &mut self.requests[place.index()]
     }
 
-    /// Drafts on offer after a row that emitted.
+    /// Drafts offered after an emitting row.
     pub(crate) fn most(&self) -> u64 {
         self.parts.drafts
     }
@@ -165,27 +165,27 @@ impl Drafts {
         u64::from(self.at(place).offer)
     }
 
-    /// Did the last row of a request that was planned emit?
+    /// Whether the last planned row of a request emits.
     pub(crate) fn emitted(&self, place: Place) -> bool {
         self.at(place).row.emits
     }
 
-    /// How long the drafter takes beside an iteration of this shape and length.
+    /// Time of the drafter for an iteration of this shape and length.
     pub(super) fn drafting(&self, length: Span, shape: &Shape) -> Result<Span> {
         self.parts.drafting(length, shape)
     }
 
-    /// Where batches went beyond what the drafter's model was measured for.
+    /// Batches beyond the measured range of the drafter's model.
     pub(super) fn beyond(&self) -> Beyond {
         self.parts.beyond()
     }
 
-    /// Tokens of the longest request.
+    /// Maximum length of a request in tokens.
     pub(crate) fn longest(&self) -> u64 {
         self.longest
     }
 
-    /// Tokens for which a row takes blocks that computes up to so many.
+    /// Tokens whose blocks a row takes when it computes up to `tokens`.
     pub(crate) fn slots(&self, tokens: u64) -> u64 {
         (tokens + self.parts.lookahead()).min(self.longest)
     }
@@ -198,7 +198,7 @@ impl std::fmt::Debug for Drafts {
 }
 
 impl Drafting {
-    /// Of a request that so far had no drafts.
+    /// The state of a request without drafts so far.
     pub(super) fn after(emitted: u32) -> Drafting {
         Drafting { emissions: emitted, ..Drafting::default() }
     }

@@ -1,8 +1,8 @@
-//! Tokens in flight that may be dropped, where batches are planned ahead.
+//! Tokens in flight that may be dropped, with planning ahead.
 //!
-//! Some engines drop the token in flight of a request that the plan of the next batch preempts. Whether it counts is known only
-//! after that plan, so such tokens are noted until then: those that complete what a request owed, always; those of standing
-//! decodes, where the next plan may find too few blocks. A stretch of several iterations ends before that can be.
+//! Some engines drop the token in flight of a request that the next plan preempts. Whether it counts is known only
+//! after that plan. Until then these tokens are recorded: tokens of completed prompts always, tokens of steady
+//! decodes if the next plan may lack blocks. A stretch of several iterations ends before that point.
 
 use super::Replica;
 use super::in_flight::LateToken;
@@ -13,10 +13,10 @@ use crate::request::{NOT_ODD, Phase, Place};
 use crate::results::Recorder;
 
 impl State {
-    /// The last batch before a plan that may drop tokens is about to be settled.
+    /// Prepares the settling of the last batch before a plan that may drop tokens.
     #[cold]
     pub(super) fn begin_late(&mut self, count: u64) {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let is_tight = rows > self.blocks.free();
         let Some(ahead) = &mut self.ahead else { return };
         debug_assert!(ahead.late_tokens.is_empty(), "the last plan took note of them");
@@ -24,10 +24,10 @@ impl State {
         ahead.decodes_may_drop = count == 1 && is_tight;
     }
 
-    /// How many of `count` iterations can run so that the plan behind them finds a block for every standing decode.
+    /// How many of `count` iterations can run so that the next plan finds a block for every steady decode.
     #[cold]
     pub(super) fn iterations_without_a_victim(&self, count: u64, growth: u64) -> u64 {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let Some(room) = self.blocks.free().checked_sub(rows) else { return 1 };
         let fits = |count: u64| self.more_blocks(count) - growth <= room;
         if fits(count) {
@@ -41,7 +41,7 @@ impl State {
         least
     }
 
-    /// The tokens of a group's standing decodes in the one iteration that ends at `end`, each for itself.
+    /// Records the tokens of a group's steady decodes in the single iteration that ends at `end`.
     #[cold]
     pub(super) fn note_late_decodes(&mut self, group: usize, end: Instant) {
         let tick = self.requests.ticks[group];
@@ -66,7 +66,7 @@ impl State {
         }
     }
 
-    /// Output tokens of a request, none or one, that come with the batch that runs while the next one is planned.
+    /// Output tokens of a request (0 or 1) that come with the batch that runs during the plan.
     #[inline]
     pub(crate) fn tokens_in_flight(&self, place: Place) -> u64 {
         match &self.ahead {
@@ -88,13 +88,13 @@ impl State {
         history.first_token != Instant::NEVER && last == self.last_end
     }
 
-    /// Is the token in flight of a request dropped, if it is preempted?
+    /// Whether preemption drops the token in flight of a request.
     #[inline]
     pub(crate) fn drops_token_of(&self, place: Place) -> bool {
         self.ahead.as_ref().is_some_and(|ahead| ahead.drops) && self.tokens_in_flight(place) > 0
     }
 
-    /// A request was preempted whose token in flight does not count.
+    /// Drops the token in flight of a preempted request.
     #[cold]
     pub(crate) fn drop_token(&mut self, place: Place) {
         let Some(ahead) = &mut self.ahead else { return };
@@ -111,7 +111,7 @@ impl State {
 }
 
 impl Replica {
-    /// The tokens that were not dropped by the plan count, and so do their gaps.
+    /// Counts the tokens that the plan did not drop, and their gaps.
     #[cold]
     pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;

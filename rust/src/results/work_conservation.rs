@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// Nothing: the policy did not want to.
-    SchedulerConfig,
+    Policy,
     /// The sequence limit.
-    Seats,
+    MaxSeqs,
     /// The free blocks, as the policy counts them at admission (rule R11).
     Blocks,
     /// No request had another token to load.
@@ -52,8 +52,8 @@ impl Work {
         };
         load.iterations += iterations;
         match bound {
-            Bound::SchedulerConfig => load.broken += iterations,
-            Bound::Seats => load.cap += iterations,
+            Bound::Policy => load.broken += iterations,
+            Bound::MaxSeqs => load.cap += iterations,
             Bound::Blocks => load.memory += iterations,
             Bound::Work => {}
         }
@@ -72,8 +72,7 @@ impl Work {
     /// Adds the iterations of another table.
     pub(crate) fn merge(&mut self, other: &Work) {
         for (tokens, load) in other.loads() {
-            let bounds =
-                [(Bound::SchedulerConfig, load.broken), (Bound::Seats, load.cap), (Bound::Blocks, load.memory)];
+            let bounds = [(Bound::Policy, load.broken), (Bound::MaxSeqs, load.cap), (Bound::Blocks, load.memory)];
             let of_work = load.iterations - load.broken - load.cap - load.memory;
             for (bound, iterations) in bounds.into_iter().chain([(Bound::Work, of_work)]) {
                 self.note(tokens, bound, iterations);

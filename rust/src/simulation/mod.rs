@@ -1,15 +1,15 @@
-//! The simulation: the order in which everything happens.
+//! The simulation: the order of events.
 //!
-//! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_cluster`] takes a cluster. At one
-//! instant (rule 4): iterations end, then hand-offs arrive, then patience runs out, then requests arrive one by one,
-//! then clients take requests back, then new batches are formed; within a kind, lower replica first, then lower request id.
+//! [`simulate`] is a function from a workload and an engine to results; [`simulate_cluster`] accepts a cluster. The
+//! order at one instant (R4) is: iterations end, hand-offs arrive, patience ends, requests arrive one by one, clients
+//! cancel requests, batches are formed. Ties are broken by lower replica index, then by lower request id.
 
 mod options;
 mod run;
 mod arrivals;
-mod alone;
-mod apart;
-mod together;
+mod single;
+mod lanes;
+mod event_loop;
 mod capacity;
 mod sampler;
 mod outcome;

@@ -6,41 +6,43 @@ use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::workload::Workload;
 
-/// How a run is done and what of it is kept.
+/// Options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The last instant; everything at it still happens. `None`: until all is done.
+    /// The last instant; its events still happen. `None`: until no event is left.
     pub horizon: Option<Instant>,
-    /// Requests that count, by id; the others are in no histogram.
+    /// Ids of the measured requests; others are excluded from histograms.
     pub measured: std::ops::Range<u32>,
-    /// Time between two samples of the timeline.
+    /// Sampling of the timeline.
     pub timeline: Timeline,
-    /// Keep a row for each stretch.
+    /// Record a row per stretch.
     pub iterations: bool,
-    /// Keep the rows of each batch as well.
+    /// Record the rows of each batch as well.
     pub batches: bool,
-    /// A request that is due while so many are in flight is sent when one of them has left, in the order in which they
-    /// were due; its arrival is the instant at which it is sent. `None`: each is sent when it is due.
+    /// Maximum number of requests in flight. Above it, due requests are sent in order as others leave. Their arrival
+    /// is the instant at which they are sent. `None`: unlimited.
     pub max_in_flight: Option<NonZeroU64>,
-    /// Advance one iteration at a time.
+    /// Run every iteration as a stretch of its own.
     pub stepping: bool,
-    /// Count time in attoseconds, and in 128 bits, even where another unit and 64 bits would do. No result depends on it.
+    /// Count time in attoseconds and 128 bits, even if a larger unit and 64 bits suffice. Results do not depend on
+    /// it.
     pub in_attoseconds: bool,
-    /// Threads that may be used; `None`: one for each core. No result depends on it.
+    /// Number of threads; `None`: one per core. Results do not depend on it.
     pub threads: Option<NonZeroUsize>,
 }
 
-/// How often the timeline is sampled.
+/// Sampling of the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeline {
     /// At this interval.
     Every(Span),
-    /// About 500 times in the span of the arrivals; half as often whenever twice as many samples were taken.
+    /// About 500 samples over the span of the arrivals. Whenever there are twice as many, every second one is
+    /// dropped.
     Automatic,
 }
 
 impl Options {
-    /// All requests measured, nothing optional kept, no horizon.
+    /// All requests measured, nothing optional recorded, no horizon.
     pub fn all(workload: &Workload) -> Options {
         Options {
             horizon: None,
@@ -55,7 +57,7 @@ impl Options {
         }
     }
 
-    /// May a request arrive at another instant than its row says?
+    /// Whether the arrival of a request may differ from its row.
     pub(super) fn decides_arrivals(&self, workload: &Workload) -> bool {
         self.max_in_flight.is_some() || !workload.flow.is_empty()
     }
@@ -65,7 +67,7 @@ impl Options {
         self.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last))
     }
 
-    /// The rows that arrive by the horizon, unless they wait for others: arrivals are sorted.
+    /// Number of rows that arrive by the horizon, unless they depend on others. Arrivals are sorted.
     pub(super) fn rows(&self, workload: &Workload) -> usize {
         let Some(horizon) = self.horizon else { return workload.len() };
         let (mut low, mut high) = (0, workload.len());
@@ -77,13 +79,13 @@ impl Options {
     }
 }
 
-/// Is told now and then how far the run is, and can stop it with an error.
+/// A progress callback that can stop the run with an error.
 pub trait Watch {
-    /// `left` of `requests` have left.
+    /// Reports that `left` of `requests` requests have left.
     fn poll(&mut self, left: u64, requests: u64) -> Result<()>;
 }
 
-/// No watch.
+/// No callback.
 impl Watch for () {
     fn poll(&mut self, _left: u64, _requests: u64) -> Result<()> {
         Ok(())

@@ -1,6 +1,6 @@
 //! Classes of requests.
 
-/// A class of the workload.
+/// A class of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     /// Name.

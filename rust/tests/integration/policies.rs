@@ -408,7 +408,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
             match plan.requests().at(place).phase() {
                 Phase::Swapped => {
                     let tokens = plan.requests().context(place);
-                    if plan.seats_left() > 0 && plan.blocks(tokens) as i64 <= plan.free_blocks() {
+                    if plan.sequences_left() > 0 && plan.blocks(tokens) as i64 <= plan.free_blocks() {
                         plan.swap_in(place, swap, tokens)?;
                     }
                 }
@@ -423,7 +423,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
                 _ => {}
             }
         }
-        while !lists.waiting.is_empty() && plan.seats_left() > 0 && plan.budget_left() > 0 && draw(3) > 0 {
+        while !lists.waiting.is_empty() && plan.sequences_left() > 0 && plan.budget_left() > 0 && draw(3) > 0 {
             let known = plan.requests().known(lists.waiting[0]);
             let ahead = known + draw(30);
             let chunk = known.min(plan.budget_left()).min(1 + draw(12));

@@ -359,7 +359,7 @@ impl Scheduler for Literal {
                 break;
             }
             let blocks = plan.blocks(plan.requests().until_next_token(place));
-            if plan.seats_left() == 0 || blocks as i64 > plan.free_blocks() {
+            if plan.sequences_left() == 0 || blocks as i64 > plan.free_blocks() {
                 break;
             }
             let known = plan.requests().known(place);
