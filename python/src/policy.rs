@@ -326,8 +326,8 @@ impl PythonScheduler {
             return self.decode(Vec::new(), plan);
         }
         let Ok(batch) = answer.cast::<PyBatch>() else {
-            let what = format!("{} returned {}", self.name, shortened(&answer));
-            return Err(broken(plan, "plan(view) returns an iq.Batch or None", what));
+            let detail = format!("{} returned {}", self.name, shortened(&answer));
+            return Err(broken(plan, "plan(view) returns an iq.Batch or None", detail));
         };
         let PyBatch { decode, prefill, admit, preempt, repeat, wake_at_s } = batch.get();
         let preempt = ids("preempt", preempt, py, plan)?;
@@ -364,8 +364,8 @@ impl PythonScheduler {
     /// Looks up a request of this replica by id.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Place)> {
         let find = |id: u32| self.places.get(&id).map(|&place| (id, place));
-        let known = u32::try_from(id).ok().and_then(find);
-        known.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
+        let entry = u32::try_from(id).ok().and_then(find);
+        entry.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
     }
 
     /// Sets the steady decodes to these ids.
@@ -467,16 +467,16 @@ impl PythonScheduler {
         let repeat = repeat.bind(py);
         let times = integer(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
         let Some(iterations) = times else {
-            let what = format!("repeat={}", shortened(repeat));
-            return Err(broken(plan, "repeat is a positive integer", what));
+            let detail = format!("repeat={}", shortened(repeat));
+            return Err(broken(plan, "repeat is a positive integer", detail));
         };
         plan.hold(Hold { iterations, through_arrivals: false });
         if let Some(wake_at_s) = wake_at_s {
             let wake_at_s = wake_at_s.bind(py);
             let at = seconds(wake_at_s).filter(|&at| !is_empty || at > plan.now());
             let Some(at) = at else {
-                let what = format!("wake_at_s={}", shortened(wake_at_s));
-                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", what));
+                let detail = format!("wake_at_s={}", shortened(wake_at_s));
+                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", detail));
             };
             plan.wake_at(at);
         }
@@ -536,8 +536,8 @@ fn used_blocks(plan: &Plan, place: Place) -> u64 {
 }
 
 #[cold]
-pub(crate) fn broken(plan: &Plan, rule: &'static str, what: String) -> Trouble {
-    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what }).into()
+pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> Trouble {
+    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what: detail }).into()
 }
 
 fn request(id: impl std::fmt::Display) -> String {

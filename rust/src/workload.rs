@@ -336,7 +336,7 @@ impl Workload<'_> {
         arrival.id = self.id(row);
         arrival.class = self.class.get(row).copied().unwrap_or(0);
         arrival.priority = self.priority.get(row).copied().unwrap_or(0);
-        arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&most| most.max(0) as u32);
+        arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&limit| limit.max(0) as u32);
         arrival.itl_slo = span(self.itl_slo_s, row).unwrap_or(Span::NEVER);
         arrival.queue_key = self.queue_key.get(row).map_or(0, |&key| order_of(key));
         arrival.session = self.session.get(row).copied().filter(|&session| session != NO_SESSION);

@@ -133,14 +133,14 @@ impl Sessions {
         let whole = history + added;
         match self.max_context {
             None => (whole + output <= LONGEST).then_some(whole),
-            Some(most) => (added + output <= most).then_some(whole.min(most - output)),
+            Some(limit) => (added + output <= limit).then_some(whole.min(limit - output)),
         }
     }
 
     fn too_long(&self, session: u32, turn: i32) -> Error {
         let message = match self.max_context {
-            Some(most) => format!(
-                "is {most} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
+            Some(limit) => format!(
+                "is {limit} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
                  the distributions of prompt and output"
             ),
             None => {

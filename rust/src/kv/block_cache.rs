@@ -115,7 +115,7 @@ impl BlockCache {
     /// End of the cached blocks of a node.
     #[inline]
     fn cached_until(&self, node: u32) -> u32 {
-        self.runs.all.get(self.chains.tree.nodes[node as usize].known.last as usize).map_or(0, |run| run.end)
+        self.runs.all.get(self.chains.tree.nodes[node as usize].cached_runs.last as usize).map_or(0, |run| run.end)
     }
 
     /// Returns the nodes that contain the first `limit` cached whole blocks of a chain, each with its end block. The
@@ -123,15 +123,15 @@ impl BlockCache {
     #[inline]
     fn cached_blocks(&self, path: impl Iterator<Item = Step>, limit: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut block = 0;
-        let mut goes_on = limit > 0;
+        let mut continues = limit > 0;
         path.map_while(move |Step { node, end }| {
-            if !goes_on {
+            if !continues {
                 return None;
             }
             let until = limit.min(self.blocks_until(end));
-            let known = self.cached_until(node).clamp(block, until);
-            goes_on = known == until && known < limit;
-            block = known;
+            let cached_end = self.cached_until(node).clamp(block, until);
+            continues = cached_end == until && cached_end < limit;
+            block = cached_end;
             Some((node, block))
         })
     }
@@ -148,10 +148,10 @@ impl BlockCache {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
             let until = whole.min(self.blocks_until(end));
-            let known = self.cached_until(node).min(until);
-            if block < known {
-                self.insert(place, node, block..known, true);
-                block = known;
+            let cached_end = self.cached_until(node).min(until);
+            if block < cached_end {
+                self.insert(place, node, block..cached_end, true);
+                block = cached_end;
             }
             if block < until {
                 self.insert(place, node, block..until, false);
@@ -179,7 +179,7 @@ impl PrefixCache for BlockCache {
             self.follow(before);
         }
         self.owners.insert(request.own, place);
-        let cached_until = |known: CachedRuns| match known.last {
+        let cached_until = |runs: CachedRuns| match runs.last {
             NONE => 0,
             last => self.tokens(self.runs.at(last).end),
         };

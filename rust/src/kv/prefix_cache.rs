@@ -137,7 +137,7 @@ mod tests {
 
     /// Runs requests one after another, with the last three present at the same time.
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
-        let held = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
+        let used_blocks = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
         let texts = |cache: &dyn PrefixCache| {
             let cached = |text| cache.cached_prefix(&[Segment { content: text, tokens: 60 }], 60).0;
             (0..3).map(cached).collect::<Vec<u64>>()
@@ -184,7 +184,7 @@ mod tests {
             contexts[index] = Some(u64::from(prompt + output) - 1);
             cache.evict_until(left);
             assert!(cache.unreferenced() <= left && cache.unreferenced() <= cache.cached());
-            assert!(held(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
+            assert!(used_blocks(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
         }
         for index in (0..3).filter(|&index| contexts[index].is_some()) {
             cache.leave(Place(index as u32));

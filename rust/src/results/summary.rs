@@ -156,11 +156,11 @@ impl Group {
 
     /// Ranks of the values that determine the percentiles.
     fn places(&self) -> BTreeSet<u64> {
-        let Some(most) = self.count.checked_sub(1) else { return BTreeSet::new() };
+        let Some(last_rank) = self.count.checked_sub(1) else { return BTreeSet::new() };
         PERCENTS
             .iter()
             .flat_map(|&percent| {
-                let place = most * u64::from(percent);
+                let place = last_rank * u64::from(percent);
                 [place / 100, place.div_ceil(100)]
             })
             .collect()

@@ -1,4 +1,4 @@
-//! Branch-free conversion of many times to seconds, so that the compiler can vectorize it.
+//! Branch-free conversion of cells times to seconds, so that the compiler can vectorize it.
 
 use crate::clock::{Instant, SECOND, seconds};
 
@@ -178,9 +178,9 @@ mod tests {
     proptest! {
         #[test]
         fn seconds_of_many_times_equal_seconds_of_each(times in times()) {
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds(&mut many), 0);
-            prop_assert_eq!(many, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds(&mut cells), 0);
+            prop_assert_eq!(cells, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
         }
 
         #[test]
@@ -196,11 +196,11 @@ mod tests {
             let times: Vec<u128> = spans.iter().zip(&since).map(|(span, since)| span + since).collect();
             let arrivals = Times::of_nanoseconds(&nanoseconds);
             let each = |times: &[u128]| times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>();
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut many), 0);
-            prop_assert_eq!(&many, &each(&spans));
-            arrivals.fill_seconds(&mut many);
-            prop_assert_eq!(&many, &each(&since));
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut cells), 0);
+            prop_assert_eq!(&cells, &each(&spans));
+            arrivals.fill_seconds(&mut cells);
+            prop_assert_eq!(&cells, &each(&since));
         }
     }
 

@@ -131,8 +131,8 @@ impl Content<'_> {
         let (mut own, mut others) = (Vec::new(), Vec::new());
         self.read(row, &mut own);
         self.read(other, &mut others);
-        let given = self.parts(row).len();
-        own.truncate(own.len() - given + at);
+        let count = self.parts(row).len();
+        own.truncate(own.len() - count + at);
         own == others
     }
 }
@@ -147,7 +147,7 @@ pub(crate) struct Beginning {
     segments: Vec<Segment>,
     /// The row of the segments, and the number of rows that have yet to continue it.
     of: (u32, u32),
-    kept: HashMap<u32, (Vec<Segment>, u32)>,
+    pending: HashMap<u32, (Vec<Segment>, u32)>,
 }
 
 /// Up to this number, segments are read again.
@@ -165,8 +165,8 @@ impl Beginning {
     #[inline(never)]
     fn read_row(&mut self, content: &Content, row: usize) {
         self.keep();
-        let kept = content.after(row).and_then(|after| self.take(after as u32));
-        if let Some(before) = kept {
+        let previous = content.after(row).and_then(|after| self.take(after as u32));
+        if let Some(before) = previous {
             self.segments = before;
             self.segments.extend(content.parts(row));
         } else {
@@ -192,18 +192,18 @@ impl Beginning {
     fn keep(&mut self) {
         let (row, left) = self.of;
         if left > 0 && self.segments.len() >= FEW {
-            self.kept.insert(row, (std::mem::take(&mut self.segments), left));
+            self.pending.insert(row, (std::mem::take(&mut self.segments), left));
         }
     }
 
     /// Returns the segments of a kept row for one of its continuations.
     fn take(&mut self, row: u32) -> Option<Vec<Segment>> {
-        let (segments, left) = self.kept.get_mut(&row)?;
+        let (segments, left) = self.pending.get_mut(&row)?;
         *left -= 1;
         if *left > 0 {
             return Some(segments.clone());
         }
-        self.kept.remove(&row).map(|(segments, _)| segments)
+        self.pending.remove(&row).map(|(segments, _)| segments)
     }
 }
 

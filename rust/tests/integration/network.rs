@@ -31,7 +31,7 @@ struct Paths {
     children: Vec<u32>,
     delay_s: Vec<f64>,
     /// Limit of requests in flight.
-    most: Option<NonZeroU64>,
+    max_in_flight: Option<NonZeroU64>,
 }
 
 impl Paths {
@@ -57,7 +57,7 @@ impl Paths {
             children_start.push(children.len() as u32);
         }
         let pool = (0..rows).map(|row| pools[row % pools.len()] % replicas.len() as u32).collect();
-        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, most: None }
+        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, max_in_flight: None }
     }
 
     fn flow(&self) -> Flow<'_> {
@@ -87,7 +87,7 @@ impl Paths {
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let flow = if self.waits() { self.flow() } else { Flow::default() };
         let workload = Workload { pool: &self.pool, flow, ..scenario.columns.view() };
-        let options = Options { max_in_flight: self.most, ..scenario.options(stepping) };
+        let options = Options { max_in_flight: self.max_in_flight, ..scenario.options(stepping) };
         let results = simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run");
         results.with_columns(&workload)
     }
@@ -98,18 +98,18 @@ fn seconds() -> impl Strategy<Value = f64> {
 }
 
 /// Limit of requests in flight, or none.
-fn most() -> impl Strategy<Value = Option<NonZeroU64>> {
-    prop::option::of((1_u64..5).prop_map(|most| NonZeroU64::new(most).expect("not 0")))
+fn max_in_flight() -> impl Strategy<Value = Option<NonZeroU64>> {
+    prop::option::of((1_u64..5).prop_map(|max_in_flight| NonZeroU64::new(max_in_flight).expect("not 0")))
 }
 
 /// Scenarios of requests that wait for one or two earlier ones, over one to three pools.
 fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
     let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
     let pools = prop::collection::vec(0_u32..3, 1..4);
-    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), most()).prop_map(
-        |(scenario, waits, pools, replicas, router, most)| {
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), max_in_flight()).prop_map(
+        |(scenario, waits, pools, replicas, router, max_in_flight)| {
             let rows = scenario.columns.arrival_s.len();
-            (scenario, Paths { most, ..Paths::new(rows, &waits, &pools, replicas, router) })
+            (scenario, Paths { max_in_flight, ..Paths::new(rows, &waits, &pools, replicas, router) })
         },
     )
 }
@@ -120,11 +120,11 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
             LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
         });
-    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), most());
-    parts.prop_map(|(scenario, link, prefill, decode, router, most)| {
+    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), max_in_flight());
+    parts.prop_map(|(scenario, link, prefill, decode, router, max_in_flight)| {
         let rows = scenario.columns.arrival_s.len();
         let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
-        (paths.link, paths.most) = (Some(link), most);
+        (paths.link, paths.max_in_flight) = (Some(link), max_in_flight);
         // A cache too small for a single request is a separate error.
         let longest = |row: usize| scenario.columns.prompt_tokens[row] + scenario.columns.output_tokens[row];
         let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
@@ -142,7 +142,7 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
 }
 
 /// The limit of requests in flight is never exceeded; a request that is sent late is sent when another one leaves.
-fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: usize) -> Outcome {
+fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, max_in_flight: usize) -> Outcome {
     let columns = &results.requests;
     let sent = |&row: &usize| columns.status[row] != Status::Awaited as u8;
     let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
@@ -150,7 +150,7 @@ fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: us
         let at = columns.arrival_s[row];
         let in_flight =
             sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
-        prop_assert!(in_flight <= most, "{} in flight at {}", in_flight, at);
+        prop_assert!(in_flight <= max_in_flight, "{} in flight at {}", in_flight, at);
         if !paths.waits() && at > scenario.columns.arrival_s[row] + 1e-9 {
             prop_assert!(columns.left_s.contains(&at), "row {row} is sent at {at}, when no request leaves");
         }
@@ -169,8 +169,8 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize + awaited, columns.status.len());
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
     prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
-    if let Some(most) = paths.most {
-        in_flight_law(&results, scenario, paths, most.get() as usize)?;
+    if let Some(max_in_flight) = paths.max_in_flight {
+        in_flight_law(&results, scenario, paths, max_in_flight.get() as usize)?;
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
         prop_assert_eq!(tokens_of(scenario, &results, row).1, scenario.owed(row));

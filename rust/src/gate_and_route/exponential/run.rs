@@ -385,9 +385,9 @@ impl<'a> SlotRun<'a> {
     }
 
     fn finish(mut self) -> Result<ExponentialResults> {
-        let goes_on = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
+        let is_running = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
-            Some(horizon) if goes_on => horizon,
+            Some(horizon) if is_running => horizon,
             _ => self.now,
         };
         self.advance_to(end)?;
