@@ -4,7 +4,6 @@
 //! run. Here it has a *nominal* arrival, the earliest possible one: the session's start plus the think times so far,
 //! as if every answer were immediate. Turn t of session s uses the draws of request t in stream s + 1 of each source,
 //! so it does not depend on the number of sessions or on the turns of other sessions.
-//! source, so neither the number of sessions nor the turns of the others reach it.
 
 use super::{Arrivals, Duration, LONGEST, Length, MAX_REQUESTS, column};
 use crate::error::{Error, Kind, Result};

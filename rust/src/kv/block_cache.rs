@@ -9,7 +9,6 @@
 //!
 //! Consecutive entries of one node that the same requests use are stored as a run, which is split when a request uses
 //! only part of it. So the cost is per run, not per block.
-//! requests hold less of it: what is done costs by the run, and not by the block.
 
 mod entries;
 mod followed;

@@ -39,7 +39,6 @@ impl Sample for PrefixHash {
 ///
 /// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) replicas are skipped if they have `load_factor` times
 /// the mean number of requests, including the new one, rounded up.
-/// number of requests, the newcomer counted, rounded up.
 #[derive(Debug)]
 struct PrefixHashRouter {
     prefix_tokens: u64,
