@@ -59,7 +59,7 @@ impl Instant {
     /// The sort key. With a 64-bit width this is the instant itself.
     #[inline(always)]
     pub(crate) fn sort_key_within<W: Width>(self) -> u64 {
-        debug_assert!(!W::IS_SHORT || self.is_short(), "a longer time has changed the variant of the code");
+        debug_assert!(!W::IS_SHORT || self.is_short(), "a time beyond the width switches the variant");
         if W::IS_SHORT { self.0 as u64 } else { self.sort_key() }
     }
 
@@ -114,7 +114,7 @@ impl Instant {
     /// The sort key of an event, which is never at `NEVER`.
     #[inline]
     pub(crate) fn sort_key_of_event(self) -> u64 {
-        debug_assert!(self < Instant::NEVER, "nothing happens then");
+        debug_assert!(self < Instant::NEVER, "no event is at NEVER");
         self.sort_key()
     }
 
@@ -167,7 +167,7 @@ pub(crate) trait Width {
     /// The time, truncated to this width.
     #[inline(always)]
     fn of(time: u128) -> u128 {
-        debug_assert!(!Self::IS_SHORT || is_short(time), "a longer time has changed the variant of the code");
+        debug_assert!(!Self::IS_SHORT || is_short(time), "a time beyond the width switches the variant");
         if Self::IS_SHORT { u128::from(time as u64) } else { time }
     }
 }
@@ -332,12 +332,15 @@ fn seconds_at_a_tie(attoseconds: u128) -> f64 {
 /// A non-zero number that rounds to 0 is an error, because it would silently disable a cost.
 pub fn attoseconds(seconds: f64, field: &str) -> Result<u128> {
     if !seconds.is_finite() || seconds < 0.0 {
-        return Err(Error::config(field, format!("{seconds} is no span of time: give finite seconds, not negative")));
+        return Err(Error::config(field, format!("must be a finite, non-negative number of seconds, got {seconds}")));
     }
     let whole =
-        decimal(seconds, 18).ok_or_else(|| Error::config(field, format!("{seconds} s does not fit the clock")))?;
+        decimal(seconds, 18).ok_or_else(|| Error::config(field, format!("must fit the clock, got {seconds} s")))?;
     if whole == 0 && seconds > 0.0 {
-        return Err(Error::config(field, format!("{seconds} s rounds to nothing: the clock's unit is 1e-18 s")));
+        return Err(Error::config(
+            field,
+            format!("must be 0 or at least 1e-18 s, the unit of the clock, got {seconds} s"),
+        ));
     }
     Ok(whole)
 }

@@ -83,10 +83,13 @@ impl Cluster {
         for (place, pool) in self.pools.iter().enumerate() {
             let at = |error: Error| error.within(&format!("pools[{place}]"));
             if pool.engines.is_empty() {
-                return Err(at(Error::config("replicas", "0: there must be at least one")));
+                return Err(at(Error::config("replicas", "must be at least 1, got 0")));
             }
             if pool.router.is_none() && pool.engines.len() > 1 && self.control.is_none() {
-                return Err(at(Error::config("router", format!("none before {} replicas", pool.engines.len()))));
+                return Err(at(Error::config(
+                    "router",
+                    format!("must be set for {} replicas, got None", pool.engines.len()),
+                )));
             }
             if let Some(capacity) = &pool.capacity {
                 self.check_capacity(place, capacity).map_err(at)?;
@@ -94,7 +97,7 @@ impl Cluster {
             if let Some(hands_to) = pool.hands_to
                 && self.pools.get(hands_to.pool).is_none_or(|to| to.hands_to.is_some())
             {
-                return Err(at(Error::config("hands_to", "must name a pool that keeps what it gets")));
+                return Err(at(Error::config("hands_to", "must be a pool that does not hand off requests")));
             }
             let longest = |pool: &Pool| pool.engines.iter().map(|engine| engine.max_model_len).collect::<BTreeSet<_>>();
             if let Some(hands_to) = pool.hands_to
@@ -113,23 +116,22 @@ impl Cluster {
         let engines = &pool.engines;
         let is_handed_to = self.pools.iter().any(|other| other.hands_to.is_some_and(|to| to.pool == place));
         if pool.hands_to.is_some() || is_handed_to {
-            let what =
-                "not where requests are handed off: what a request on its way holds at its source must stay there";
+            let what = "is not supported in pools with hand-offs: a request in transfer holds blocks at its source";
             return Err(Error::config(named, what));
         }
         if self.control.is_some() {
-            return Err(Error::config(named, "not under gate and route, whose control counts on every replica"));
+            return Err(Error::config(named, "is not supported with gate and route, which needs every replica"));
         }
         if pool.router.is_none() {
-            return Err(Error::config("router", "none: which replica should a request go to when its own is gone?"));
+            return Err(Error::config("router", "must be set with an autoscaler or failures, got None"));
         }
         if !(1..=engines.len()).contains(&capacity.open) {
-            let what = format!("{}: from 1 to {} serve at the beginning", capacity.open, engines.len());
+            let what = format!("must be from 1 to {1}, got {0}", capacity.open, engines.len());
             return Err(Error::config("replicas", what));
         }
         if let Some(autoscaler) = &capacity.autoscaler {
             if !(autoscaler.min..=autoscaler.max).contains(&capacity.open) || autoscaler.max != engines.len() {
-                let what = format!("{}: must be from {} to {}", capacity.open, autoscaler.min, autoscaler.max);
+                let what = format!("must be from {1} to {2}, got {0}", capacity.open, autoscaler.min, autoscaler.max);
                 return Err(Error::config("replicas", what));
             }
             autoscaler.policy.check(&engines[0]).map_err(|error| error.within("autoscaler.policy"))?;
@@ -138,7 +140,7 @@ impl Cluster {
             (other.max_model_len, other.first_token) == (engines[0].max_model_len, engines[0].first_token)
         };
         if !engines.iter().all(alike) {
-            let what = "must be the same everywhere, as first_token: a request may go from one replica to another";
+            let what = "must be the same for all replicas, like first_token: a request may move to another replica";
             return Err(Error::config("max_model_len", what));
         }
         Ok(())

@@ -91,9 +91,10 @@ impl EngineParts {
 /// Maximum length of a request in tokens; `u32::MAX`: unlimited.
 pub fn longest_request(max_model_len: Option<u32>) -> Result<u32> {
     match max_model_len {
-        Some(tokens) if tokens < 2 => {
-            Err(Error::config("max_model_len", format!("{tokens}: a prompt and an output need 2 tokens")))
-        }
+        Some(tokens) if tokens < 2 => Err(Error::config(
+            "max_model_len",
+            format!("must be at least 2 (one prompt and one output token), got {tokens}"),
+        )),
         _ => Ok(max_model_len.unwrap_or(u32::MAX)),
     }
 }

@@ -28,7 +28,7 @@ pub enum Kind {
         message: String,
     },
     /// A scheduler violated a rule.
-    #[error("the scheduler broke a rule at {at_s} s: {rule} ({what})")]
+    #[error("the scheduler violated a rule at {at_s} s: {rule} ({what})")]
     Rule {
         /// The instant of the plan in seconds.
         at_s: String,
@@ -38,7 +38,7 @@ pub enum Kind {
         what: String,
     },
     /// A router returned an invalid replica.
-    #[error("the router broke a rule at {at_s} s: its answer for request {request} is {answer}, must be a whole number from 0 to {}", replicas - 1)]
+    #[error("the router violated a rule at {at_s} s: it must return an integer from 0 to {} for request {request}, got {answer}", replicas - 1)]
     Route {
         /// The instant of the arrival in seconds.
         at_s: String,
@@ -50,10 +50,10 @@ pub enum Kind {
         replicas: usize,
     },
     /// A number does not fit 128 bits.
-    #[error("{0} does not fit into 128 bits")]
+    #[error("{0} does not fit 128 bits")]
     Overflow(&'static str),
     /// A batch without duration, which would stop the clock forever.
-    #[error("an iteration of length 0 at {0} s: the timing model must charge something for a batch")]
+    #[error("an iteration must not have length 0: the timing model returned 0 for the batch at {0} s")]
     EmptyIteration(String),
     /// More rows than fit into memory.
     #[error("{0}")]

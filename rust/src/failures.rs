@@ -56,7 +56,7 @@ impl FailuresDescription {
     /// Checks that the failures contain any event.
     pub fn check(&self) -> Result<()> {
         if self.at.is_empty() && self.mtbf_s.is_none() && self.drains.is_empty() && self.starts.is_empty() {
-            return Err(Error::config("", "nothing dies: give at or mtbf_s, or drains or starts"));
+            return Err(Error::config("", "must have at, mtbf_s, drains or starts, got none"));
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl FailuresDescription {
             for (place, &(seconds, replica)) in list.iter().enumerate() {
                 let field = format!("{name}[{place}]");
                 if replica >= replicas {
-                    return Err(Error::config(field, format!("replica {replica}: there are {replicas}, from 0 on")));
+                    return Err(Error::config(field, format!("must be a replica below {replicas}, got {replica}")));
                 }
                 commands.push((Instant(attoseconds(seconds, &field)?), what, replica));
             }
@@ -80,7 +80,7 @@ impl FailuresDescription {
         }
         let mean = match self.mtbf_s {
             Some(seconds) if attoseconds(seconds, "mtbf_s")? == 0 => {
-                return Err(Error::config("mtbf_s", format!("{seconds}: must be above 0")));
+                return Err(Error::config("mtbf_s", format!("must be above 0, got {seconds}")));
             }
             mean => mean.map(|seconds| seconds * SECOND as f64),
         };
@@ -92,11 +92,11 @@ impl FailuresDescription {
 impl Command {
     fn twice(self, replica: usize, at: Instant) -> Error {
         let (field, verb) = match self {
-            Command::Die => ("at", "dies"),
-            Command::Drain => ("drains", "drains"),
-            Command::Start => ("starts", "starts"),
+            Command::Die => ("at", "fail"),
+            Command::Drain => ("drains", "drain"),
+            Command::Start => ("starts", "start"),
         };
-        Error::config(field, format!("replica {replica} {verb} twice at {} s", at.seconds()))
+        Error::config(field, format!("replica {replica} must not {verb} twice at {} s", at.seconds()))
     }
 }
 

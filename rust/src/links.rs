@@ -38,17 +38,17 @@ impl LinkDescription {
         const PLACES: i32 = 9;
         let whole = |field, number: f64| {
             let scaled = (number.is_finite() && number >= 0.0).then(|| decimal(number, PLACES)).flatten();
-            scaled.ok_or_else(|| Error::config(field, format!("{number}: it must be finite and not negative")))
+            scaled.ok_or_else(|| Error::config(field, format!("must be finite and non-negative, got {number}")))
         };
         let (bytes, speed) = (whole("bytes_per_token", self.bytes_per_token)?, whole("bytes_per_s", self.bytes_per_s)?);
         if speed == 0 {
-            return Err(Error::config("bytes_per_s", format!("{}: it must be above 0", self.bytes_per_s)));
+            return Err(Error::config("bytes_per_s", format!("must be above 0, got {}", self.bytes_per_s)));
         }
         if bytes == 0 && self.bytes_per_token > 0.0 {
-            return Err(Error::config("bytes_per_token", format!("{} rounds to nothing", self.bytes_per_token)));
+            return Err(Error::config("bytes_per_token", format!("must not round to 0, got {}", self.bytes_per_token)));
         }
         if self.concurrent == Some(0) {
-            return Err(Error::config("concurrent", "0: nothing would ever be transferred"));
+            return Err(Error::config("concurrent", "must be at least 1, got 0"));
         }
         let shared = greatest_common_divisor(bytes, speed);
         let numerator = (bytes / shared).checked_mul(SECOND).ok_or_else(|| Error::overflow("bytes_per_token"))?;

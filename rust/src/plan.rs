@@ -26,7 +26,7 @@ pub use preemption::Preemption;
 pub(crate) use terms::Limit;
 pub use terms::{Ahead, Hold, Limits};
 
-const NO_BLOCK: &str = "no more blocks are taken than are free";
+const NO_BLOCK: &str = "a plan takes at most the free blocks";
 
 /// The next batch of a replica, open to its scheduler.
 #[derive(Debug)]
@@ -231,13 +231,13 @@ impl Plan<'_> {
             return Err(self.broken("a request decodes once in an iteration", place));
         }
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request that has no chunk in this batch can decode", place));
+            return Err(self.broken("only an admitted request without a chunk in this batch can decode", place));
         }
         if !request.ready {
             return Err(self.broken("no decode before the prompt is complete", place));
         }
         if self.budget_left() == 0 && !self.state.groups[self.group].rests {
-            return Err(self.broken("no iteration loads more tokens than the budget", place));
+            return Err(self.broken("an iteration must not load more tokens than the budget", place));
         }
         self.state.join_decodes(place, self.group);
         Ok(())
@@ -278,14 +278,16 @@ impl Plan<'_> {
         let budget = self.budget_left();
         let request = self.state.requests.at_mut(place);
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
+            return Err(self.broken("only an admitted request can have a chunk in a batch, and only one", place));
         }
         let (context, owed, held) = (u64::from(request.computed), request.owed(), request.blocks);
         if tokens == 0 || tokens > owed {
-            return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", place));
+            return Err(
+                self.broken("a chunk has from 1 token to all tokens that its request has still to compute", place)
+            );
         }
         if tokens > budget {
-            return Err(self.broken("no iteration loads more tokens than the budget", place));
+            return Err(self.broken("an iteration must not load more tokens than the budget", place));
         }
         request.placed = true;
         let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
@@ -387,7 +389,7 @@ impl Plan<'_> {
     fn take_sequence(&mut self, place: Place) -> Result<()> {
         let state = &mut *self.state;
         if state.running == state.limits.max_seqs {
-            return Err(self.broken("no more requests are admitted than max_seqs", place));
+            return Err(self.broken("at most max_seqs requests can be admitted", place));
         }
         state.last_row += 1;
         let request = state.requests.at_mut(place);

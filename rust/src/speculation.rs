@@ -69,11 +69,11 @@ impl Speculation {
     /// Checks the fields and builds the speculation.
     pub fn build(&self) -> Result<SpeculationParts> {
         if !(1..=MOST_DRAFTS).contains(&self.tokens) {
-            return Err(Error::config("tokens", format!("{}: 1 to {MOST_DRAFTS} drafts are on offer", self.tokens)));
+            return Err(Error::config("tokens", format!("must be from 1 to {MOST_DRAFTS}, got {}", self.tokens)));
         }
-        let law = match &self.acceptance {
+        let distribution = match &self.acceptance {
             None => None,
-            Some(acceptance) => Some(acceptance.law(self.tokens, self.seed)?),
+            Some(acceptance) => Some(acceptance.distribution(self.tokens, self.seed)?),
         };
         let (share, model) = match &self.drafter {
             None => (0, None),
@@ -83,9 +83,9 @@ impl Speculation {
             }
         };
         if model.as_ref().is_some_and(|model: &Arc<dyn Timing>| !model.moduli().is_empty()) {
-            return Err(Error::config("drafter", "a model whose tiles are counted one by one cannot price a drafter"));
+            return Err(Error::config("drafter", "must be a timing model without tiles"));
         }
-        Ok(SpeculationParts { drafts: self.tokens, method: self.method, law, share, model })
+        Ok(SpeculationParts { drafts: self.tokens, method: self.method, distribution, share, model })
     }
 }
 
@@ -115,7 +115,7 @@ impl Sample for Speculation {
 }
 
 impl Acceptance {
-    fn law(&self, drafts: u64, seed: u64) -> Result<AcceptanceLaw> {
+    fn distribution(&self, drafts: u64, seed: u64) -> Result<AcceptanceDistribution> {
         let above = match self {
             Acceptance::Each(rate) => {
                 let each = threshold(*rate, "acceptance")?;
@@ -125,14 +125,14 @@ impl Acceptance {
             }
             Acceptance::ByPosition(rates) => {
                 if rates.len() as u64 != drafts {
-                    let what = format!("{} rates for {drafts} tokens: one for each draft", rates.len());
+                    let what = format!("must have one rate per draft ({drafts}), got {}", rates.len());
                     return Err(Error::config("acceptance", what));
                 }
                 let rate = |(place, &rate): (usize, &f64)| threshold(rate, &format!("acceptance[{place}]"));
                 let above: Vec<u128> = rates.iter().enumerate().map(rate).collect::<Result<_>>()?;
                 if let Some(place) = above.windows(2).position(|pair| pair[0] < pair[1]) {
                     let what = format!(
-                        "{}: more than the {} before it, and no draft is accepted without those before it",
+                        "must be at most the rate before it ({1}), got {0}: a draft is accepted only after all drafts before it",
                         rates[place + 1],
                         rates[place]
                     );
@@ -141,7 +141,7 @@ impl Acceptance {
                 above
             }
         };
-        Ok(AcceptanceLaw { stream: Stream::new(seed, Source::Accepted), above })
+        Ok(AcceptanceDistribution { stream: Stream::new(seed, Source::Accepted), above })
     }
 }
 
@@ -151,26 +151,26 @@ const BITS: u32 = 63;
 /// A probability as a share of 2^63, rounded down. 1 is certain.
 fn threshold(rate: f64, field: &str) -> Result<u128> {
     if !(0.0..=1.0).contains(&rate) {
-        return Err(Error::config(field, format!("{rate}: a probability is at least 0 and at most 1")));
+        return Err(Error::config(field, format!("must be from 0 to 1, got {rate}")));
     }
     Ok((share_from(rate, field)? << BITS) / SECOND)
 }
 
 /// A share in units of 1e-18.
 fn share_from(share: f64, field: &str) -> Result<u128> {
-    let wrong = || Error::config(field, format!("{share}: a share is at least 0 and at most 1e9"));
+    let wrong = || Error::config(field, format!("must be from 0 to 1e9, got {share}"));
     if (0.0..=1e9).contains(&share) { decimal(share, 18).ok_or_else(wrong) } else { Err(wrong()) }
 }
 
 /// The distribution of accepted drafts of a row.
 #[derive(Clone, Debug)]
-pub(crate) struct AcceptanceLaw {
+pub(crate) struct AcceptanceDistribution {
     stream: Stream,
     /// Per number of drafts: the threshold of the 2^63 words below which at least so many are accepted.
     above: Vec<u128>,
 }
 
-impl AcceptanceLaw {
+impl AcceptanceDistribution {
     /// The number of accepted drafts of a request's `emission`-th emitting row.
     pub(crate) fn accepted(&self, request: u32, emission: u32) -> u32 {
         let word = self.stream.word(u64::from(request), u64::from(emission)) >> (64 - BITS);
@@ -185,7 +185,7 @@ pub struct SpeculationParts {
     pub(crate) drafts: u64,
     pub(crate) method: DraftMethod,
     /// `None`: the workload's column `accepted`.
-    pub(crate) law: Option<AcceptanceLaw>,
+    pub(crate) distribution: Option<AcceptanceDistribution>,
     /// The drafter's time as a share of the model's, in units of 1e-18.
     share: u128,
     model: Option<Arc<dyn Timing>>,
@@ -226,7 +226,7 @@ fn share_of(number: u128, share: u128) -> u128 {
 mod tests {
     use super::*;
 
-    fn law(acceptance: Acceptance, tokens: u64) -> AcceptanceLaw {
+    fn distribution(acceptance: Acceptance, tokens: u64) -> AcceptanceDistribution {
         let speculation = Speculation {
             tokens,
             method: DraftMethod::Eagle,
@@ -234,11 +234,11 @@ mod tests {
             seed: 7,
             drafter: Some(Drafter::Share(1.25)),
         };
-        speculation.build().expect("a speculation").law.expect("a law")
+        speculation.build().expect("a speculation").distribution.expect("a distribution")
     }
 
     #[test]
-    fn as_many_are_accepted_as_the_rates_say() {
+    fn accepted_drafts_follow_the_rates() {
         // 40,000 draws: at least i drafts are accepted with frequency p_i, within 4 standard deviations of at most 1
         // / 400.
         for (acceptance, shares) in [
@@ -247,8 +247,8 @@ mod tests {
             (Acceptance::Each(1.0), [1.0; 3]),
             (Acceptance::ByPosition(vec![0.9, 0.3, 0.3]), [0.9, 0.3, 0.3]),
         ] {
-            let law = law(acceptance, 3);
-            let drawn: Vec<u32> = (0..40_000).map(|draw| law.accepted(draw % 100, draw / 100)).collect();
+            let distribution = distribution(acceptance, 3);
+            let drawn: Vec<u32> = (0..40_000).map(|draw| distribution.accepted(draw % 100, draw / 100)).collect();
             for (least, share) in (1..).zip(shares) {
                 let got = drawn.iter().filter(|&&accepted| accepted >= least).count() as f64 / 40_000.0;
                 assert!((got - share).abs() <= if share % 1.0 == 0.0 { 0.0 } else { 0.01 }, "{least}: {got}, {share}");

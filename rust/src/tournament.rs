@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_least_and_the_places_of_low_ones_are_found(
+        fn the_least_number_and_places_of_low_numbers(
             count in prop_oneof![1_usize..20, 60_usize..70, 500_usize..530],
             changes in prop::collection::vec((0_usize..530, 0_u64..10), 1..60),
         ) {

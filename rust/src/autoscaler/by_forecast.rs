@@ -20,7 +20,7 @@ impl ScalingParameters for ByForecast {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         let ByForecast { requests_per_s, window_s, ahead_s } = *self;
         if !(requests_per_s.is_finite() && requests_per_s > 0.0) {
-            let what = format!("{requests_per_s}: must be a finite number above 0");
+            let what = format!("must be finite and above 0, got {requests_per_s}");
             return Err(Error::config("requests_per_s", what));
         }
         attoseconds(ahead_s, "ahead_s")?;

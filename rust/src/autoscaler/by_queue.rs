@@ -13,7 +13,7 @@ pub struct ByQueue {
 impl ScalingParameters for ByQueue {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if !(self.requests.is_finite() && self.requests > 0.0) {
-            return Err(Error::config("requests", format!("{}: must be a finite number above 0", self.requests)));
+            return Err(Error::config("requests", format!("must be finite and above 0, got {}", self.requests)));
         }
         Ok(Box::new(self.clone()))
     }

@@ -16,7 +16,7 @@ pub struct BySchedule {
 impl ScalingParameters for BySchedule {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if self.steps.is_empty() {
-            return Err(Error::config("steps", "none: a schedule says how many replicas there are"));
+            return Err(Error::config("steps", "must have at least one step, got none"));
         }
         let period = self.period_s.map(|seconds| seconds_above_0(seconds, "period_s")).transpose()?;
         let mut steps: Vec<(u128, usize)> = Vec::new();
@@ -24,14 +24,14 @@ impl ScalingParameters for BySchedule {
             let field = format!("steps[{place}]");
             let at = attoseconds(seconds, &field)?;
             if steps.last().is_some_and(|last| last.0 >= at) {
-                return Err(Error::config(field, format!("{seconds} s: must be later than the step before")));
+                return Err(Error::config(field, format!("must be later than the previous step, got {seconds} s")));
             }
             if let Some(period) = period.filter(|period| at >= period.0) {
-                let what = format!("{seconds} s: the schedule begins anew after {} s", period.seconds());
+                let what = format!("must be before the period of {} s, got {seconds} s", period.seconds());
                 return Err(Error::config(field, what));
             }
             if replicas == 0 {
-                return Err(Error::config(field, "0 replicas: there is at least 1"));
+                return Err(Error::config(field, "must have at least 1 replica, got 0"));
             }
             steps.push((at, replicas));
         }

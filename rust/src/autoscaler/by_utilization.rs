@@ -29,10 +29,10 @@ pub struct ByUtilization {
 impl ScalingParameters for ByUtilization {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if !(self.target > 0.0 && self.target <= 1.0) {
-            return Err(Error::config("target", format!("{}: a share above 0, at most 1", self.target)));
+            return Err(Error::config("target", format!("must be above 0 and at most 1, got {}", self.target)));
         }
         if !(self.tolerance >= 0.0 && self.tolerance < 1.0) {
-            return Err(Error::config("tolerance", format!("{}: at least 0 and below 1", self.tolerance)));
+            return Err(Error::config("tolerance", format!("must be at least 0 and below 1, got {}", self.tolerance)));
         }
         Ok(Box::new(self.clone()))
     }
@@ -70,8 +70,8 @@ impl ScalingPolicy for ByUtilization {
         };
         if is_endless {
             let what = match self.of {
-                Of::Seats => "\"seats\": the scheduler sets no limit to them, so that no share is in use",
-                Of::Kv => "\"kv\": the cache has no limit, so that no share is in use",
+                Of::Seats => "must be a limited resource, got \"seats\": the scheduler has no limit",
+                Of::Kv => "must be a limited resource, got \"kv\": the cache has no limit",
             };
             return Err(Error::config("of", what));
         }

@@ -117,10 +117,10 @@ impl<Policy> AutoscalerDescription<Policy> {
     pub fn build(&self, policy: Box<dyn ScalingPolicy>) -> Result<Autoscaler> {
         let AutoscalerDescription { min, max, .. } = *self;
         if min == 0 {
-            return Err(Error::config("min", "0: a request needs a replica to go to, so there is at least 1"));
+            return Err(Error::config("min", "must be at least 1, got 0"));
         }
         if max < min {
-            return Err(Error::config("max", format!("{max}: must not be below min, which is {min}")));
+            return Err(Error::config("max", format!("must be at least min ({min}), got {max}")));
         }
         Ok(Autoscaler {
             policy,
@@ -136,7 +136,7 @@ impl<Policy> AutoscalerDescription<Policy> {
 /// A positive time.
 fn seconds_above_0(seconds: f64, field: &str) -> Result<Span> {
     match attoseconds(seconds, field)? {
-        0 => Err(Error::config(field, format!("{seconds}: must be above 0"))),
+        0 => Err(Error::config(field, format!("must be above 0, got {seconds}"))),
         some => Ok(Span(some)),
     }
 }

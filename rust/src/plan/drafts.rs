@@ -47,7 +47,7 @@ impl Plan<'_> {
     pub(crate) fn verify(&mut self, place: Place, tokens: u64) -> Result<()> {
         let request = self.state.requests.at(place);
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
+            return Err(self.broken("only an admitted request can have a chunk in a batch, and only one", place));
         }
         let owed = request.owed() + self.offered(place);
         self.add_drafted(place, tokens, owed, false)
@@ -65,17 +65,16 @@ impl Plan<'_> {
     fn add_drafted(&mut self, place: Place, tokens: u64, most: u64, fills: bool) -> Result<()> {
         let budget = self.budget_left();
         if tokens == 0 || tokens > most {
-            return Err(
-                self.broken("a row holds at least 1 token, and at most those owed and the drafts on offer", place)
-            );
+            return Err(self
+                .broken("a row must have at least 1 token and at most the owed tokens and the offered drafts", place));
         }
         if tokens > budget {
-            return Err(self.broken("no iteration loads more tokens than the budget", place));
+            return Err(self.broken("an iteration must not load more tokens than the budget", place));
         }
         let request = self.state.requests.at(place);
         let (context, held) = (u64::from(request.computed), request.blocks);
         if context + tokens > self.longest_request() {
-            return Err(self.broken("no row goes beyond the longest request", place));
+            return Err(self.broken("a row must not exceed the maximum request length", place));
         }
         let blocks = self.state.blocks.need(self.slots(context + tokens)).saturating_sub(held);
         if !self.state.has_free(blocks) {

@@ -101,7 +101,7 @@ impl Plan<'_> {
 
     fn withdraw_chunk(&mut self, place: Place) -> Result<()> {
         if self.state.batch.admitted.contains(&place) {
-            return Err(self.broken("a request is not preempted by the plan that admits it", place));
+            return Err(self.broken("a plan must not preempt a request that it admits", place));
         }
         if self.state.batch.withdraw(place) {
             self.state.requests.at_mut(place).placed = false;

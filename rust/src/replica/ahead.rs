@@ -277,7 +277,7 @@ impl Replica {
                 }
                 Phase::Started => {}
             }
-            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: a request emits exactly its output tokens");
             results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
             state.release::<F>(place, true);
             self.scheduler.notice(Notice::Left(place), &state.requests);

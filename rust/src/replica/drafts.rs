@@ -114,9 +114,9 @@ impl Replica {
             if !row.emits || row.out > 0 {
                 continue;
             }
-            let right = match &drafts.parts.law {
+            let right = match &drafts.parts.distribution {
                 _ if row.fills || row.drafts == 0 => 0,
-                Some(law) => law.accepted(request.id, *emissions),
+                Some(distribution) => distribution.accepted(request.id, *emissions),
                 None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
                     if !self.findings.iter().any(|finding| finding.kind == Kind::AcceptedTooShort) {
                         self.findings.push(Finding::new(Kind::AcceptedTooShort, ACCEPTED_TOO_SHORT, []));

@@ -19,8 +19,8 @@ impl State {
         let rows = self.steady + self.batch.chunks.len() as u64;
         let is_tight = rows > self.blocks.free();
         let Some(ahead) = &mut self.ahead else { return };
-        debug_assert!(ahead.late_tokens.is_empty(), "the last plan took note of them");
-        debug_assert!(count == 1 || !is_tight, "no request is preempted behind several iterations");
+        debug_assert!(ahead.late_tokens.is_empty(), "the last plan settled them");
+        debug_assert!(count == 1 || !is_tight, "no preemption follows several iterations");
         ahead.decodes_may_drop = count == 1 && is_tight;
     }
 
@@ -47,7 +47,7 @@ impl State {
         let tick = self.requests.ticks[group];
         let decodes = &mut self.groups[group];
         let members: Vec<Place> = decodes.due.members().collect();
-        debug_assert_eq!(members.len() as u64, decodes.count, "each member is due some time");
+        debug_assert_eq!(members.len() as u64, decodes.count, "every member has a due tick");
         decodes.odd.clear();
         for place in members {
             let (request, history) = self.requests.both_mut(place);
@@ -99,7 +99,7 @@ impl State {
     pub(crate) fn drop_token(&mut self, place: Place) {
         let Some(ahead) = &mut self.ahead else { return };
         let index = ahead.late_tokens.iter().position(|token| token.place == place);
-        debug_assert!(index.is_some(), "a token that may be dropped was noted");
+        debug_assert!(index.is_some(), "a token that may be dropped is recorded");
         let Some(index) = index else { return };
         let token = ahead.late_tokens.swap_remove(index);
         let (request, history) = self.requests.both_mut(place);

@@ -412,16 +412,20 @@ impl Replica {
         let state = &self.state;
         let tokens = state.steady + state.batch.chunk_tokens;
         if tokens > state.limits.token_budget {
-            return state.broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
+            return state.broken(
+                now,
+                "an iteration must not load more tokens than the budget",
+                format!("{tokens} tokens"),
+            );
         }
         if !state.has_free(0) {
             let what = format!("{} decodes, {} free blocks", state.steady, state.blocks.free());
-            return state.broken(now, "no more blocks are taken than are free", what);
+            return state.broken(now, "a plan takes at most the free blocks", what);
         }
         let is_left_out = |request: &&Request| !request.placed && request.phase() != Phase::Decoding;
         let left_out = state.batch.admitted.iter().map(|&place| state.requests.at(place)).find(is_left_out);
         let what = left_out.map_or_else(String::new, |request| format!("request {}", request.id));
-        state.broken(now, "a request is admitted by the batch that it is in", what)
+        state.broken(now, "a request is admitted by the batch that computes its first chunk", what)
     }
 
     #[inline(never)]
@@ -429,8 +433,8 @@ impl Replica {
         let state = &mut self.state;
         state.preemptions_since_token += state.batch.preempted.len() as u64;
         if state.preemptions_since_token >= MAX_PREEMPTIONS_PER_TOKEN {
-            let what = format!("{} preemptions without a token", state.preemptions_since_token);
-            return Err(state.broken(now, "a policy that preempts comes to an end", what));
+            let what = format!("{} preemptions without an emitted token", state.preemptions_since_token);
+            return Err(state.broken(now, "preemption must make progress", what));
         }
         Ok(())
     }
@@ -474,7 +478,7 @@ impl Replica {
     /// Prices the batch and runs it until something changes.
     #[inline(always)]
     fn run<F: Features>(&mut self, now: Instant) -> Result<()> {
-        debug_assert!(F::Width::IS_SHORT || !self.is_short(), "short times are tested by the variant that takes them");
+        debug_assert!(F::Width::IS_SHORT || !self.is_short(), "64-bit times run in a 64-bit variant");
         let on_line = self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line));
         let takes_time = on_line.is_some();
         let mut pace = match on_line {
@@ -506,7 +510,7 @@ impl Replica {
         } else {
             load.saturating_mul(count) < free || state.most_more_blocks(count) < free
         };
-        debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
+        debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the upper bound is at least the count");
         if count > 1 && (!is_roomy || has_cache) {
             (count, is_roomy) = state.iterations_that_fit(count, growth);
         }

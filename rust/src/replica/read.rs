@@ -186,7 +186,7 @@ impl Replica {
     /// The same check for a request that is not too long.
     fn refuses_in_length(&self, arrival: &Arrival) -> Option<&'static str> {
         if self.longest_context(arrival) > self.state.blocks.tokens() {
-            return Some("its largest context is larger than the KV cache");
+            return Some("its longest context exceeds the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)
     }

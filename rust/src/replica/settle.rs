@@ -269,7 +269,7 @@ impl Replica {
             if F::FULL && state.caches_in_row_order && state.continues(place) {
                 continue;
             }
-            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: a request emits exactly its output tokens");
             results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
             if F::FULL && state.limits.frees_with_batch {
                 let kept = state.keep(place);

@@ -159,7 +159,7 @@ impl State {
     fn growth_of_further_groups(&self) -> u64 {
         let sum = || self.groups.iter().skip(1).map(Decodes::next_growth).sum();
         let growth = self.further_growth.get().unwrap_or_else(sum);
-        debug_assert_eq!(growth, sum(), "no group has changed since that was asked");
+        debug_assert_eq!(growth, sum(), "no group changed since the value was cached");
         self.further_growth.set(Some(growth));
         growth
     }
@@ -193,7 +193,7 @@ impl State {
     #[inline(always)]
     fn until_due_and_growth_of(&self, index: usize) -> (u64, u64) {
         let group = &self.groups[index];
-        debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
+        debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a due tick");
         // An empty wheel returns `u64::MAX`, which has no effect.
         let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
         if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
@@ -224,7 +224,7 @@ impl State {
         let free = self.blocks.free();
         let fits = || self.steady_growth().saturating_add(blocks) <= free;
         let is_certain = self.steady.saturating_add(blocks) <= free;
-        debug_assert!(!is_certain || fits(), "a standing decode takes one block at most");
+        debug_assert!(!is_certain || fits(), "a steady decode takes at most one block");
         is_certain || fits()
     }
 
@@ -239,7 +239,7 @@ impl State {
                 || (self.blocks.used() <= self.sent_blocks
                     && self.tokens_ahead() == 0
                     && self.waiting_blocks.unwrap_or(0) == 0),
-            "L4: nothing is held after the last request"
+            "L4: no block is held after the last request"
         );
     }
 

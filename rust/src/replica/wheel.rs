@@ -102,7 +102,7 @@ impl Wheel {
     /// Removes `place`.
     pub(crate) fn remove(&mut self, place: Place) {
         let node = std::mem::replace(&mut self.nodes[place.index()], VACANT);
-        debug_assert!(node.tick != u64::MAX, "only members leave");
+        debug_assert!(node.tick != u64::MAX, "only members are removed");
         if node.previous == place.0 {
             self.far.swap_remove(node.next as usize);
             if let Some(&moved) = self.far.get(node.next as usize) {
@@ -179,7 +179,7 @@ impl Wheel {
     /// Advances to `tick` and passes the members due then to `due`. No member may be due earlier.
     #[inline(always)]
     pub(crate) fn advance(&mut self, tick: u64, due: impl FnMut(Place)) {
-        debug_assert!(tick <= self.next, "no request is passed over");
+        debug_assert!(tick <= self.next, "no member is skipped");
         self.now = tick;
         if tick == self.next {
             if tick == self.far_next {

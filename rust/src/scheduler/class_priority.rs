@@ -20,7 +20,7 @@ impl SchedulerParameters for ClassPriority {
         if !inner.fills_a_budget() {
             let kind = self.inner.kind();
             let message = format!(
-                "{kind} does not fill a token budget: take a policy that does, such as Sarathi, Orca with \
+                "must be a policy that fills a token budget, got {kind}; use Sarathi, Orca with \
                  chunked=True, or VllmV1 with async_scheduling=False and no speculation"
             );
             return Err(Error::config("inner", message));
@@ -126,20 +126,20 @@ impl ClassPriorityScheduler {
 /// The rank in `order` of each class of the workload. `order` must list each reachable class once, and no other.
 fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     if order.is_empty() {
-        return Err(Error::config("order", "it must name the classes, the first one served first"));
+        return Err(Error::config("order", "must list the classes in order of priority, got none"));
     }
     let known = ClassNames::new(classes);
     let mut rank_of = HashMap::with_capacity(order.len());
     for (rank, name) in order.iter().enumerate() {
         known.check("order", name)?;
         if rank_of.insert(name.as_str(), rank).is_some() {
-            return Err(Error::config("order", format!("it names the class {name:?} twice")));
+            return Err(Error::config("order", format!("must list each class once, got {name:?} twice")));
         }
     }
     let rank = |class: &Class| match rank_of.get(class.name.as_str()) {
         Some(&rank) => Ok(rank),
         None if !class.reaches_engine => Ok(0),
-        None => Err(Error::config("order", format!("the class {:?} of the workload is missing", class.name))),
+        None => Err(Error::config("order", format!("must list every class of the workload, {:?} is missing", class.name))),
     };
     classes.unwrap_or_default().iter().map(rank).collect()
 }

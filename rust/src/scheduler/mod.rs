@@ -159,7 +159,7 @@ impl Watermark {
 
     fn new(share: f64) -> Result<Watermark> {
         if !(0.0..1.0).contains(&share) {
-            return Err(Error::config("watermark", format!("{share}: a share is at least 0 and below 1")));
+            return Err(Error::config("watermark", format!("must be at least 0 and below 1, got {share}")));
         }
         Ok(Watermark { share: attoseconds(share, "watermark")?, kept: (0, 0) })
     }

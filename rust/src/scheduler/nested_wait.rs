@@ -17,17 +17,17 @@ impl SchedulerParameters for NestedWait {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         let NestedWait { segments, thresholds, prompt_groups } = self;
         if segments.is_empty() {
-            return Err(Error::config("segments", "there must be at least one"));
+            return Err(Error::config("segments", "must have at least one segment, got none"));
         }
         if segments.len() != thresholds.len() {
-            let message = format!("{} of them for {} segments: each has its own", thresholds.len(), segments.len());
+            let message = format!("must have one threshold per segment, got {} for {} segments", thresholds.len(), segments.len());
             return Err(Error::config("thresholds", message));
         }
         if !segments.is_sorted_by(|last, next| last < next) {
-            return Err(Error::config("segments", format!("{segments:?}: their last stages must ascend")));
+            return Err(Error::config("segments", format!("must have ascending last stages, got {segments:?}")));
         }
         if prompt_groups.first() == Some(&0) || !prompt_groups.is_sorted_by(|end, next| end < next) {
-            let message = format!("{prompt_groups:?}: their longest prompts must ascend from at least 1");
+            let message = format!("must have ascending maximum prompt lengths of at least 1, got {prompt_groups:?}");
             return Err(Error::config("prompt_groups", message));
         }
         let per_group = segments.len();

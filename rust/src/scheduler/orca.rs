@@ -16,7 +16,7 @@ impl SchedulerParameters for Orca {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         let Orca { max_seqs, max_model_len, token_budget, chunked } = *self;
         if chunked && token_budget.is_none() {
-            return Err(Error::config("token_budget", "a chunk is cut to the budget: chunked=True needs one"));
+            return Err(Error::config("token_budget", "must be set with chunked=True, got None"));
         }
         let limits = limits(token_budget.unwrap_or(Limits::NONE), max_seqs)?;
         let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
@@ -111,9 +111,9 @@ pub(super) fn sample_model_len(dice: &mut Dice) -> u64 {
 /// Why a policy that reserves `max_model_len` tokens per request can never admit this one, if so.
 pub(super) fn refuses_length(arrival: &Arrival, max_model_len: u64, cache: &KvBlocks) -> Option<&'static str> {
     if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > max_model_len {
-        return Some("its prompt and output together are longer than max_model_len");
+        return Some("its prompt and output together exceed max_model_len");
     }
     let too_large = cache.need(max_model_len) > cache.capacity();
     too_large
-        .then_some("the blocks for max_model_len tokens, which its scheduler reserves, are more than the KV cache has")
+        .then_some("the scheduler reserves max_model_len tokens, which exceed the KV cache")
 }

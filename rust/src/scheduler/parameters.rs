@@ -116,7 +116,7 @@ pub(super) fn count(field: &str, value: u64) -> Result<u64> {
     if (1..=Limits::NONE).contains(&value) {
         return Ok(value);
     }
-    Err(Error::config(field, format!("{value}: it must be at least 1 and at most 2^40")))
+    Err(Error::config(field, format!("must be from 1 to 2^40, got {value}")))
 }
 
 /// Limits with a token budget and a sequence limit.
@@ -149,6 +149,6 @@ pub(super) fn class_code(field: &str, name: &str, classes: Option<&[Class]>) -> 
     let code = classes.iter().position(|class| class.name == name);
     code.map(|code| code as u32).ok_or_else(|| {
         let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
-        Error::config(field, format!("no request has the class {name:?}; the workload has {}", names.join(", ")))
+        Error::config(field, format!("must be a class of the workload ({}), got {name:?}", names.join(", ")))
     })
 }

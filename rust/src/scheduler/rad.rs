@@ -102,7 +102,7 @@ impl Tiles {
     pub(super) fn new(rows: u64, columns: u64, reduction: u64) -> Result<Tiles> {
         for (name, size) in [("rows", rows), ("columns", columns), ("reduction", reduction)] {
             if !(1..=LARGEST_TILE).contains(&size) {
-                return Err(Error::config(name, format!("{size}: a tile has 1 to {LARGEST_TILE} of them")));
+                return Err(Error::config(name, format!("must be from 1 to {LARGEST_TILE}, got {size}")));
             }
         }
         Ok(Tiles { columns, chunk: common_multiple(common_multiple(rows, columns), reduction) })

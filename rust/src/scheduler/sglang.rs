@@ -49,11 +49,11 @@ impl SchedulerParameters for Sglang {
         };
         let Sglang { chunk_tokens, max_seqs, conservativeness, .. } = settings;
         if let Some(chunk) = chunk_tokens.filter(|&chunk| settings.mixed && chunk <= max_seqs) {
-            let what = format!("{chunk}: with mixed steps a chunk is larger than max_seqs ({max_seqs})");
+            let what = format!("must be larger than max_seqs ({max_seqs}) with mixed=True, got {chunk}");
             return Err(Error::config("chunk_tokens", what));
         }
         if !(conservativeness.is_finite() && conservativeness >= 0.0) {
-            let what = format!("{conservativeness}: it is a finite number and not negative");
+            let what = format!("must be finite and non-negative, got {conservativeness}");
             return Err(Error::config("conservativeness", what));
         }
         Ok(Box::new(SglangScheduler {
@@ -449,14 +449,14 @@ impl Scheduler for SglangScheduler {
     fn check(&self, cache: &KvCache) -> Result<()> {
         let page = u64::from(cache.block);
         if cache.prefix_cache == Some(PrefixKind::Blocks) {
-            return Err(Error::config("kv.prefix_cache", "SGLang's is \"radix\", or None"));
+            return Err(Error::config("kv.prefix_cache", "must be \"radix\" or None for Sglang, got \"blocks\""));
         }
         if let Some(tokens) = cache.tokens.filter(|tokens| tokens % page != 0) {
-            let what = format!("pages of {page} do not divide the {tokens} tokens of the cache");
+            let what = format!("must divide the {tokens} tokens of the cache, got {page}");
             return Err(Error::config("kv.block", what));
         }
         if let Some(chunk) = self.settings.chunk_tokens.filter(|&chunk| chunk < page) {
-            let what = format!("{chunk}: a chunk is no smaller than a page ({page})");
+            let what = format!("must be at least the page size ({page}), got {chunk}");
             return Err(Error::config("scheduler.chunk_tokens", what));
         }
         Ok(())
@@ -492,7 +492,7 @@ impl Scheduler for SglangScheduler {
             prompt + output.min(MOST_RESERVED) + page
         };
         let fits = u128::from(least.max(prompt + output + 1)) < u128::from(cache.capacity()) * u128::from(page);
-        (!fits).then_some("prompt, output and the page that SGLang keeps free are more than the KV cache")
+        (!fits).then_some("its prompt, its output and the page that SGLang keeps free exceed the KV cache")
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {

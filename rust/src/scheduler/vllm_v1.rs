@@ -37,7 +37,7 @@ const VLLM_PAUSE_S: f64 = 0.001;
 impl SchedulerParameters for VllmV1 {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         if let Some(pause) = self.pause_s.filter(|&pause| pause != 0.0 && !self.async_scheduling) {
-            let what = format!("{pause}: the engine sleeps only with async_scheduling");
+            let what = format!("must be 0 without async_scheduling, got {pause}");
             return Err(Error::config("pause_s", what));
         }
         if self.async_scheduling { self.scheduler::<true>() } else { self.scheduler::<false>() }
@@ -289,7 +289,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         if self.speculation.is_some() && cache.prefix_cache == Some(PrefixKind::Radix) {
             return Err(Error::config(
                 "kv.prefix_cache",
-                "radix: drafts of VllmV1 are known by blocks; take \"blocks\"",
+                "must be \"blocks\" or None for VllmV1 with speculation, got \"radix\"",
             ));
         }
         Ok(())

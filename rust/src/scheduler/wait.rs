@@ -31,7 +31,7 @@ impl SchedulerParameters for Wait {
                 vec![count("thresholds", *threshold)?; classes.map_or(1, |classes| classes.len().max(1))]
             }
             Thresholds::ByClass(thresholds) if thresholds.is_empty() => {
-                return Err(Error::config("thresholds", "no class has one; each class of the workload needs one"));
+                return Err(Error::config("thresholds", "must have one threshold per class of the workload, got none"));
             }
             Thresholds::ByClass(thresholds) => {
                 let known = ClassNames::new(classes);
@@ -44,7 +44,7 @@ impl SchedulerParameters for Wait {
                     Some(&threshold) => Ok(threshold),
                     None if !class.reaches_engine => Ok(1),
                     None => {
-                        let what = format!("none for the class {:?}, which the workload has", class.name);
+                        let what = format!("must have one threshold per class of the workload, {:?} is missing", class.name);
                         Err(Error::config("thresholds", what))
                     }
                 };

@@ -293,7 +293,12 @@ impl Run {
 
     /// Adds a future command for a replica.
     pub(super) fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
-        let stays = || Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"));
+        let stays = || {
+            Error::config(
+                "replica",
+                format!("must be a replica of a fleet with an autoscaler or failures, got {replica}"),
+            )
+        };
         let all = self.capacities.as_mut().ok_or_else(stays)?;
         let is_here = |pool_state: &&mut ScaledPool| {
             (pool_state.first..pool_state.first + pool_state.places.len()).contains(&replica)

@@ -79,13 +79,16 @@ impl Live {
     pub fn new(class_count: usize, cluster: Cluster, options: &Options) -> Result<Live> {
         cluster.check()?;
         if cluster.control.is_some() {
-            return Err(Error::config("gate_and_route", "cannot be fed while it runs"));
+            return Err(Error::config("gate_and_route", "is not supported by live runs"));
         }
         if options.horizon.is_some() {
-            return Err(Error::config("horizon_s", "a run that is fed ends when it is told to"));
+            return Err(Error::config("horizon_s", "is not supported by live runs, which end on request"));
         }
         if options.max_in_flight.is_some() {
-            return Err(Error::config("max_in_flight", "a run that is fed is sent what its clients send"));
+            return Err(Error::config(
+                "max_in_flight",
+                "is not supported by live runs, whose clients decide when to send",
+            ));
         }
         let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
@@ -119,7 +122,10 @@ impl Live {
         let arrives = workload.arrival_at(0);
         if arrives < self.now {
             let (at_s, now_s) = (part.arrival_s[0], self.now.seconds());
-            return Err(Error::trace(first as usize, format!("arrives at {at_s}, and it is {now_s} already")));
+            return Err(Error::trace(
+                first as usize,
+                format!("must not arrive before the present time {now_s} s, got {at_s}"),
+            ));
         }
         self.runs.take(&workload)?;
         self.arrives = self.arrives.min(arrives);
@@ -147,7 +153,7 @@ impl Live {
     pub fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         if at < self.now {
             let (at_s, now_s) = (at.seconds(), self.now.seconds());
-            return Err(Error::config("at_s", format!("{at_s}: it is {now_s} already")));
+            return Err(Error::config("at_s", format!("must not be before the present time {now_s} s, got {at_s}")));
         }
         self.runs.add_command(replica, at, what)
     }

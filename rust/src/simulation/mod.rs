@@ -44,7 +44,10 @@ pub fn simulate_cluster(
     workload.check()?;
     cluster.check()?;
     if let Some(&pool) = workload.pool.iter().find(|&&pool| pool as usize >= cluster.pools.len()) {
-        return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
+        return Err(Error::config(
+            "pool",
+            format!("must be below the number of pools ({}), got {pool}", cluster.pools.len()),
+        ));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let unit = unit::of(&cluster, workload, options);

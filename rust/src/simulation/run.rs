@@ -430,7 +430,7 @@ impl Run {
         for replica in &mut *replicas {
             replica.stop(end, &mut self.results)?;
         }
-        debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
+        debug_assert_eq!(before, self.results.left(), "a stretch ends at its first completion");
         self.calendar.stop(end, &mut self.results);
         for stranded in self.capacities.iter_mut().flat_map(|all| all.take_unrouted()) {
             stranded.leave(NO_REPLICA, Status::Unfinished, end, &mut self.results);

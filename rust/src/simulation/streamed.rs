@@ -91,14 +91,14 @@ pub fn simulate_streamed(
     cluster.check()?;
     for (name, is_asked) in [("iterations", options.iterations), ("batches", options.batches)] {
         if is_asked {
-            return Err(Error::config(name, "cannot be kept while results are streamed"));
+            return Err(Error::config(name, "is not supported by streamed runs"));
         }
     }
     if options.max_in_flight.is_some() {
-        return Err(Error::config("max_in_flight", "cannot be kept while results are streamed"));
+        return Err(Error::config("max_in_flight", "is not supported by streamed runs"));
     }
     if cluster.control.is_some() {
-        return Err(Error::config("gate_and_route", "cannot be streamed"));
+        return Err(Error::config("gate_and_route", "is not supported by streamed runs"));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let sampler = Sampler::new(outline.last_arrival, options, replicas, Unit::ATTOSECOND)?;
@@ -259,7 +259,10 @@ impl Runs {
     pub(super) fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         match &mut self.lanes[..] {
             [lane] => lane.run.add_command(replica, at, what),
-            _ => Err(Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"))),
+            _ => Err(Error::config(
+                "replica",
+                format!("must be a replica of a fleet with an autoscaler or failures, got {replica}"),
+            )),
         }
     }
 

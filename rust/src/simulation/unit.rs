@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_an_attosecond_where_other_times_may_come_up() {
+    fn it_is_an_attosecond_if_other_times_may_occur() {
         let none = Columns::default();
         let all = Options::all(&none.view(0, 1));
         let one = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };

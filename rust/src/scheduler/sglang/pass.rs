@@ -100,7 +100,7 @@ impl SglangScheduler {
         while let Some(place) = self.queue.first() {
             let owed = plan.requests().owed(place);
             if !plan.try_admit(place, owed, 0, owed, owed)? {
-                return Err(plan.broken("what has room is admitted", place));
+                return Err(plan.broken("a request with room is admitted", place));
             }
             self.queue.remove(place);
             self.last.push(place);

@@ -111,7 +111,7 @@ impl Reserved {
     /// Whether more than `least` of `available` tokens remain; `sum` computes the exact sum.
     pub(super) fn leaves_more_than(&mut self, least: u64, available: i64, sum: impl FnOnce(f64) -> f64) -> bool {
         // The share is at most 1, and rounding never passes a whole number. So this is an upper bound.
-        debug_assert!(self.ratio <= 1.0, "a share of what is still to come");
+        debug_assert!(self.ratio <= 1.0, "the reserved share is at most 1");
         let most = self.outstanding + self.along + self.sum_of_added;
         if i128::from(available) > i128::from(least) + i128::from(most) {
             return true;

@@ -50,7 +50,7 @@ impl Margin {
     pub(super) fn new(offset: Offset) -> Result<Margin> {
         let read = |offset: f64, field: &str| {
             if !(offset.is_finite() && offset > 0.0) {
-                return Err(Error::config(field, format!("{offset}: an offset is finite and above 0")));
+                return Err(Error::config(field, format!("must be finite and above 0, got {offset}")));
             }
             attoseconds(offset, field)
         };
@@ -61,7 +61,7 @@ impl Margin {
             }
             Offset::Dynamic(DynamicOffset::DynamicOffset { low, high, kv_share }) => {
                 if !(0.0..=1.0).contains(&kv_share) {
-                    return Err(Error::config("offset.kv_share", format!("{kv_share}: a share is from 0 to 1")));
+                    return Err(Error::config("offset.kv_share", format!("must be from 0 to 1, got {kv_share}")));
                 }
                 Ok(Margin {
                     low: read(low, "offset.low")?,
