@@ -1,9 +1,9 @@
-"""Which engine's policy suits which trace? Runs the comparison and writes its page.
+"""Comparison of scheduling policies on real traces, and its page.
 
     python benches/engines_compared.py TRACES --page docs/guides/compare-engines.md
 
 TRACES is a folder with the Parquet files `azure_llm_2023_conv`, `mooncake_conversation` and
-`sharegpt_v3_multiturn_partial`; they are no part of the project. Without `--page` the tables are printed.
+`sharegpt_v3_multiturn_partial`; they are not part of the repository. Without `--page` the tables are printed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import polars as pl
 import inferq as iq
 from inferq.display.panels import powers
 from inferq.display.style import BLUE, GRAY, ORANGE, VERMILION
+from inferq_papers import pages
 from inferq_papers.report import Picture, Report, Section, Table
 
 LOADS = (0.5, 0.8, 0.95)
 MAX_SEQS = 256
 TPOT_S = 0.1
-"""Objective: mean time for each token after the first."""
+"""TPOT objective, seconds."""
 GAP_S = 0.5
-"""Objective: longest time between two tokens."""
+"""Objective for the longest gap between two tokens, seconds."""
 THINK_S = 20.0
-"""Mean time from an answer to what the user says next."""
+"""Mean think time between turns, seconds."""
 TURNS = 20_000
-"""Turns of the conversations that are replayed, the first of the file."""
+"""Number of turns that are replayed, from the start of the file."""
 
 ON = iq.Engine.on(
     "llama-3.1-8b", "a100-80gb", scheduler=iq.VllmV1(), gpu_memory_utilization=0.9, prefix_cache="none"
@@ -57,11 +58,11 @@ CHANGED: list[tuple[str, str, dict[str, Any]]] = [
     ("Sglang(fcfs), chunks of 2,048, mixed", "Sglang(fcfs)", {"chunk_tokens": 2048, "mixed": True}),
     ("Sglang(lpm), chunks of 2,048, mixed", "Sglang(lpm)", {"chunk_tokens": 2048, "mixed": True}),
 ]
-"""Other settings of the same policies: a label, whose, and what is changed."""
+"""Other settings of the same policies: label, policy, changed fields."""
 
 
 def engine(name: str, memory: int = 1, **changed: Any) -> iq.Engine:
-    """The same clock and the same memory for all, unless it is to be so many times as much."""
+    """An engine with equal timing for all policies, and `memory` times the KV cache."""
     scheduler, prefix_cache = ENGINES[name]
     kv = replace(ON.kv, tokens=memory * MEMORY, prefix_cache=prefix_cache)
     return iq.Engine(timing=ON.timing, scheduler=replace(scheduler, **changed), kv=kv)
@@ -72,14 +73,14 @@ def engine(name: str, memory: int = 1, **changed: Any) -> iq.Engine:
 
 @cache
 def turns(folder: Path) -> pl.DataFrame:
-    """Every answer of every conversation; those with an empty message are left out."""
+    """Every turn of every conversation, without empty messages."""
     frame = pl.read_parquet(folder / "sharegpt_v3_multiturn_partial.parquet")
     kept = frame.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0))
     return kept.select("session_id", "turn", "prompt_tokens", "output_tokens").head(TURNS)
 
 
 def sharegpt(folder: Path, sessions_per_s: float) -> iq.Workload:
-    """Conversations begin at random; between an answer and what the user says next, time to think."""
+    """Conversations with Poisson starts and think times between turns."""
     frame, rng = turns(folder), np.random.default_rng(1)
     first = frame["session_id"] != frame["session_id"].shift(1).fill_null("")
     begins_s = np.cumsum(rng.exponential(1 / sessions_per_s, int(first.sum())))
@@ -99,69 +100,74 @@ class Trace:
     name: str
     about: str
     ttft_s: float
-    """Objective for the first token."""
+    """TTFT objective."""
     saturated: float
-    """Requests a second, see `saturated_rate`."""
+    """Requests per second, see `saturated_rate`."""
     at: dict[float, iq.Workload]
     """The trace at each load."""
 
 
 def saturated_rate(workload: iq.Workload, served_by: iq.Engine) -> float:
-    """Requests a second that are served when all of them are there from the start, in the trace's order."""
+    """Throughput when all requests arrive at time 0, in the order of the trace."""
     frame = workload.open_loop().frame.with_columns(arrival_s=pl.lit(0.0))
     left_s = iq.simulate(iq.Workload(frame), served_by).requests["left_s"].max()
     return frame.height / float(left_s)  # type: ignore[arg-type]
 
 
 def traces(folder: Path) -> list[Trace]:
-    found = []
+    traces = []
     for name, ttft_s, file, about in (
-        ("Azure conversation", 2.0, "azure_llm_2023_conv", "Nothing is known of what prompts share"),
+        (
+            "Azure conversation",
+            2.0,
+            "azure_llm_2023_conv",
+            "The trace has no information about shared prefixes",
+        ),
         (
             "Mooncake conversation",
             10.0,
             "mooncake_conversation",
-            "Of each block of 512 tokens of a prompt it is known which were the same",
+            "Prompts have hashes of blocks of 512 tokens",
         ),
     ):
         trace = iq.read_trace(folder / f"{file}.parquet")
         rate = saturated_rate(trace, engine("VllmV1"))
-        found.append(Trace(name, about, ttft_s, rate, {load: trace.at_rate(load * rate) for load in LOADS}))
+        traces.append(Trace(name, about, ttft_s, rate, {load: trace.at_rate(load * rate) for load in LOADS}))
     each = turns(folder).height / turns(folder)["session_id"].n_unique()
     rate = 5.0
-    for _ in range(3):  # how conversations lie between each other, and so what is found, depends on the rate
+    for _ in range(3):  # the hit rate depends on how conversations interleave, and so on the rate
         rate = saturated_rate(sharegpt(folder, rate / each), engine("VllmV1"))
     at = {load: sharegpt(folder, load * rate / each) for load in LOADS}
-    told = f"A prompt is the conversation so far: {each:.1f} turns, {THINK_S:.0f} s between them in the mean"
-    return [*found, Trace("ShareGPT, multi-turn", told, 2.0, rate, at)]
+    about = f"A prompt contains the conversation so far: {each:.1f} turns, mean think time {THINK_S:.0f} s"
+    return [*traces, Trace("ShareGPT, multi-turn", about, 2.0, rate, at)]
 
 
 # One run
 
 
 def measured(workload: iq.Workload, served_by: iq.Engine, ttft_s: float) -> dict[str, float]:
-    """What users see, and what the replica did."""
+    """Latency of users, and work of the replica."""
     result = iq.simulate(workload, served_by, iterations=True, timeline_s=1.0)
-    requests, told = result.requests, result.summary().row(0, named=True)
+    requests, summary = result.requests, result.summary().row(0, named=True)
     in_time = requests.filter(pl.col("ttft_s") <= ttft_s)
     steady = in_time.filter(pl.col("tpot_s").fill_null(0) <= TPOT_S).height
     smooth = in_time.filter(pl.col("max_itl_s").fill_null(0) <= GAP_S).height
     return {
-        "TTFT p50, s": told["ttft_p50"],
-        "TTFT p99, s": told["ttft_p99"],
-        "ITL p50, ms": 1000 * told["itl_p50"],
-        "ITL p99, ms": 1000 * told["itl_p99"],
+        "TTFT p50, s": summary["ttft_p50"],
+        "TTFT p99, s": summary["ttft_p99"],
+        "ITL p50, ms": 1000 * summary["itl_p50"],
+        "ITL p99, ms": 1000 * summary["itl_p99"],
         "good, %": 100 * steady / requests.height,
-        "good without a gap, %": 100 * smooth / requests.height,
-        "goodput, requests/s": steady / told["duration_s"],
+        "no long gap, %": 100 * smooth / requests.height,
+        "goodput, req/s": steady / summary["duration_s"],
         "hit rate, %": 100 * requests["cached_tokens"].sum() / requests["prompt_tokens"].sum(),
-        "preempted per 1,000": 1000 * requests["preemptions"].sum() / requests.height,
+        "preemptions per 1,000": 1000 * requests["preemptions"].sum() / requests.height,
         **work(result),
     }
 
 
 def work(result: iq.Result) -> dict[str, float]:
-    """Which requests computed and which waited, over the time in which the replica computed."""
+    """Shares of time and batch sizes, over the busy time of the replica."""
     count = pl.col("count")
     spent_s = count * pl.col("first_s") + pl.col("growth_s") * count * (count - 1) / 2
     parts = result.iterations.with_columns(spent_s=spent_s)
@@ -169,36 +175,36 @@ def work(result: iq.Result) -> dict[str, float]:
     alone_s = chunks.filter(pl.col("decodes") == 0)["spent_s"].sum()
     timeline = result.timeline
     return {
-        "prompts alone, % of time": 100 * alone_s / parts["spent_s"].sum(),
-        "prompt tokens an iteration": _mean(chunks, "prefill_tokens"),
-        "decodes an iteration": _mean(decodes, "decodes"),
+        "prefill only, % of time": 100 * alone_s / parts["spent_s"].sum(),
+        "prompt tokens per iteration": _mean(chunks, "prefill_tokens"),
+        "decodes per iteration": _mean(decodes, "decodes"),
         "longest iteration, ms": 1000 * float(parts["first_s"].max()),  # type: ignore[arg-type]
-        "memory used, %": 100 * float(timeline["kv_used_tokens"].mean()) / MEMORY,  # type: ignore[arg-type]
-        "over 128 wait, % of time": 100 * float((timeline["waiting"] > 128).mean()),  # type: ignore[arg-type]
+        "KV cache used, %": 100 * float(timeline["kv_used_tokens"].mean()) / MEMORY,  # type: ignore[arg-type]
+        "more than 128 waiting, % of time": 100 * float((timeline["waiting"] > 128).mean()),  # type: ignore[arg-type]
     }
 
 
 def _mean(parts: pl.DataFrame, column: str) -> float:
-    """Over iterations: each row is `count` of them."""
+    """The mean over iterations; a row holds `count` of them."""
     return float((parts[column] * parts["count"]).sum()) / float(parts["count"].sum())
 
 
 # The page
 
-USERS = ["TTFT p50, s", "TTFT p99, s", "ITL p50, ms", "ITL p99, ms", "good, %", "good without a gap, %",
-         "goodput, requests/s", "hit rate, %", "preempted per 1,000"]  # fmt: skip
-WORK = ["prompts alone, % of time", "prompt tokens an iteration", "decodes an iteration",
-        "longest iteration, ms", "memory used, %", "over 128 wait, % of time"]  # fmt: skip
+USERS = ["TTFT p50, s", "TTFT p99, s", "ITL p50, ms", "ITL p99, ms", "good, %", "no long gap, %",
+         "goodput, req/s", "hit rate, %", "preemptions per 1,000"]  # fmt: skip
+WORK = ["prefill only, % of time", "prompt tokens per iteration", "decodes per iteration",
+        "longest iteration, ms", "KV cache used, %", "more than 128 waiting, % of time"]  # fmt: skip
 DECIMALS = {
     **dict.fromkeys([*USERS, *WORK], 1),
-    **dict.fromkeys(["TTFT p50, s", "TTFT p99, s", "goodput, requests/s", "preempted per 1,000"], 2),
-    **dict.fromkeys(["prompt tokens an iteration", "longest iteration, ms", "ITL p99, ms"], 0),
+    **dict.fromkeys(["TTFT p50, s", "TTFT p99, s", "goodput, req/s", "preemptions per 1,000"], 2),
+    **dict.fromkeys(["prompt tokens per iteration", "longest iteration, ms", "ITL p99, ms"], 0),
     "load": 2,
 }
 
 
 def pictured(frame: pl.DataFrame) -> Any:
-    """A row for each trace: how many requests are good, and how late first tokens and others come."""
+    """One row per trace: good requests, TTFT and ITL."""
     import altair as alt
 
     names = list(COLORS)
@@ -209,7 +215,7 @@ def pictured(frame: pl.DataFrame) -> Any:
         legend=alt.Legend(title=None, orient="top", columns=4),
     )
     at = alt.X("load:O", title="load", axis=alt.Axis(format=".2~f", labelAngle=0))
-    beside = alt.XOffset("policy:N", sort=names)
+    offset = alt.XOffset("policy:N", sort=names)
     rows = []
     for name in frame["trace"].unique(maintain_order=True):
         of_trace = frame.filter(trace=name)
@@ -219,18 +225,18 @@ def pictured(frame: pl.DataFrame) -> Any:
             ("TTFT p99, s", "TTFT p99, s"),
             ("ITL p99, ms", "ITL p99, ms"),
         ):
-            told = alt.Chart(of_trace.select("load", "policy", value=column), width=205, height=120)
+            base = alt.Chart(of_trace.select("load", "policy", value=column), width=205, height=120)
             if column == "good, %":
                 scale = alt.Scale(domain=[0, 100])
                 axis = alt.Axis(values=[0, 50, 100])
-                drawn = told.mark_bar()
+                drawn = base.mark_bar()
             else:
-                values = [float(one) for one in of_trace[column]]
+                values = of_trace[column].cast(pl.Float64).to_list()
                 scale = alt.Scale(type="log", domain=[min(values) / 1.4, max(values) * 1.4], nice=False)
                 axis = alt.Axis(values=powers(min(values) / 1.4, max(values) * 1.4), format=",~g")
-                drawn = told.mark_point(filled=True, size=70, opacity=1)
+                drawn = base.mark_point(filled=True, size=70, opacity=1)
             height = alt.Y("value:Q", title=None, scale=scale, axis=axis)
-            panel = drawn.encode(x=at, xOffset=beside, y=height, color=color)
+            panel = drawn.encode(x=at, xOffset=offset, y=height, color=color)
             row.append(panel.properties(title=alt.TitleParams(words, fontWeight="normal")))
         rows.append(alt.hconcat(*row, spacing=16, title=name))
     return alt.vconcat(*rows, spacing=18)
@@ -242,29 +248,29 @@ def report(folder: Path) -> Report:
     for trace in at:
         for load, workload in trace.at.items():
             for name in ENGINES:
-                told = measured(workload, engine(name), trace.ttft_s)
-                rows.append({"trace": trace.name, "load": load, "policy": name, **told})
+                figures = measured(workload, engine(name), trace.ttft_s)
+                rows.append({"trace": trace.name, "load": load, "policy": name, **figures})
         for label, name, change in CHANGED:
-            told = measured(trace.at[LOADS[-1]], engine(name, **change), trace.ttft_s)
-            changed.append({"trace": trace.name, "policy": label, **told})
+            figures = measured(trace.at[LOADS[-1]], engine(name, **change), trace.ttft_s)
+            changed.append({"trace": trace.name, "policy": label, **figures})
         rates = {name: saturated_rate(trace.at[LOADS[-1]], engine(name)) for name in ENGINES}
         served.append({"trace": trace.name, **rates})
     frame, other = pl.DataFrame(rows), pl.DataFrame(changed)
     return Report(
         name="compare-engines",
-        title="Which engine's policy suits my trace?",
-        citation="Every number and picture of this page comes from `python benches/engines_compared.py "
-        "TRACES --page docs/guides/compare-engines.md`.",
+        title="Compare engines",
+        citation="`python benches/engines_compared.py TRACES --page docs/guides/compare-engines.md` writes "
+        "this page.",
         setting=setting(),
         sections=(
             Section(
-                title="What do users see?",
+                title="Latency and goodput",
                 text=about(at),
                 pictures=(
                     Picture(
-                        title="Requests served well, first tokens and gaps between tokens, by load",
-                        caption="The shares of good requests, and 99th percentiles on logarithmic axes: for "
-                        "each load the policies side by side, in the order of the key.",
+                        title="Good requests, TTFT and ITL by load",
+                        caption="Shares of good requests, and 99th percentiles on logarithmic axes. For each "
+                        "load, the policies are in the order of the legend.",
                         chart=lambda: pictured(frame),
                     ),
                 ),
@@ -278,9 +284,9 @@ def report(folder: Path) -> Report:
                 ),
             ),
             Section(
-                title="What explains it?",
-                text="The same runs, seen from the replica. *Prompts alone*: the share of its working "
-                "time in which it computes prompts and no request decodes.",
+                title="Explanation",
+                text="The same runs from the view of the replica. *Prefill only* is the share of its "
+                "busy time in which it computes prompts and no request decodes.",
                 tables=(
                     Table(
                         title="At load 0.8",
@@ -288,7 +294,7 @@ def report(folder: Path) -> Report:
                         decimals=DECIMALS,
                     ),
                     Table(
-                        title="Requests a second when all of them are there from the start",
+                        title="Throughput when all requests arrive at time 0, req/s",
                         frame=pl.DataFrame(served),
                     ),
                     Table(
@@ -306,77 +312,85 @@ def report(folder: Path) -> Report:
 
 
 OWN_TRACE = """\
-On a trace of your own this is one command. It takes a server's newest version, a stated one (`vllm-0.14`) or
-a scheduler, each with what it does unasked on that card, and says which differences are real:
+One command compares engines on your own trace. It accepts a server (`vllm`, with its latest known version), a
+version (`vllm-0.14`) or a scheduler. Each has the default settings of that server on the GPU.
 
 ```sh
 inferq compare --engines vllm,sglang,sarathi traces/azure_2023.csv \\
   --model llama-3.1-8b --gpu h100-80gb --rate 8
 ```
 
-In Python `iq.compare` takes the same names. A trace of a few hundred requests, as this one, has no intervals
-for its slowest hundredth; give `--columns` for a CSV of your own, and `--out page.html` for a page with
-pictures.
+In Python, `iq.compare` accepts the same names. A trace of a few hundred requests, such as this one, is too
+short for an interval of its p99. `--columns` reads your own CSV, and `--out page.html` writes a page with
+charts.
 
 ```python
 import inferq as iq
 
 trace = iq.read_trace("traces/azure_2023.csv").at_rate(8)
-found = iq.compare(trace, ["vllm", "sglang", "sarathi"], model="llama-3.1-8b", gpu="h100-80gb")
-print(found)
+comparison = iq.compare(trace, ["vllm", "sglang", "sarathi"], model="llama-3.1-8b", gpu="h100-80gb")
+print(comparison)
 ```
 
-What follows are three real traces, in full.
+The rest of this page compares policies on three real traces.
 """
 
 
 def setting() -> str:
-    """How to ask it of another trace; then what is the same for all of these, and what is not."""
+    """How to compare engines on another trace, and the common settings of this comparison."""
     return f"""
 {OWN_TRACE}
 
-Four policies serve the same requests with the same clock and the same memory: the measured times of
-Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on(…, gpu_memory_utilization=0.9)`), {MEMORY:,} tokens of KV cache
-in blocks of 16, at most {MAX_SEQS} requests at once. Each has the budget with which its engine comes:
-`VllmV1` computes up to 2,048 tokens in an iteration, `Sarathi` 512, `Sglang` chunks of 8,192 of prompts; what
-other budgets change stands below. `VllmV1` and `Sarathi` find prefixes with the cache of vLLM
-(`prefix_cache="blocks"`), `Sglang` with its own (`"radix"`). `VllmV1` and `Sglang` form the batches that the
-real schedulers form, scheduling and GPU one after the other (`async_scheduling=False`, `overlap=False`);
-host time is left out. Each trace is one run: differences are
-differences on these requests, and small ones say little about others.
+## Setting
 
-*Load* is the rate of requests over the rate at which `VllmV1` serves the same requests when all of them are
-there from the start: what memory and clock allow when a request is always there. It is the mean over the
-trace, whose rate rises and falls."""
+Four policies serve identical requests with identical timing and memory: measured kernel times of
+Llama-3.1-8B on an A100-80GB (`iq.Engine.on(…, gpu_memory_utilization=0.9)`), {MEMORY:,} tokens of KV cache
+in blocks of 16, at most {MAX_SEQS} sequences.
+
+| policy | tokens per iteration | prefix cache |
+| --- | --- | --- |
+| `VllmV1` | budget of 2,048 | `blocks`, as in vLLM |
+| `Sarathi` | budget of 512 | `blocks` |
+| `Sglang` | prompt chunks of 8,192 | `radix`, as in SGLang |
+
+These are the defaults of each engine. `VllmV1` and `Sglang` form the batches of the real schedulers,
+without async scheduling (`async_scheduling=False`, `overlap=False`) and without host overhead. Each trace
+is one run: small differences may not transfer to other requests.
+
+*Load* is the mean request rate divided by the throughput of `VllmV1` when all requests arrive at time 0."""
 
 
 def _busiest(frame: pl.DataFrame) -> float:
-    """How many times the mean rate arrives in the fullest twelfth of the trace's time."""
+    """Rate of the busiest twelfth of the trace, relative to the mean."""
     twelfth = frame["arrival_s"].max() / 12  # type: ignore[operator]
     return 12 * (frame["arrival_s"] // twelfth).value_counts()["count"].max() / frame.height  # type: ignore[operator]
 
 
 def about(traces: list[Trace]) -> str:
-    """The traces, and what counts as good."""
+    """The traces and their objectives."""
     lines = []
     for trace in traces:
         frame = trace.at[LOADS[0]].frame
         prompt, output = (frame[name].sum() / frame.height for name in ("prompt_tokens", "output_tokens"))
         lines.append(
-            f"- **{trace.name}**: {frame.height:,} requests, prompts of {prompt:,.0f} and answers of "
-            f"{output:,.0f} tokens in the mean. {trace.about}. Load 1 is {trace.saturated:.2f} requests a "
-            f"second; in the busiest twelfth of its time {_busiest(frame):.2f} times the mean arrive. In "
-            f"time: first token within {trace.ttft_s:.0f} s."
+            f"- **{trace.name}**: {frame.height:,} requests, mean prompt {prompt:,.0f} and mean output "
+            f"{output:,.0f} tokens. {trace.about}. Load 1 is {trace.saturated:.2f} req/s. The busiest "
+            f"twelfth of the trace has {_busiest(frame):.2f} times the mean rate. TTFT objective: "
+            f"{trace.ttft_s:.0f} s."
         )
     listed = "\n".join(lines)
     return f"""
 {listed}
 
-TTFT is the time to the first token, ITL the time between two tokens of a request (percentiles over all of
-them). *Good* is a request whose first token comes in time and whose others take at most
-{1000 * TPOT_S:.0f} ms each in the mean; *good without a gap* one whose first comes in time and that never
-waits longer than {1000 * GAP_S:.0f} ms for another. Goodput counts the good ones. The hit rate is the share
-of prompt tokens that were found in the cache; *preempted* counts preemptions, and SGLang's retractions."""
+| column | meaning |
+| --- | --- |
+| good | TTFT objective met, and TPOT at most {1000 * TPOT_S:.0f} ms |
+| no long gap | TTFT objective met, and no gap between tokens above {1000 * GAP_S:.0f} ms |
+| goodput | good requests per second |
+| hit rate | share of prompt tokens found in the prefix cache |
+| preemptions | preemptions and SGLang's retractions |
+
+ITL percentiles are over all gaps of all requests."""
 
 
 SHORT = {
@@ -396,78 +410,78 @@ SHORT = {
     "ttft99": "TTFT p99, s",
     "itl99": "ITL p99, ms",
     "good": "good, %",
-    "smooth": "good without a gap, %",
+    "smooth": "no long gap, %",
     "hits": "hit rate, %",
-    "alone": "prompts alone, % of time",
-    "chunk": "prompt tokens an iteration",
+    "alone": "prefill only, % of time",
+    "chunk": "prompt tokens per iteration",
     "longest": "longest iteration, ms",
-    "memory": "memory used, %",
-    "crowd": "over 128 wait, % of time",
-    "preempted": "preempted per 1,000",
+    "memory": "KV cache used, %",
+    "crowd": "more than 128 waiting, % of time",
+    "preempted": "preemptions per 1,000",
 }
-"""How the remarks call the cells of the tables: `<azure vllm 0.8 itl99>`; without a load, those of other
-settings, at the last load; `<azure fcfs served>`: in %, how many more are served than by VllmV1 when all are
-there from the start."""
+"""Names of table cells in the remarks: `<azure vllm 0.8 itl99>`; without a load, of the other settings at the
+last load; `<azure fcfs served>`: throughput relative to VllmV1 when all requests arrive at time 0, in %."""
 
 REMARKS = (
     """
-**SGLang lets decodes wait for prompts.** At load 0.8 prompts are computed alone during
-<azure fcfs 0.8 alone>, <mooncake fcfs 0.8 alone> and <chat fcfs 0.8 alone> % of the time (Azure,
-Mooncake, ShareGPT); under `VllmV1`, which decodes beside prompts, during <azure vllm 0.8 alone>,
-<mooncake vllm 0.8 alone> and <chat vllm 0.8 alone> %. Meanwhile no token is emitted: the 99th percentile
-of ITL on Azure is <azure fcfs 0.8 itl99> ms, that of `VllmV1` <azure vllm 0.8 itl99> and of `Sarathi`
-<azure sarathi 0.8 itl99>; and <azure fcfs 0.8 smooth> % of the requests are good without a gap, under
-`VllmV1` <azure vllm 0.8 smooth> %.""",
+**SGLang lets decodes wait for prefill.** At load 0.8, prefill runs alone for <azure fcfs 0.8 alone>,
+<mooncake fcfs 0.8 alone> and <chat fcfs 0.8 alone> % of the time (Azure, Mooncake, ShareGPT). `VllmV1`
+mixes decodes and prefill: <azure vllm 0.8 alone>, <mooncake vllm 0.8 alone> and <chat vllm 0.8 alone> %. No
+token is emitted meanwhile. On Azure, p99 ITL is <azure fcfs 0.8 itl99> ms, compared with
+<azure vllm 0.8 itl99> ms under `VllmV1` and <azure sarathi 0.8 itl99> ms under `Sarathi`.
+<azure fcfs 0.8 smooth> % of the requests have no long gap, compared with <azure vllm 0.8 smooth> % under
+`VllmV1`.""",
     """
-**Percentiles over tokens hide rare long gaps.** On Mooncake at load 0.5 the 99th percentile of ITL under
-`Sglang(fcfs)` is <mooncake fcfs 0.5 itl99> ms, under `VllmV1` <mooncake vllm 0.5 itl99>; and yet
-<mooncake fcfs 0.5 smooth> % of the requests are good without a gap, under `VllmV1`
-<mooncake vllm 0.5 smooth> %. Prompts are computed in few iterations, of <mooncake fcfs 0.5 chunk> tokens
-in the mean, the longest <mooncake fcfs 0.5 longest> ms: few gaps, but most requests meet one.""",
+**Token percentiles hide rare long gaps.** On Mooncake at load 0.5, p99 ITL is <mooncake fcfs 0.5 itl99> ms
+under `Sglang(fcfs)` and <mooncake vllm 0.5 itl99> ms under `VllmV1`. Still, <mooncake fcfs 0.5 smooth> % of
+the requests have no long gap, compared with <mooncake vllm 0.5 smooth> %. Prompts are computed in few
+iterations, of <mooncake fcfs 0.5 chunk> tokens on average and up to <mooncake fcfs 0.5 longest> ms: few
+gaps, but most requests have one.""",
     """
-**A policy that computes prompts alone serves fewer requests**, since an iteration reads the weights
-whether or not requests decode beside the prompts. When all are there from the start, `Sglang(fcfs)` serves
-<azure fcfs served>, <mooncake fcfs served> and <chat fcfs served> % beside `VllmV1`; `Sarathi`, whose
-iterations of at most 512 tokens read the weights more often, <azure sarathi served>,
-<mooncake sarathi served> and <chat sarathi served> %. So queues differ at one rate: the 99th percentile
-of TTFT on Azure at load 0.8 is <azure vllm 0.8 ttft99> s under `VllmV1`, <azure fcfs 0.8 ttft99> s under
-`Sglang(fcfs)` and <azure sarathi 0.8 ttft99> s under `Sarathi`.""",
+**Prefill-only iterations reduce throughput**, because each iteration reads the weights whether or not
+requests decode. When all requests arrive at time 0, the throughput of `Sglang(fcfs)` relative to `VllmV1`
+is <azure fcfs served>, <mooncake fcfs served> and <chat fcfs served> %. `Sarathi` reads the weights more
+often, since its iterations have at most 512 tokens: <azure sarathi served>, <mooncake sarathi served> and
+<chat sarathi served> %. Queues at equal rates differ accordingly. On Azure at load 0.8, p99 TTFT is
+<azure vllm 0.8 ttft99> s under `VllmV1`, <azure fcfs 0.8 ttft99> s under `Sglang(fcfs)` and
+<azure sarathi 0.8 ttft99> s under `Sarathi`.""",
     """
-**The name of the engine says less than two settings**: the budget, and whether decodes go on beside
-prompts. With 2,048 tokens, and `mixed=True` for SGLang, `VllmV1`, `Sarathi` and `Sglang(fcfs)` are nearly
-one: at load 0.95 good are <azure vllm 0.95 good>, <azure sarathi-2048 good> and <azure mixed good> % on
-Azure, <mooncake vllm 0.95 good>, <mooncake sarathi-2048 good> and <mooncake mixed good> % on Mooncake,
-<chat vllm 0.95 good>, <chat sarathi-2048 good> and <chat mixed good> % on ShareGPT. Chunks of 2,048
-without decodes beside them do not help SGLang: good are <azure fcfs-2048 good> % on Azure, with chunks of
-8,192 <azure fcfs 0.95 good> %.""",
+**Two settings matter more than the engine**: the token budget, and whether decodes and prefill share a
+batch. With 2,048 tokens, and `mixed=True` for SGLang, the three policies are nearly equal. At load 0.95,
+good requests under `VllmV1`, `Sarathi` and `Sglang(fcfs)` are <azure vllm 0.95 good>,
+<azure sarathi-2048 good> and <azure mixed good> % on Azure, <mooncake vllm 0.95 good>,
+<mooncake sarathi-2048 good> and <mooncake mixed good> % on Mooncake, <chat vllm 0.95 good>,
+<chat sarathi-2048 good> and <chat mixed good> % on ShareGPT. Chunks of 2,048 without mixed batches do not
+help SGLang: <azure fcfs-2048 good> % on Azure, compared with <azure fcfs 0.95 good> % with chunks of
+8,192.""",
     """
-**The cache holds the earlier turns of conversations, until a queue forms.** On ShareGPT `VllmV1` finds
-<chat vllm 0.5 hits> % of the prompt tokens at load 0.5, <chat vllm 0.8 hits> % at 0.8 and
-<chat vllm 0.95 hits> % at 0.95: while a turn waits, the turns before it are evicted; they must be
-computed again, and other requests wait the longer. A slightly slower policy falls first: at 0.8
-`Sglang(fcfs)` finds <chat fcfs 0.8 hits> %, and its 99th percentile of TTFT is <chat fcfs 0.8 ttft99> s,
-that of `VllmV1` <chat vllm 0.8 ttft99> s.""",
+**The cache holds earlier turns until a queue forms.** On ShareGPT, the hit rate under `VllmV1` is
+<chat vllm 0.5 hits> % at load 0.5, <chat vllm 0.8 hits> % at 0.8 and <chat vllm 0.95 hits> % at 0.95. While
+a turn waits, the earlier turns are evicted; computing them again makes other requests wait longer. A
+slightly slower policy is affected first: at 0.8, `Sglang(fcfs)` has a hit rate of <chat fcfs 0.8 hits> %
+and a p99 TTFT of <chat fcfs 0.8 ttft99> s, compared with <chat vllm 0.8 ttft99> s under `VllmV1`.""",
     """
-**`lpm` needs something to find, and a queue that is not too long.** On Azure nothing is known of
-prefixes, and both orders do the same. On Mooncake at load 0.95 `lpm` finds <mooncake lpm 0.95 hits> %,
-`fcfs` <mooncake fcfs 0.95 hits> %, and the median TTFT is <mooncake lpm 0.95 ttft50> and
-<mooncake fcfs 0.95 ttft50> s. On ShareGPT at 0.95 more than 128 wait during <chat lpm 0.95 crowd> % of
-the time, in which it is `fcfs`; good are <chat lpm 0.95 good> and <chat fcfs 0.95 good> %, in mixed
-batches of 2,048 tokens <chat lpm-mixed good> and <chat mixed good> %.""",
+**`lpm` needs shared prefixes and a short queue.** Azure has no prefix information, so both orders are
+equal. On Mooncake at load 0.95, the hit rate is <mooncake lpm 0.95 hits> % with `lpm` and
+<mooncake fcfs 0.95 hits> % with `fcfs`; the median TTFT is <mooncake lpm 0.95 ttft50> and
+<mooncake fcfs 0.95 ttft50> s. SGLang uses `fcfs` while more than 128 requests wait. On ShareGPT at 0.95
+this is <chat lpm 0.95 crowd> % of the time; good requests are <chat lpm 0.95 good> and
+<chat fcfs 0.95 good> %, and in mixed batches of 2,048 tokens <chat lpm-mixed good> and
+<chat mixed good> %.""",
     """
-**Memory decides through what is found, not through preemption.** With four times the memory `VllmV1`
-finds <mooncake vllm-memory hits> % on Mooncake and <chat vllm-memory hits> % on ShareGPT at load 0.95,
-with this memory <mooncake vllm 0.95 hits> and <chat vllm 0.95 hits> %; good are
-<mooncake vllm-memory good> and <chat vllm-memory good> %, not <mooncake vllm 0.95 good> and
-<chat vllm 0.95 good> %. Requests are preempted on Mooncake alone, where a few prompts fill the cache:
-<mooncake vllm 0.95 preempted> of 1,000 under `VllmV1`, <mooncake fcfs 0.95 preempted> under
-`Sglang(fcfs)`, which admits a request only if its whole output fits beside what the others are expected
-to need.""",
+**Memory acts through the hit rate, not through preemption.** With four times the memory, the hit rate of
+`VllmV1` at load 0.95 is <mooncake vllm-memory hits> % on Mooncake and <chat vllm-memory hits> % on
+ShareGPT, compared with <mooncake vllm 0.95 hits> and <chat vllm 0.95 hits> %. Good requests are
+<mooncake vllm-memory good> and <chat vllm-memory good> % instead of <mooncake vllm 0.95 good> and
+<chat vllm 0.95 good> %. Preemptions occur only on Mooncake, where a few prompts fill the cache:
+<mooncake vllm 0.95 preempted> per 1,000 requests under `VllmV1`, and <mooncake fcfs 0.95 preempted> under
+`Sglang(fcfs)`, which admits a request only if its whole output fits next to the expected needs of the
+others.""",
 )
 
 
 def remarks(frame: pl.DataFrame, other: pl.DataFrame, served: pl.DataFrame) -> tuple[str, ...]:
-    """What the numbers say; every one is looked up."""
+    """The remarks, with all numbers taken from the tables."""
 
     def looked_up(call: re.Match[str]) -> str:
         trace, policy, *load, column = call[1].split()
@@ -482,16 +496,18 @@ def remarks(frame: pl.DataFrame, other: pl.DataFrame, served: pl.DataFrame) -> t
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("traces", type=Path)
-    asked.add_argument("--page", type=Path, help="where the page is written, its picture beside it")
-    given = asked.parse_args()
-    made = report(given.traces)
-    if given.page:
-        made.write(given.page)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("--page", type=Path, help="write the page here, with its charts next to it")
+    arguments = parser.parse_args()
+    page = report(arguments.traces)
+    if arguments.page:
+        pages.write(page, arguments.page)
         return
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=250):
-        for section in made.sections:
+        for section in page.sections:
             for table in section.tables:
                 print(table.title, table.frame, sep="\n")
 

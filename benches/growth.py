@@ -269,7 +269,7 @@ AXES = [
         }.items()
     ),
     *(
-        Axis(f"overload, a seat for each, {name}", overload(scheduler), THOUSANDS)
+        Axis(f"overload, a slot for each, {name}", overload(scheduler), THOUSANDS)
         for name, scheduler in {
             "Sarathi": lambda size: iq.Sarathi(max_seqs=size, token_budget=64),
             "VllmV1": lambda size: iq.VllmV1(max_seqs=size, token_budget=64),
@@ -315,7 +315,7 @@ AXES = [
             "turn",
             least=1_000,
         )
-        for name, how in {"streamed": {"streamed": True}, "4 replicas by turns": {"replicas": 4}}.items()
+        for name, how in {"streamed": {"streamed": True}, "4 replicas in turn": {"replicas": 4}}.items()
     ),
     Axis("turns of one session at once, radix", turns(0.0, iq.VllmV1(), "radix"), (40, 400, 4_000), "token"),
     Axis(
@@ -324,18 +324,18 @@ AXES = [
     Axis(
         "open-loop sessions of 5 turns at once, radix", sessions(iq.Sglang(), "radix"), (200, 2_000, 20_000)
     ),
-    Axis("laws in Workload.mix, drawing", mix, (40, 400, 4_000)),
+    Axis("distributions in Workload.mix, drawing", mix, (40, 400, 4_000)),
     Axis(
         "classes, Wait",
         classes_that_wait(lambda names: iq.research.Wait(thresholds=1)),
         (30, 300, 3_000),
-        "look",
+        "check",
     ),
     Axis(
         "classes, Wait by name",
         classes_that_wait(lambda names: iq.research.Wait(thresholds=dict.fromkeys(names, 1))),
         (30, 300, 3_000),
-        "look",
+        "check",
     ),
     Axis(
         "classes, ClassPriority",
@@ -345,7 +345,7 @@ AXES = [
     ),
     Axis("classes, Sarathi", classes(lambda names: iq.Sarathi()), (30, 300, 3_000), "class"),
     Axis("stages of a chain, 20 jobs", workflow, (20, 200, 2_000)),
-    Axis("stages of a chain that goes on, blocks", growing, (40, 400, 4_000), "token"),
+    Axis("stages of a continuing chain, blocks", growing, (40, 400, 4_000), "token"),
     *(
         Axis(f"replicas, {type(router).__name__}", fleet(router), HUNDREDS, least=200)
         for router in (iq.LeastRequests(), iq.LeastTokens(), iq.LeastKv(), iq.RoundRobin())
@@ -360,8 +360,8 @@ AXES = [
 
 QUICK = (
     "running, memory for all, KFcfs",
-    "overload, a seat for each, VllmV0",
-    "overload, a seat for each, Slai",
+    "overload, a slot for each, VllmV0",
+    "overload, a slot for each, Slai",
     "waiting, little memory, KFcfs",
     "waiting, little memory, Sglang",
     "open-loop sessions of 5 turns at once, blocks",

@@ -1,13 +1,13 @@
-"""How much does a prefix cache find in real traces, and what does it save?
+"""Cache hit rate and TTFT with prefix caching on real traces.
 
     python benches/prefix_caches.py FOLDER
 
-FOLDER holds `mooncake_conversation.parquet` and `sharegpt_v3_multiturn_partial.parquet`. What is measured
-goes into `docs/guides/prefix-caching.md`, between the marks with this file's name, and as pictures beside that page.
+FOLDER holds `mooncake_conversation.parquet` and `sharegpt_v3_multiturn_partial.parquet`. The tables replace
+those in `docs/guides/prefix-caching.md` between the marks with this name; charts are written next to it.
 
-The engine is Llama-3.1-8B on one H200 under `VllmV1`. It is asked for a conversation of Mooncake as it was
-recorded, all times stretched so that a replica without a cache is loaded to `LOAD`; and for conversations of
-ShareGPT, which come at random and whose users think before they go on. A fleet gets as much for each replica.
+The engine is Llama-3.1-8B on one H200 under `VllmV1`. Mooncake's trace is stretched so that a replica
+without a cache has the load `LOAD`. ShareGPT conversations are a Poisson process with think times between
+turns. A fleet receives the same load per replica.
 """
 
 from __future__ import annotations
@@ -235,20 +235,20 @@ def told(result: iq.Result) -> dict[str, Any]:
 
 
 def grid(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
+    """A table in Markdown; numbers are right-aligned."""
     rule = ["---" if cell.startswith(("`", "no ")) else "---:" for cell in rows[0]]
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
 
 
 def size(tokens: float | None) -> str:
-    """Tokens of a cache, in words."""
+    """The size of a cache as text."""
     if tokens == ENGINE.kv.tokens:
-        return "the card's"
-    return "without limit" if tokens is None else f"{tokens / MILLION:.3g} M"
+        return "GPU memory"
+    return "unlimited" if tokens is None else f"{tokens / MILLION:.3g} M"
 
 
 def of_run(row: dict[str, Any]) -> list[str]:
-    """The cells that every table of runs has."""
+    """Cells common to all tables of runs."""
     ttft = [f"{row[name] * 1000:,.0f}" for name in ("ttft_p50", "ttft_p90", "ttft_p99")]
     if row["overloaded"]:
         ttft = ["overloaded"] * 3
@@ -256,24 +256,24 @@ def of_run(row: dict[str, Any]) -> list[str]:
     return [cache, f"{row['hit_rate'] * 100:.1f} %", *ttft]
 
 
-HEADER = ["cache, memory", "found", "TTFT p50", "p90", "p99, ms"]
+HEADER = ["cache, memory", "hit rate", "TTFT p50", "p90", "p99, ms"]
 
 
 def of_curve(frame: pl.DataFrame) -> str:
-    """A row for every size, a column for every cache, and what the trace repeats."""
+    """One row per size, one column per cache, and the repeated tokens of the trace."""
     kinds = [(cache, block) for block in BLOCKS for cache in CACHES]
     cells = {row[:3]: row[3] for row in frame.iter_rows()}
-    header = ["tokens of memory", *(f"`{cache}`, {block}" for cache, block in kinds)]
+    header = ["KV cache, tokens", *(f"`{cache}`, {block}" for cache, block in kinds)]
     rate = "{:.2%}".format
     rows = [[size(tokens), *(rate(cells[(*kind, tokens)]) for kind in kinds)] for tokens in [*SIZES, None]]
     own = dict(frame.select("block", "own").iter_rows())
-    rows.append(["the file's own", *(rate(own[block]) for _, block in kinds)])
+    rows.append(["counted from the file", *(rate(own[block]) for _, block in kinds)])
     return grid(header, [[cell.replace("%", " %") for cell in row] for row in rows])
 
 
 def drawn_curve(frame: pl.DataFrame) -> str:
-    """Hit rate against memory, with a rule at what the trace repeats in blocks of 16."""
-    told = frame.with_columns(
+    """Hit rate against memory; a rule marks the repeated tokens of the trace in blocks of 16."""
+    points = frame.with_columns(
         kind=pl.format("{} of {}", "cache", "block"),
         million=pl.col("tokens") / MILLION,
         percent=pl.col("hit_rate") * 100,
@@ -281,7 +281,7 @@ def drawn_curve(frame: pl.DataFrame) -> str:
     ends = [f"{cache} of {block}" for block in BLOCKS for cache in CACHES]
     kinds = alt.Scale(domain=ends, range=[BLUE, ORANGE, SKY, VERMILION])
     key = alt.Legend(orient="bottom", symbolType="stroke")
-    own = told.filter(block=BLOCKS[0])["own"][0] * 100
+    own = points.filter(block=BLOCKS[0])["own"][0] * 100
     x = alt.X(
         "million:Q",
         title="KV cache, million tokens",
@@ -290,26 +290,30 @@ def drawn_curve(frame: pl.DataFrame) -> str:
     )
     y = alt.Y(
         "percent:Q",
-        title="tokens of prompts found, %",
+        title="cache hit rate, %",
         scale=alt.Scale(domain=[0, float(np.ceil(own / 10) * 10)]),
     )
-    # where curves are the same, the thin one is seen on the thick one
+    # equal curves stay visible because of their widths
     lines = alt.layer(
         *(
-            alt.Chart(told.drop_nulls("tokens").filter(kind=kind))
+            alt.Chart(points.drop_nulls("tokens").filter(kind=kind))
             .mark_line(strokeWidth=width)
             .encode(x=x, y=y, color=alt.Color("kind:N", scale=kinds, title=None, legend=key))
             for kind, width in zip(ends, (12, 8, 4.5, 1.5), strict=True)
         )
     )
-    marks = pl.DataFrame({"own": [own], "text": ["what the trace repeats"], "million": [SIZES[0] / MILLION]})
+    marks = pl.DataFrame(
+        {"own": [own], "text": ["repeated tokens in the trace"], "million": [SIZES[0] / MILLION]}
+    )
     rule = alt.Chart(marks).mark_rule(color=INK, strokeDash=[2, 2]).encode(y="own:Q")
     label = alt.Chart(marks).mark_text(align="left", dx=5, dy=-7, color=INK)
-    card = pl.DataFrame({"million": [ENGINE.kv.tokens / MILLION], "percent": [0], "text": ["the card"]})
-    beside = alt.Chart(card).mark_rule(color=GRAY, strokeDash=[2, 2]).encode(x=x)
+    card = pl.DataFrame(
+        {"million": [ENGINE.kv.tokens / MILLION], "percent": [0], "text": ["memory of one H200"]}
+    )
+    mark = alt.Chart(card).mark_rule(color=GRAY, strokeDash=[2, 2]).encode(x=x)
     name = alt.Chart(card).mark_text(align="left", dx=4, dy=-8, color=INK).encode(x=x, y=y, text="text:N")
-    whole = lines + rule + label.encode(x="million:Q", y="own:Q", text="text:N") + beside + name
-    return svg(styled(whole.properties(width=460, height=240)))
+    whole = lines + rule + label.encode(x="million:Q", y="own:Q", text="text:N") + mark + name
+    return svg(styled(whole.properties(width=720, height=300)))
 
 
 def of_fleet(frame: pl.DataFrame) -> str:
@@ -333,21 +337,21 @@ def of_delays(frame: pl.DataFrame) -> str:
         ]
         for row in frame.iter_rows(named=True)
     ]
-    return grid(["reports every … s", *HEADER[1:], "busiest / mean"], rows)
+    return grid(["report interval, s", *HEADER[1:], "busiest / mean"], rows)
 
 
 def drawn_fleet(frames: dict[str, pl.DataFrame]) -> str:
-    """Hit rate and p90 of TTFT behind each router, with the card's memory, a panel for each trace."""
+    """Hit rate and TTFT p90 of each router with the memory of the GPU, one panel per trace."""
     rows = pl.concat([frame.with_columns(trace=pl.lit(name)) for name, frame in frames.items()])
-    told = rows.filter((pl.col("tokens") == ENGINE.kv.tokens) & ~pl.col("overloaded")).with_columns(
+    points = rows.filter((pl.col("tokens") == ENGINE.kv.tokens) & ~pl.col("overloaded")).with_columns(
         cache=pl.when(pl.col("cache").is_null()).then(pl.lit("no cache")).otherwise(pl.lit("blocks")),
         p90_ms=pl.col("ttft_p90") * 1000,
-        percent=pl.format("{} % found", (pl.col("hit_rate") * 100).round(0).cast(pl.Int32)),
+        percent=pl.format("hit rate {} %", (pl.col("hit_rate") * 100).round(0).cast(pl.Int32)),
     )
     panels = []
     for name in frames:
-        one = told.filter(trace=name)
-        x = alt.X("p90_ms:Q", title="p90 of TTFT, ms")
+        panel = points.filter(trace=name)
+        x = alt.X("p90_ms:Q", title="TTFT p90, ms")
         y = alt.Y("router:N", title=None, sort=None, axis=alt.Axis(labelLimit=240))
         color = alt.Color(
             "cache:N",
@@ -355,27 +359,27 @@ def drawn_fleet(frames: dict[str, pl.DataFrame]) -> str:
             scale=alt.Scale(domain=["no cache", "blocks"], range=[GRAY, BLUE]),
             legend=alt.Legend(orient="bottom"),
         )
-        dots = alt.Chart(one).mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=color)
-        found = one.filter(cache="blocks")
-        text = alt.Chart(found).mark_text(dy=-11, color=INK).encode(x=x, y=y, text="percent:N")
-        panels.append((dots + text).properties(width=420, height=34 * one["router"].n_unique(), title=name))
+        dots = alt.Chart(panel).mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=color)
+        cached = panel.filter(cache="blocks")
+        text = alt.Chart(cached).mark_text(dy=-11, color=INK).encode(x=x, y=y, text="percent:N")
+        panels.append((dots + text).properties(width=640, height=34 * panel["router"].n_unique(), title=name))
     return svg(styled(alt.vconcat(*panels)))
 
 
 def parts(folder: Path) -> Iterator[tuple[str, str]]:
-    """Every part of the page that is measured, and every picture, under its name."""
+    """Every measured part of the page and every chart, with its name."""
     sources = {
         "mooncake": mooncake(folder / "mooncake_conversation.parquet"),
         "sharegpt": sharegpt(folder / "sharegpt_v3_multiturn_partial.parquet"),
     }
     fleets = {}
     for name, source in sources.items():
-        found = curve(source)
-        missed = found.filter(pl.col("tokens").is_null() & (pl.col("cache") == "blocks"))
+        hit_rates = curve(source)
+        missed = hit_rates.filter(pl.col("tokens").is_null() & (pl.col("cache") == "blocks"))
         if (missed["hit_rate"] != missed["own"]).any():
-            raise SystemExit(f"{source.name}: a cache without limit does not find what the file repeats")
-        yield f"{name}-curve", of_curve(found)
-        yield f"prefix-caching-{name}.svg", drawn_curve(found)
+            raise SystemExit(f"{source.name}: an unlimited cache does not find all repeated tokens")
+        yield f"{name}-curve", of_curve(hit_rates)
+        yield f"prefix-caching-{name}.svg", drawn_curve(hit_rates)
         yield f"{name}-replica", of_replica(one_replica(source))
         fleets[source.name] = fleet(source)
         yield f"{name}-fleet", of_fleet(fleets[source.name])
@@ -385,7 +389,7 @@ def parts(folder: Path) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("folder", type=Path, help="where the real traces lie")
+    arguments.add_argument("folder", type=Path, help="folder with the real traces")
     folder = arguments.parse_args().folder
     for name, text in parts(folder):
         if name.endswith(".svg"):

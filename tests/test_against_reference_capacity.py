@@ -188,7 +188,7 @@ def test_what_replicas_are_told_while_a_run_goes_on_is_what_its_failures_say(see
             prompt, output, session = numbers
             live.arrive(ns, prompt, output, session=sessions.setdefault(session, len(sessions)))
         else:
-            told[what].append((live.tell(numbers[0], what, ns), numbers[0]))
+            told[what].append((live.command(numbers[0], what, ns), numbers[0]))
     tables = live.finish()[1]
     all_ = {} if system.failures is None else system.failures.to_json()
     all_ |= {name: [*all_.get(name, []), *told[what]] for what, name in COMMANDS.items()}

@@ -150,7 +150,7 @@ def test_a_trace_is_as_brute_force_finds_it_and_said_to_be_one_sample(samples: P
     assert plan.high / plan.low <= 1.02
     assert set(plan.probes["seeds"]) == {1}
     assert plan.probes["low"].null_count() == plan.probes.height
-    assert "these very requests" in plan.explain() and "one sample" in plan.explain()
+    assert "exactly these requests" in plan.explain() and "one-sample" in plan.explain()
 
 
 class Wheel(iq.Router):
@@ -175,6 +175,7 @@ def test_a_short_run_is_said_to_limit_the_answer_and_a_long_one_not():
     assert short.rate > exact, "an empty start makes a short run look better than the long run is"
     assert short.limited_by_length
     assert "limited by the 200 requests" in short.explain()
+    assert "run-length" in {finding.kind for finding in short.findings}
     long = iq.capacity(one_by_one(20_000), SERVER, slo, warmup=4000)
     assert long.limited_by_length is False
     assert long.high is not None and long.low <= exact <= long.high
@@ -182,10 +183,10 @@ def test_a_short_run_is_said_to_limit_the_answer_and_a_long_one_not():
 
 def test_an_answer_at_the_ceiling_of_theory_is_limited_by_length():
     plan = iq.capacity(one_by_one(100), SERVER, iq.Slo(queue_max=1e6))
-    assert plan.ceiling_per_s == pytest.approx(1.0)
-    assert (plan.rate, plan.high) == (plan.ceiling_per_s, None)
+    assert plan.upper_bound_per_s == pytest.approx(1.0)
+    assert (plan.rate, plan.high) == (plan.upper_bound_per_s, None)
     assert plan.limited_by_length
-    assert plan.reason is not None and "ceiling" in plan.reason
+    assert plan.reason is not None and "theoretical upper bound" in plan.reason
     # more is given where more is asked, and reported
     beyond = iq.capacity(one_by_one(100), SERVER, iq.Slo(queue_max=1e6), high=3.0)
     assert (beyond.rate, beyond.limited_by_length) == (3.0, True)
@@ -195,9 +196,9 @@ def test_an_slo_that_is_always_kept_ends_where_all_come_at_once():
     # 60 requests with 1 s each are over after 60 s at the latest; impatient requests have no ceiling
     patient = one_by_one(60).with_patience(1e6)
     plan = iq.capacity(patient, SERVER, iq.Slo(e2e_max=60.5), seeds=range(2))
-    assert plan.theory is not None and plan.ceiling_per_s is None
+    assert plan.theory is not None and plan.upper_bound_per_s is None
     assert (plan.high, plan.limited_by_length) == (None, True)
-    assert plan.reason is not None and "however fast" in plan.reason
+    assert plan.reason is not None and "at any rate" in plan.reason
     tight = iq.capacity(patient, SERVER, iq.Slo(e2e_max=30.0), seeds=range(2))
     assert tight.high is not None and math.isfinite(tight.high)
 
@@ -206,9 +207,9 @@ def test_an_slo_that_no_rate_keeps_says_what_a_lone_request_takes():
     plan = iq.capacity(one_by_one(200), SERVER, iq.Slo(ttft_p50=0.5))
     assert (plan.rate, plan.low) == (0.0, 0.0)
     assert plan.reason is not None
-    assert "cannot be kept at any rate" in plan.reason and "ttft_p50 is 1.00 s" in plan.reason
+    assert "cannot be met" in plan.reason and "ttft_p50 is 1.00 s" in plan.reason
     assert "limit 500.0 ms" in plan.reason
-    assert plan.probes.height > 0 and set(plan.probes["verdict"]) == {"broken"}
+    assert plan.probes.height > 0 and set(plan.probes["verdict"]) == {"violated"}
 
 
 @pytest.mark.parametrize("high", [1e7, 1e12])
@@ -222,7 +223,7 @@ def test_a_search_from_far_too_high_still_comes_down(high: float):
 
 def test_no_rate_at_all_is_said_only_of_a_lone_request():
     plan = iq.capacity(one_by_one(200), SERVER, iq.Slo(ttft_p50=0.5), high=1e9)
-    assert plan.reason is not None and "cannot be kept at any rate" in plan.reason
+    assert plan.reason is not None and "cannot be met" in plan.reason
     lowest, requests = plan.probes["rate"].min(), 200
     assert isinstance(lowest, float) and requests / lowest > 4e9, "seconds of a run"
 
@@ -247,6 +248,7 @@ def test_what_is_unfinished_at_a_horizon_counts_as_failed():
     slo = iq.Slo(queue_mean=0.5)
     cut = iq.capacity(one_by_one(400), SERVER, slo, horizon_s=300.0, low=0.4, high=3.0)
     assert cut.rate == 0 and "failed_share" in cut.explain()
+    assert cut.findings[0].kind == "no-answer"
     spared = iq.capacity(
         one_by_one(400), SERVER, slo, horizon_s=3000.0, cooldown=20, low=0.2, high=3.0, precision=0.2
     )
@@ -270,7 +272,7 @@ def test_rates_below_the_answer_that_break_the_slo_are_shown():
     # found from below: the rate that the workload has is one of those that are too slow
     assert plan.high is not None and plan.high / plan.rate < 1.1
     assert plan.contradictions and all(one.rate < plan.rate for one in plan.contradictions)
-    assert "lower rates are not always better" in plan.explain()
+    assert "not-monotonic" in {finding.kind for finding in plan.findings}
 
 
 def test_jobs_of_a_network_are_judged_by_their_own_ends():
@@ -302,7 +304,7 @@ def test_a_function_of_the_rate_serves_conversations():
 
     plan = iq.capacity(talks, ENGINE, iq.Slo(ttft_p90=0.05), low=1, high=200, precision=0.1)
     assert 1 < plan.rate < 200 and plan.theory is None
-    with pytest.raises(iq.ConfigError, match="give both"):
+    with pytest.raises(iq.ConfigError, match="both are required"):
         iq.capacity(talks, ENGINE, iq.Slo(ttft_p90=0.05))
     with pytest.raises(iq.ConfigError, match="must return a Workload"):
         iq.capacity(lambda rate: None, ENGINE, iq.Slo(ttft_p90=0.05), low=1, high=2)
@@ -320,16 +322,16 @@ def test_any_number_of_threads_gives_the_same_plan():
 
 
 def test_ctrl_c_stops_all_runs():
-    told: list[str] = []
+    messages: list[str] = []
 
-    def tell(text: str) -> None:
-        told.append(text)
-        if len(told) == 1:
+    def log(text: str) -> None:
+        messages.append(text)
+        if len(messages) == 1:
             threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)).start()
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        iq.capacity(chat(100_000), ENGINE, iq.Slo(ttft_p90=0.1), high=1000, tell=tell, threads=2)
+        iq.capacity(chat(100_000), ENGINE, iq.Slo(ttft_p90=0.1), high=1000, log=log, threads=2)
     for _ in range(100):
         if threading.active_count() <= before:
             break
@@ -364,10 +366,10 @@ def test_a_search_ends_with_a_bracket_that_its_probes_carry(limit, low, span, pa
     )
     by_verdict = {
         verdict: [one.rate for one in plan.probed if one.verdict == verdict]
-        for verdict in ("kept", "broken", "undecided")
+        for verdict in ("met", "violated", "undecided")
     }
-    assert plan.rate == max(by_verdict["kept"], default=0.0)
-    assert plan.high == min((rate for rate in by_verdict["broken"] if rate > plan.rate), default=None)
+    assert plan.rate == max(by_verdict["met"], default=0.0)
+    assert plan.high == min((rate for rate in by_verdict["violated"] if rate > plan.rate), default=None)
     rates = [one.rate for one in plan.probed]
     assert len(set(rates)) == len(rates) <= 80
     assert all((low or 0) <= rate <= (high or math.inf) for rate in rates)
@@ -403,14 +405,16 @@ def test_the_picture_has_a_panel_for_each_objective():
     slo = iq.Slo(queue_mean=0.5, ttft_p99=9.0)
     plan = iq.capacity(one_by_one(300), SERVER, slo, precision=0.2)
     drawn = svg(plan.plot())
-    assert all(word in drawn for word in ("queue_mean, limit", "ttft_p99, limit", "is stable beyond"))
+    assert all(
+        word in drawn for word in ("queue_mean, dashed: limit", "ttft_p99, dashed: limit", "is stable above")
+    )
     assert "failed_share" not in drawn
     assert svg(plan.plot()) == drawn
 
 
 @refused(
     ({}, "bounds nothing"),
-    ({"ttft_p99": -0.1}, "slo.ttft_p99: must be 0 or above"),
+    ({"ttft_p99": -0.1}, "slo.ttft_p99: must be non-negative"),
     ({"ttft_p99": float("nan")}, "slo.ttft_p99: must be finite"),
     ({"ttft_p98": 1.0}, "did you mean ttft_p99"),
     ({"request_goodput": 3.0}, "no latency"),
@@ -431,27 +435,27 @@ def test_an_slo_is_a_value():
 
 
 @refused(
-    ({"low": 0}, "low: must be above 0"),
+    ({"low": 0}, "low: must be positive"),
     ({"low": 1e-300}, "low: must be from 1e-09 to 1e"),
     ({"low": 5e-9}, "low: must be 1.1e-08 per second or above, so that the last of 50 requests"),
-    ({"low": 2e-9, "high": 1.0, "workload": by_rate}, "low: at 2e-09 per second the requests cannot be"),
+    ({"low": 2e-9, "high": 1.0, "workload": by_rate}, "low: the requests at 2e-09 per second cannot be"),
     ({"high": 1e300}, "high: must be from 1e-09 to 1e"),
-    ({"seeds": range(10**20)}, "seeds: are more than 100,000"),
-    ({"tell": 3}, "tell: must be a callable"),
+    ({"seeds": range(10**20)}, "seeds: has too many values"),
+    ({"log": 3}, "log: must be a callable"),
     ({"warmupp": 1}, "warmupp: unknown option of simulate; did you mean warmup"),
-    ({"out": "folder"}, "out: is for one run"),
-    ({"low": 2, "high": 1}, "low, high"),
+    ({"out": "folder"}, "out: is not supported in experiments"),
+    ({"low": 2, "high": 1}, "low must be below high"),
     ({"high": float("inf")}, "high: must be finite"),
     ({"confidence": 1}, "confidence"),
     ({"confidence": 0.5}, "confidence"),
     ({"precision": 0}, "precision"),
-    ({"seeds": []}, "seeds: there are none"),
-    ({"seeds": [1, 1]}, "seeds: one is there twice"),
-    ({"seeds": 1.5}, "seeds: must be whole numbers"),
+    ({"seeds": []}, "seeds: must contain at least one"),
+    ({"seeds": [1, 1]}, "seeds: contains the same seed twice"),
+    ({"seeds": 1.5}, "seeds: must be integers"),
     ({"seeds": [1]}, "no interval"),
     ({"most_seeds": 3}, "most_seeds"),
     ({"threads": 0}, "threads"),
-    ({"seed": 1}, "seed: not for capacity"),
+    ({"seed": 1}, "seed: is not an argument of capacity"),
     ({"progress": 3}, "progress: must be True, False, None or a callable"),
     ({"warmup": 1000}, "tells it"),
     ({"slo": {"ttft_p99": 1}}, "slo:"),
@@ -495,7 +499,7 @@ def test_the_command_says_what_the_function_says(tmp_path: Path):
     assert plan.explain() in done.stdout.replace("\n  ", " ")
     assert picture.read_text().startswith("<svg")
     never = CliRunner().invoke(app, ["capacity", str(scenario), "--slo", "ttft_p50=0.5"])
-    assert never.exit_code == 1 and "cannot be kept at any rate" in never.stdout
+    assert never.exit_code == 1 and "cannot be met" in never.stdout
 
 
 @pytest.mark.parametrize(
@@ -510,7 +514,10 @@ def test_the_command_says_what_the_function_says(tmp_path: Path):
         (["--slo", "ttft_p99=1", "--seeds", "0"], "--seeds"),
         (["--slo", "ttft_p99=1", "--seeds", "99999999999999999999"], "--seeds"),
         (["--slo", "ttft_p99=1", "--picture", "x.foo"], "--picture: must end in .svg"),
-        (["--slo", "ttft_p99=1", "--picture", "nowhere/x.svg"], "nowhere/x.svg: there is no folder nowhere"),
+        (
+            ["--slo", "ttft_p99=1", "--picture", "nowhere/x.svg"],
+            "nowhere/x.svg: directory nowhere does not exist",
+        ),
         (["--slo", "ttft_p99=1", "--precision", "2"], "precision"),
     ],
 )

@@ -278,7 +278,7 @@ def test_a_request_that_is_taken_back_leaves_at_once_or_with_its_next_token() ->
     }
     for options in ({}, {"stepping": True}):
         result = iq.simulate(asked, one_seat, **options)  # type: ignore[arg-type]
-        assert "abandoned: the clients of 4 of 5 requests took them back" in result.findings
+        assert "canceled: clients canceled 4 of 5 requests" in result.findings
         rows = result.requests
         assert rows["status"].to_list() == ["abandoned"] * 4 + ["finished"]
         assert rows["left_s"].to_list() == [5.0, 8.0, 6.25, 2.0, 12.0]

@@ -23,7 +23,7 @@ import inferq as iq
 from inferq.cli import app
 from inferq.display.style import svg
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count, precisions
-from inferq.experiments.replication import Run, at_once, replications
+from inferq.experiments.replication import Run, replications, run_tasks
 from inferq.progress import watched
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
@@ -216,7 +216,7 @@ def test_one_seed_has_no_interval():
     assert [second[name] for name in ("difference_half_width", "half_width", "p_value", "verdict")] == [
         None
     ] * 4
-    assert found.findings[0].startswith("one seed: no interval")
+    assert found.findings[0].kind == "one-seed"
     assert "not judged" in str(found)
 
 
@@ -233,7 +233,7 @@ def test_a_number_that_a_run_does_not_tell_has_no_mean():
     assert 0 < untold["missing"] < 20 and told["missing"] == 0
     numbers = found.frame.select(pl.selectors.float())
     assert not any(numbers[name].is_nan().any() for name in numbers.columns)
-    assert any(text.startswith("ttft_mean: no request tells it in ") for text in found.findings)
+    assert any(text.startswith("no-value: ttft_mean has no value in ") for text in found.findings)
     assert "ttft_mean" in found.explain()
     stopped = iq.compare(long_or_short, small, until="ttft_mean ± 1%").stopped
     assert stopped.endswith("no number of them is enough, since some run does not tell ttft_mean")
@@ -250,10 +250,11 @@ def test_an_overloaded_system_is_named():
     found = iq.compare(
         md1(2000, rate=1.0), {"calm": one_by_one(0.5), "late": one_by_one(1.3)}, seeds=range(3)
     )
-    told = [text for text in found.findings if text.startswith("late: ")]
-    assert told[0].startswith("late: overload: ") and told[0].endswith("(in 3 of 3 runs; this is the first)")
-    assert "has no limit as runs get longer" in told[1]
-    assert not any(text.startswith("calm: ") for text in found.findings)
+    overload, no_limit = (finding for finding in found.findings if finding.data.get("system") == "late")
+    assert overload.startswith("overload: late: ")
+    assert overload.endswith("(in 3 of 3 runs; this is the first)") and overload.data["runs"] == 3
+    assert no_limit.kind == "no-limit"
+    assert not any(finding.data.get("system") == "calm" for finding in found.findings)
     assert all(text in found.explain() for text in found.findings)
 
 
@@ -289,7 +290,7 @@ def test_tasks_come_back_in_order_and_the_first_error_passes():
         time.sleep(0.05)
         return 1
 
-    assert at_once([late, lambda watch: 2, late], threads=3) == [1, 2, 1]
+    assert run_tasks([late, lambda watch: 2, late], threads=3) == [1, 2, 1]
 
     def until_stopped(watch: Any) -> int:
         while True:
@@ -300,9 +301,9 @@ def test_tasks_come_back_in_order_and_the_first_error_passes():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        at_once([late, wrong, until_stopped], threads=3)
+        run_tasks([late, wrong, until_stopped], threads=3)
     with pytest.raises(KeyError, match="mine"):
-        at_once([late, wrong], threads=1)
+        run_tasks([late, wrong], threads=1)
 
 
 def test_an_error_of_a_scheduler_of_ones_own_passes_as_it_is():

@@ -33,10 +33,15 @@ def entries(page: Path) -> list[str]:
 
 def test_every_public_name_is_in_the_reference_once():
     documented = [name for page in (DOCS / "reference").glob("*.md") for name in entries(page)]
-    names = {f"inferq.{name}" for name in iq.__all__ if name not in ("theory", "timing", "__version__")}
-    names |= {f"inferq.theory.{name}" for name in iq.theory.__all__}
-    names |= {f"inferq.timing.{name}" for name in iq.timing.__all__ if name not in iq.__all__}
-    public = [name for name in documented if re.fullmatch(r"inferq\.((theory|timing)\.)?\w+", name)]
+    modules = {"dist": iq.dist, "research": iq.research, "theory": iq.theory, "timing": iq.timing}
+    names = {f"inferq.{name}" for name in iq.__all__ if name not in (*modules, "__version__")}
+    at_top = {*iq.__all__, *iq.research.__all__}
+    for name, module in modules.items():
+        known = at_top if name == "timing" else set()
+        names |= {f"inferq.{name}.{member}" for member in module.__all__ if member not in known}
+    public = [
+        name for name in documented if re.fullmatch(r"inferq\.((dist|research|theory|timing)\.)?\w+", name)
+    ]
     assert sorted(public) == sorted({*names, "inferq.scenario"})
 
 

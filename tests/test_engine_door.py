@@ -56,7 +56,7 @@ def test_a_prompt_of_the_longest_length_is_refused_and_an_output_ends_with_it(sc
     assert seen["tpot_s"].to_list()[1:3] == [1.0, 1.0]
     refused, cut = result.findings[:2]
     assert refused.startswith("rejected: 1 of 4 requests (the first is 0)") and "max_model_len" in refused
-    assert cut.startswith("cut: 2 of 4 requests (the first is 1)")
+    assert cut.kind == "truncated" and cut.data == {"count": 2, "total": 4, "first_request": 1}
 
 
 def test_the_output_that_is_cut_is_that_of_a_shorter_request() -> None:
@@ -113,7 +113,7 @@ def test_the_longest_request_of_a_model_is_the_default_and_the_shell_says_it(tmp
     for more in ([], ["--model", "llama-3.1-8b", "--gpu", "h100-80gb"]):
         done = CliRunner().invoke(app, ["replay", str(trace), "--max-model-len", "102", *more])
         assert done.exit_code == 0, done.output
-        assert "rejected: 1 of 2" in done.output and "cut: 1 of 2" in done.output
+        assert "rejected: 1 of 2" in done.output and "truncated: the outputs of 1 of 2" in done.output
     table = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "max_model_len": 102, "api_s": 0.0}
     made = iq.Engine.from_json(table)
     assert (made.max_model_len, made.api_s) == (102, 0)

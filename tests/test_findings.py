@@ -1,5 +1,8 @@
-"""Are the things that spoil a run's numbers said in words?"""
+"""Findings: their kinds, their numbers, and the runs that produce them."""
 
+import copy
+import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.results import store, tables
+from inferq import _core
+from inferq.results.finding import KINDS, SEVERITIES, Finding, by_severity
 from inferq.results.findings import of_objective
 from inferq.results.percentiles import percentiles
 from inferq.workload import parts
@@ -27,6 +32,77 @@ def _engine(**changes: object) -> iq.Engine:
     return iq.Engine(**{**parts, **changes})  # type: ignore[arg-type]
 
 
+def test_every_kind_is_declared_once_and_described() -> None:
+    assert {*_core.finding_kinds} <= {*KINDS} and len({*_core.finding_kinds}) == len(_core.finding_kinds)
+    for name, kind in KINDS.items():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
+        assert kind.severity in SEVERITIES and kind.meaning.endswith(".") and kind.advice.endswith(".")
+
+
+def test_every_kind_occurs_in_the_source_and_in_a_test() -> None:
+    root = Path(__file__).parent.parent
+    places = [
+        path for folder in ("python/inferq", "rust/src") for path in (root / folder).rglob("*.[pr][ys]")
+    ]
+    source = "".join(path.read_text() for path in places if path.name not in ("finding.py", "finding.rs"))
+    tests = "".join(path.read_text() for path in (root / "tests").rglob("*.py"))
+    in_plans = {"assumption", "no-prices", "stopped"}  # test_plan.py compares their texts
+    for name in {*KINDS} - in_plans:
+        in_core = f"Kind::{name.title().replace('-', '')}"
+        assert f'"{name}"' in source or in_core in source or name in ("answer", "one-sample"), name
+        assert re.search(rf"[\"']{name}[\"':]", tests), f"no test for {name}"
+
+
+def test_idle_replicas_unsent_requests_and_ignored_events_are_counted() -> None:
+    rows = {"arrival_s": [0.0, 5.0], "prompt_tokens": [1, 1], "output_tokens": [1, 1]}
+    fleet = iq.Cluster(_engine(), replicas=3, router=iq.LeastRequests())
+    (idle,) = iq.simulate(rows, fleet).findings
+    assert idle.kind == "idle-replicas" and idle.data == {"count": 2, "total": 3}
+    twice = iq.Cluster(
+        _engine(), replicas=2, router=iq.LeastRequests(), failures=iq.Failures(at=[(1.0, 0), (2.0, 0)])
+    )
+    assert ("events-ignored", {"count": 1}) in [
+        (one.kind, dict(one.data)) for one in iq.simulate(rows, twice).findings
+    ]
+    # The first request never ends before the horizon, and only one may be in flight.
+    busy = {"arrival_s": [0.0, 0.1], "prompt_tokens": [1, 1], "output_tokens": [900, 1]}
+    stalled = _engine(scheduler=Idle())
+    findings = iq.simulate(busy, stalled, max_in_flight=1).findings
+    assert ("never-sent", {"count": 1}) in [(one.kind, dict(one.data)) for one in findings]
+
+
+class Idle(iq.Scheduler):
+    """A policy that never plans anything."""
+
+    def plan(self, view: iq.View) -> iq.Batch:
+        return iq.Batch()
+
+
+def test_a_finding_is_a_text_with_parts_that_cannot_change() -> None:
+    finding = Finding("overload", "3 of 9 requests were waiting", {"count": 3, "total": 9})
+    assert finding == "overload: 3 of 9 requests were waiting" and isinstance(finding, str)
+    assert (finding.kind, finding.severity) == ("overload", "critical")
+    assert finding.message == "3 of 9 requests were waiting" and finding.data == {"count": 3, "total": 9}
+    for other in (pickle.loads(pickle.dumps(finding)), copy.deepcopy(finding), copy.copy(finding)):
+        assert (other, other.kind, other.data) == (finding, finding.kind, finding.data)
+    assert Finding.from_json(json.loads(json.dumps(finding.to_json()))).data == finding.data
+    about = finding.about("a100", system="a100")
+    assert about == "overload: a100: 3 of 9 requests were waiting"
+    assert about.data == {"count": 3, "total": 9, "system": "a100"}
+    with pytest.raises(AttributeError, match="read-only"):
+        finding.kind = "lost"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        finding.data["count"] = 4  # type: ignore[index]
+    with pytest.raises(iq.ConfigError, match="'late' is not a kind of finding"):
+        Finding("late", "")
+
+
+def test_findings_are_sorted_by_severity_and_keep_their_order() -> None:
+    texts = [Finding(kind, "") for kind in ("unit", "canceled", "lost", "horizon", "overload")]
+    kinds = [finding.kind for finding in by_severity(texts)]
+    assert kinds == ["lost", "overload", "unit", "horizon", "canceled"]
+
+
 def test_a_request_that_is_preempted_a_hundred_times_is_thrash():
     """While the first emits 780 tokens, the prompt of the second never fits, but its first chunk does."""
     workload = {"arrival_s": [0.0, 0.0], "prompt_tokens": [200, 950], "output_tokens": [780, 1]}
@@ -34,8 +110,8 @@ def test_a_request_that_is_preempted_a_hundred_times_is_thrash():
     result = iq.simulate(workload, _engine(scheduler=scheduler, kv=iq.KvCache(tokens=1000, block=1)))
     times = result.requests["preemptions"][1]
     assert times >= 100
-    (said,) = result.findings
-    assert said.startswith("thrash: ") and f" {times} times" in said
+    (finding,) = result.findings
+    assert finding.kind == "thrashing" and finding.data == {"preemptions": times}
     roomy = iq.simulate(workload, _engine(scheduler=scheduler, kv=iq.KvCache(tokens=2000, block=1)))
     assert roomy.findings == []
 
@@ -49,7 +125,7 @@ def test_a_queue_that_grows_all_the_time_is_overload():
         "output_tokens": [10] * rows,
     }
     one_place = _engine(scheduler=iq.Sarathi(max_seqs=1))
-    assert [finding.split(":")[0] for finding in iq.simulate(workload, one_place).findings] == ["overload"]
+    assert _kinds(iq.simulate(workload, one_place)) == ["overload"]
     assert iq.simulate(workload, _engine()).findings == []
 
 
@@ -57,13 +133,16 @@ def test_what_can_never_fit_is_rejected_and_said_with_the_first_of_them():
     workload = {"arrival_s": [0.0, 1.0, 2.0], "prompt_tokens": [10, 1200, 10**7], "output_tokens": [5, 5, 5]}
     result = iq.simulate(workload, _engine())
     assert result.requests["status"].to_list() == ["finished", "rejected", "rejected"]
-    (said,) = result.findings
-    assert said.startswith("rejected: 2 of 3 requests (the first is 1)")
+    (finding,) = result.findings
+    assert finding.startswith("rejected: 2 of 3 requests (the first is 1)")
+    reason = finding.data["reason"]
+    assert finding.data == {"count": 2, "total": 3, "first_request": 1, "reason": reason}
+    assert finding.message.endswith(reason)
     assert result.requests["left_s"].to_list()[1:] == [1.0, 2.0]
 
 
-def _names(result: iq.Result) -> list[str]:
-    return [finding.split(":")[0] for finding in result.findings]
+def _kinds(result: iq.Result) -> list[str]:
+    return [finding.kind for finding in result.findings]
 
 
 def _even(rows: int, every_s: float = 1.0, start_s: float = 0.0) -> dict[str, list[float]]:
@@ -74,11 +153,11 @@ def _even(rows: int, every_s: float = 1.0, start_s: float = 0.0) -> dict[str, li
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"warmup": 30}, "nothing measured: warmup of 30 requests leaves none of 30"),
-        ({"warmup": "40s"}, "nothing measured: warmup of 40 s leaves none of 30"),
-        ({"warmup": 10, "cooldown": 20}, "warmup of 10 requests and cooldown of 20 requests leaves none"),
-        ({"horizon_s": 0.5}, "nothing arrived: the run ended at 0.5 s, before the first of 30 requests"),
-        ({"horizon_s": 1.005}, "nothing finished: none of 1 measured requests had its last token"),
+        ({"warmup": 30}, "nothing-measured: warmup of 30 requests excludes all 30"),
+        ({"warmup": "40s"}, "nothing-measured: warmup of 40 s excludes all 30"),
+        ({"warmup": 10, "cooldown": 20}, "warmup of 10 requests and cooldown of 20 requests excludes all"),
+        ({"horizon_s": 0.5}, "nothing-arrived: the run ended at 0.5 s, before the first of 30 requests"),
+        ({"horizon_s": 1.005}, "nothing-finished: none of 1 measured request finished"),
     ],
 )
 @pytest.mark.parametrize("stored", [False, True])
@@ -86,28 +165,28 @@ def test_a_measurement_of_nothing_is_said(
     options: dict[str, Any], says: str, stored: bool, tmp_path: Path
 ) -> None:
     out = {"out": tmp_path / "run"} if stored else {}
-    (said,) = iq.simulate(_even(30, start_s=1.0), _engine(), **options, **out).findings
-    assert says in said
+    (finding,) = iq.simulate(_even(30, start_s=1.0), _engine(), **options, **out).findings
+    assert says in finding and finding.severity == "critical"
 
 
 @pytest.mark.parametrize(
     ("workload", "changes", "says"),
     [
         (_even(30, every_s=218.0), {}, r"unit: the mean rate is 0\.00459 per second.*--time-unit ms"),
-        (_even(30), {"timing": iq.Constant(50.0)}, r"unit: an iteration takes 50 s at least.*are 0\.05$"),
+        (_even(30), {"timing": iq.Constant(50.0)}, r"unit: the shortest iteration takes 50 s.*are 0\.05$"),
         (
             _even(30, start_s=5e8),
             {},
-            r"origin: the first request arrives at 500,000,000 s and all others within",
+            r"time-origin: the first request arrives at 500,000,000 s and all others within",
         ),
     ],
 )
 def test_numbers_in_another_unit_or_from_another_origin_are_asked_about(
     workload: dict[str, Any], changes: dict[str, Any], says: str
 ) -> None:
-    found = iq.simulate(workload, _engine(**changes)).findings
-    assert any(re.search(says, text) for text in found)
-    assert not any(text.startswith(("unit", "origin")) for text in iq.simulate(_even(30), _engine()).findings)
+    findings = iq.simulate(workload, _engine(**changes)).findings
+    assert any(re.search(says, text) for text in findings)
+    assert _kinds(iq.simulate(_even(30), _engine())) == []
 
 
 def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
@@ -122,10 +201,11 @@ def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
         }
     )
     early = iq.simulate(talk, _engine())
-    assert any(text.startswith("turns: 5 of 10 later turns were sent") for text in early.findings)
+    (finding,) = early.findings
+    assert finding.kind == "early-turns" and finding.data == {"count": 5, "total": 10}
     follow = talk.with_session_arrivals(iq.dist.Poisson(1.0), think=0.0)
-    assert _names(iq.simulate(follow, _engine())) == []
-    assert _names(iq.simulate(talk.with_think(0.0), _engine())) == []
+    assert _kinds(iq.simulate(follow, _engine())) == []
+    assert _kinds(iq.simulate(talk.with_think(0.0), _engine())) == []
     drawn = follow.draw(3).frame
     assert drawn.filter(pl.col("think_s").is_null())["turn"].to_list() == [0] * 10
     assert drawn["arrival_s"].is_sorted() and drawn.height == 20
@@ -150,7 +230,7 @@ def test_rates_draw_the_starts_of_conversations() -> None:
     starts = work.draw(1).frame.filter(pl.col("turn") == 0)["arrival_s"]
     assert abs(starts.len() / starts[-1] - 2.0) < 4 * 2.0 / starts.len() ** 0.5  # four standard errors
     run = iq.simulate(work, _engine(), seed=1)
-    assert not any(name in ("turns", "overload") for name in _names(run))
+    assert not any(name in ("early-turns", "overload") for name in _kinds(run))
     with pytest.raises(iq.ConfigError, match="think: the trace has no turns"):
         single = iq.Workload({"prompt_tokens": [5], "output_tokens": [5]})
         object.__setattr__(single, "_metadata", {"rows_left_out": {}, "token_count": ""})
@@ -166,17 +246,16 @@ def test_a_burst_is_named_with_when_and_how_long() -> None:
     rows = len(arrivals)
     work = {"arrival_s": arrivals, "prompt_tokens": [10] * rows, "output_tokens": [5] * rows}
     one_place = _engine(scheduler=iq.Sarathi(max_seqs=1))
-    (said,) = [text for text in iq.simulate(work, one_place).findings if text.startswith("tail")]
-    found = re.search(r"there from ([\d.,]+) s to ([\d.,]+) s .*came at ([\d.,]+) per second then", said)
-    assert found is not None and "a burst" in said
-    begin, end, rate = (float(one.replace(",", "")) for one in found.groups())
-    assert begin == 500.0 and abs(end - 505.3) < 0.3 and rate > 15
+    (finding,) = [one for one in iq.simulate(work, one_place).findings if one.kind == "long-tail"]
+    begin, end, rate = (finding.data[name] for name in ("queue_start_s", "queue_end_s", "rate_per_s"))
+    assert begin == 500.001 and abs(end - 505.3) < 0.3 and rate > 15
+    assert "lasted from 500.00 s to" in finding and "a burst" in finding
     calm = {
         "arrival_s": [float(row) for row in range(200)],
         "prompt_tokens": [10] * 200,
         "output_tokens": [5] * 200,
     }
-    assert _names(iq.simulate(calm, one_place)) == []
+    assert _kinds(iq.simulate(calm, one_place)) == []
 
 
 def test_the_side_that_starves_is_named() -> None:
@@ -188,11 +267,9 @@ def test_the_side_that_starves_is_named() -> None:
     rows = 400
     arrivals = [row * 2.0 for row in range(300)] + [600 + row * 0.1 for row in range(100)]
     work = {"arrival_s": arrivals, "prompt_tokens": [64] * rows, "output_tokens": [5] * rows}
-    (said,) = [text for text in iq.simulate(work, fleet).findings if text.startswith("tail")]
-    assert (
-        "at the 1 prefill replicas (up to" in said
-        and "0 at the decode replicas): that side is too small" in said
-    )
+    (finding,) = [one for one in iq.simulate(work, fleet).findings if one.kind == "long-tail"]
+    assert "at the 1 prefill replica (up to" in finding
+    assert "0 at the decode replicas): that side is too small" in finding
 
 
 def test_contradictions_of_settings_are_said() -> None:
@@ -200,13 +277,13 @@ def test_contradictions_of_settings_are_said() -> None:
     prefixes = {**workload, "prefix_parts": [[[1, 8]]] * 30}
     cached = _engine(kv=iq.KvCache(tokens=1000, prefix_cache="blocks"))
     lost = iq.simulate(prefixes, iq.Cluster(_engine(), replicas=2, router=iq.PrefixAffinity()))
-    assert "router" in _names(lost)
-    found = iq.simulate(prefixes, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity()))
-    assert "router" not in _names(found)
-    blind = iq.simulate(workload, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity())).findings
-    assert any("do not say with what their prompts begin" in text for text in blind)
+    assert "no-prefix-cache" in _kinds(lost)
+    useful = iq.simulate(prefixes, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity()))
+    assert not {"no-prefix-cache", "no-prefixes"} & {*_kinds(useful)}
+    blind = iq.simulate(workload, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity()))
+    assert "no-prefixes" in _kinds(blind)
     huge = iq.Engine.on("llama-3.1-8b", "h100-80gb", kv=iq.KvCache(tokens=10**9))
-    (said,) = [text for text in iq.simulate(workload, huge).findings if text.startswith("memory")]
+    (finding,) = [one for one in iq.simulate(workload, huge).findings if one.kind == "kv-over-memory"]
     room = iq.timing.KvMemory.of(
         "llama-3.1-8b",
         "h100-80gb",
@@ -214,7 +291,7 @@ def test_contradictions_of_settings_are_said() -> None:
         batched_tokens=huge.scheduler.token_budget,
         sampled_rows=huge.scheduler.max_seqs,  # type: ignore[attr-defined]
     ).tokens
-    assert "1,000,000,000 tokens" in said and f"leaves room for {room:,}" in said
+    assert finding.data == {"kv_tokens": 10**9, "memory_tokens": room}
 
 
 def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:
@@ -226,10 +303,12 @@ def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:
         "prefix_parts": [[[row % 5, 90]] for row in range(rows)],
     }
     long = iq.simulate(work, iq.Cluster(cached, replicas=3, router=iq.PrefixHash()))
-    assert any(text.startswith("router: PrefixHash(") and "1,024 tokens" in text for text in long.findings)
+    (finding,) = [one for one in long.findings if one.kind == "hash-too-long"]
+    assert finding.data == {"prefix_tokens": 1024, "prompt_tokens_p50": 100.0}
     same = {**work, "prefix_parts": [[[7, 90]]] * rows}
     hot = iq.simulate(same, iq.Cluster(cached, replicas=3, router=iq.PrefixHash(prefix_tokens=64)))
-    assert any("120 of 120 requests went to one of 3 replicas" in text for text in hot.findings)
+    (finding,) = [one for one in hot.findings if one.kind == "hot-prefix"]
+    assert finding.data == {"count": 120, "total": 120, "replicas": 3, "prefix_tokens": 64}
 
 
 def test_objectives_in_milliseconds_are_asked_about() -> None:
@@ -252,20 +331,20 @@ def test_what_a_horizon_cuts_off_is_counted(stored: bool, tmp_path: Path) -> Non
     rows = {"arrival_s": [0.0] * 40, "prompt_tokens": [1] * 40, "output_tokens": outputs}
     wide = _engine(scheduler=iq.Sarathi(token_budget=64, max_seqs=40), kv=iq.KvCache.unlimited())
     out = {"out": tmp_path / "run"} if stored else {}
-    told = iq.simulate(rows, wide, horizon_s=0.505, **out).findings
-    (said,) = [text for text in told if not text.startswith("overload")]
+    findings = iq.simulate(rows, wide, horizon_s=0.505, **out).findings
+    (finding,) = [one for one in findings if one.kind != "overload"]
     late = sum(1 for one in outputs if one > 50)
-    assert said.startswith(f"horizon: {late} of 40 measured requests were unfinished when the run ended")
+    assert finding.kind == "horizon" and finding.data == {"count": late, "total": 40, "horizon_s": 0.505}
     whole = iq.simulate(rows, wide, horizon_s=9.0)
-    assert "horizon" not in _names(whole)
+    assert "horizon" not in _kinds(whole)
 
 
 def test_gigabytes_taken_for_bytes_are_asked_about() -> None:
     for speed, wanted in ((50.0, True), (50e9, False)):
         link = iq.Link(latency_s=1e-4, bytes_per_s=speed, bytes_per_token=131_072)
         fleet = iq.Disaggregated(prefill=(_engine(), 1), decode=(_engine(), 1), link=link)
-        told = [text for text in iq.simulate(_even(30), fleet).findings if text.startswith("unit: the link")]
-        assert bool(told) == wanted and all("give 50e9" in text for text in told)
+        findings = [one for one in iq.simulate(_even(30), fleet).findings if "link_bytes_per_s" in one.data]
+        assert bool(findings) == wanted and all("write 50e9" in finding for finding in findings)
 
 
 def test_users_without_a_request_are_counted() -> None:
@@ -281,7 +360,7 @@ def test_a_plan_that_cannot_know_what_came_since_is_not_called_idle() -> None:
     fields: dict[str, Any] = {"token_budget": 64, "max_seqs": 64}
     for ahead in (iq.VllmV1(**fields), iq.Sglang(chunk_tokens=64)):
         run = iq.simulate(_even(200, 0.013), _engine(scheduler=ahead, kv=iq.KvCache(tokens=1024)))
-        assert "not work-conserving" not in _names(run)
+        assert "not-work-conserving" not in _kinds(run)
         assert run.work_conservation(budget=64).share > 0
 
 
@@ -308,8 +387,8 @@ _TURNS = {
     "prompt_tokens": [10, 20] * 150,
     "output_tokens": [5, 5] * 150,
 }
-_SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
-    "a burst": ("a burst that this system", _burst(1000, 100), _ONE_PLACE, {}),
+_CASES: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
+    "a burst": ("a burst beyond the capacity of this system", _burst(1000, 100), _ONE_PLACE, {}),
     "a burst at one replica": (
         "of them on replica 1 of 4",
         {**_burst(1000, 100), "session_id": [int(450 < row < 650) for row in range(1100)]},
@@ -323,13 +402,13 @@ _SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         {},
     ),
     "longer prompts": (
-        "took long to be computed",
+        "took long to compute",
         _with(400, range(7, 400, 40), "prompt_tokens", 300, every_s=20),
         _LONG_PROMPT,
         {},
     ),
     "a queue to the end": (
-        "still there when the last",
+        "still there at the last arrival",
         {
             **_even(400),
             "arrival_s": [float(row) if row < 250 else 250 + (row - 250) * 0.01 for row in range(400)],
@@ -338,7 +417,7 @@ _SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         {},
     ),
     "decodes starve": (
-        "tail: handoff.*at the 1 decode replicas",
+        "long-tail: handoff.*at the 1 decode replica ",
         {**_burst(300, 100), "output_tokens": [20] * 400},
         iq.Disaggregated(
             prefill=(_engine(scheduler=iq.Sarathi(max_seqs=64)), 4),
@@ -354,13 +433,13 @@ _SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         {},
     ),
     "turns": (
-        "turns: 75 of 150 later turns",
+        "early-turns: 75 of 150 later turns",
         {**_TURNS, "session_id": [row // 2 for row in range(300)], "turn": [0, 1] * 150},
         _engine(),
         {},
     ),
     "continuations": (
-        "turns: 75 of 150 later turns",
+        "early-turns: 75 of 150 later turns",
         {**_TURNS, "continues": pl.Series([None if row % 2 == 0 else row - 1 for row in range(300)])},
         _engine(),
         {},
@@ -372,7 +451,7 @@ _SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         {},
     ),
     "another origin": (
-        "origin: the first request arrives at 500,000,000 s",
+        "time-origin: the first request arrives at 500,000,000 s",
         _even(130, start_s=5e8),
         _engine(),
         {},
@@ -383,16 +462,16 @@ _SAID: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         _engine(),
         {},
     ),
-    "nothing measured": ("leaves none of 130", _even(130), _engine(), {"warmup": 130}),
+    "nothing measured": ("excludes all 130", _even(130), _engine(), {"warmup": 130}),
     "cut off": ("horizon: 66 of 96 measured", _burst(70, 65), _ONE_PLACE, {"horizon_s": 35.04, "warmup": 5}),
 }
 
 
-@pytest.mark.parametrize("name", _SAID)
-def test_a_stored_run_says_the_same_and_reads_a_part_at_a_time(
+@pytest.mark.parametrize("name", _CASES)
+def test_a_stored_run_has_the_same_findings_and_reads_a_part_at_a_time(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says, work, system, options = _SAID[name]
+    says, work, system, options = _CASES[name]
     pl.DataFrame(work).write_parquet(tmp_path / "work.parquet")
     whole = iq.simulate(work, system, **options)
     assert any(re.search(says, text) for text in whole.findings), whole.findings

@@ -194,7 +194,7 @@ def test_revenue_and_averages_count_from_the_warm_up():
     nothing = iq.simulate(WORK, cluster(), seed=3, warmup="1000000s")
     assert nothing.revenue.height == 0
     assert nothing.occupancy["solo"].to_list() == [None]
-    assert any("warm-up" in finding for finding in nothing.findings)
+    assert any(finding.kind == "nothing-measured" for finding in nothing.findings)
 
 
 def test_a_warm_up_of_requests_ends_with_the_first_that_is_measured():
@@ -214,7 +214,7 @@ def test_who_gives_up_is_told_by_where_it_waited(tmp_path: Path):
     assert totals["abandoned_decodes"] == rows.height - before.height > 0
     assert before["replica"].null_count() == before["prefill_replica"].null_count() == before.height
     assert rows["finish_s"].null_count() == rows.height
-    assert f"{rows.height} of 50 requests gave up" in result.findings[0]
+    assert f"{rows.height} of 50 requests ran out of patience" in result.findings[0]
     assert totals["in_system_as"] == totals["sojourn_as"]
     written = result.write(tmp_path / "run")
     assert pl.read_parquet(written / "occupancy.parquet").equals(result.occupancy)

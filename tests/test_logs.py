@@ -79,7 +79,7 @@ def test_a_shifted_origin_is_told_by_the_run_and_warm_up_counts_from_it() -> Non
     engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     run = iq.simulate(work, engine, warmup="10s")
     assert run.findings == [
-        "origin: arrival times are counted from 1970 in s and are taken relative to the first request, "
+        "epoch-times: arrival times are counted from 1970 in s and are taken relative to the first request, "
         "2023-11-14 22:13:20 UTC"
     ]
     assert run.requests["measured"].sum() == 100  # those from 10.0 s on

@@ -68,7 +68,7 @@ def test_engines_workloads_and_experiments_show_what_they_are():
     trace = iq.Workload(asked.draw(0).frame.head(60))
     chosen = iq.plan(trace, iq.Slo(ttft_p99=5), model="llama-3.1-8b", gpus=["h200"], tensor_parallel=[1])
     held = shown(chosen)
-    assert held.of("b") == ["FleetPlan"] and chosen.name(chosen.answer.candidate, chosen.units) in held.of(
+    assert held.of("b") == ["FleetPlan"] and chosen.name(chosen.best.candidate, chosen.units) in held.of(
         "td"
     )
 

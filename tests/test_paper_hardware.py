@@ -11,8 +11,8 @@ import pytest
 
 import inferq as iq
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
-from inferq.timing.fits.residual_charts import of_residuals
 from inferq_papers import hardware
+from inferq_papers.hardware.residual_charts import of_residuals
 from inferq_papers.lin2026 import fits
 from inferq_papers.nie2026 import QUICK, assumed, on_gpus, runs
 from inferq_papers.nie2026.assumed import Assumed

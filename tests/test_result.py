@@ -391,7 +391,7 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
         frame = pl.read_parquet(place / f"{name}.parquet")
         assert_frame_equal(frame, getattr(result, name), check_exact=True)
     assert json.loads((place / "scenario.json").read_text()) == json.loads(result.scenario)
-    assert json.loads((place / "findings.json").read_text()) == result.findings
+    assert json.loads((place / "findings.json").read_text()) == [one.to_json() for one in result.findings]
 
 
 def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) -> None:

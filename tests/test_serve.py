@@ -588,7 +588,7 @@ def test_the_load_test_of_the_guide_passes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(root)
     names: dict[str, Any] = {}
     exec(compile(code, "mock-server.md", "exec"), names)
-    names["test_a_burst_of_64_users_keeps_the_promise"](tmp_path)
+    names["test_a_burst_of_64_users_meets_the_slo"](tmp_path)
 
 
 def test_no_client_gets_a_token_before_the_instant_that_the_simulation_says(tmp_path: Path):

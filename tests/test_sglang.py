@@ -34,10 +34,10 @@ def _run(engine: iq.Engine | iq.Disaggregated, *rows: tuple[float, int, int], **
 
 
 def test_what_has_no_effect_is_a_finding() -> None:
-    said = _run(_engine(_pages(64, cache=None), policy="lpm"), (0, 8, 2)).findings
-    assert any("lpm is fcfs" in finding for finding in said)
-    said = _run(_engine(_pages(64), mixed=True, chunk_tokens=None), (0, 8, 2)).findings
-    assert any("mixes no prompts and decodes" in finding for finding in said)
+    (finding,) = _run(_engine(_pages(64, cache=None), policy="lpm"), (0, 8, 2)).findings
+    assert finding.kind == "lpm-without-cache"
+    (finding,) = _run(_engine(_pages(64), mixed=True, chunk_tokens=None), (0, 8, 2)).findings
+    assert finding.kind == "mixed-without-chunks"
     assert _run(_engine(_pages(64), policy="lpm"), (0, 8, 2)).findings == []
 
 

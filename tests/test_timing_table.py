@@ -83,7 +83,7 @@ def run_of(timing, **workload):
     ],
 )
 def test_a_run_beyond_the_table_has_a_finding_that_names_the_axis(workload, named):
-    found = [text for text in run_of(table(), **workload).findings if text.startswith("beyond the table")]
+    found = [text for text in run_of(table(), **workload).findings if text.kind == "beyond-table"]
     assert len(found) == bool(named)
     for axis in named:
         assert axis in found[0]

@@ -363,7 +363,7 @@ def shown(row: Mapping[str, Any]) -> str:
 COLUMNS = {
     "ttft_mean": "TTFT, ms",
     "ttft_p99": "p99",
-    "tpot_mean": "a token, ms",
+    "tpot_mean": "TPOT, ms",
     "tpot_p99": "p99",
     "e2e_mean": "E2E, ms",
     "e2e_p99": "p99",
@@ -372,7 +372,7 @@ COLUMNS = {
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What is simulated, and how much more the client measures; bold where that is too much."""
+    """Simulated values and measured differences; bold if a difference is too large."""
     heads = ["system", "load", "client", *COLUMNS.values()]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
@@ -389,7 +389,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """Mean and p99 of each latency at the highest load: what is measured, on what is simulated."""
-    titles = {"ttft": "time to the first token", "tpot": "time a token", "e2e": "time to the last token"}
+    titles = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E latency"}
     told = pl.DataFrame(
         {
             "point": f"{row['system']}: {CLIENTS[row['client']].name}",

@@ -63,11 +63,11 @@ def capacity(
             most_seeds=most_seeds,
             confidence=confidence,
             threads=workers if threads is None else threads,
-            tell=show.tell,
+            log=show.tell,
             progress=tell,
             **run,
         )
-    for name in ("rate", "high", "reason", "ceiling_per_s", "limited_by_length", "requests"):
+    for name in ("rate", "high", "reason", "upper_bound_per_s", "limited_by_length", "requests"):
         gathered.value(name, getattr(answer, name))
     gathered.value("slo", {str(one): one.limit for one in answer.slo.objectives})
     gathered.value("probes", answer.probes.to_dicts())

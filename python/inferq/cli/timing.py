@@ -1,4 +1,4 @@
-"""`inferq timing`: how long does a model's iteration take on a GPU? Bake a table of it, or show one."""
+"""`inferq timing`: show a table of measured iteration times."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import gathered, options
+from inferq.cli import gathered
 from inferq.cli import show as screen
 from inferq.cli.arguments import option
 from inferq.display.document import Grid
-from inferq.display.text import listed, seconds
+from inferq.display.text import seconds
 from inferq.errors import ConfigError
-from inferq.files import check_writable, writable
-from inferq.timing.hardware.catalog import entries
 from inferq.timing.models.timing_model import iteration_s
 from inferq.timing.tables.shipped import files
 from inferq.timing.tables.timing_table import TimingTable
 
 timing = typer.Typer(
-    help="Tables of measured times: bake one from a kernel database, show one.",
+    help="Show tables of measured iteration times.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -35,45 +33,9 @@ _CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
 """Tokens of a chunk, and its context."""
 
 
-@timing.command()
-def bake(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", show_default=False, help="A model's name, or a folder with its config.json."
-        ),
-    ],
-    gpu: Annotated[
-        str, typer.Argument(metavar="GPU", show_default=False, help=f"{listed(entries('gpus'), 'or')}.")
-    ],
-    tensor_parallel: Annotated[int, option("N", "GPUs that share the model.")] = 1,
-    backend: Annotated[str, option("NAME", "vllm, sglang or trtllm.")] = "vllm",
-    version: Annotated[
-        str | None, option("V", "Version of the backend; the current one unless told.")
-    ] = None,
-    quantization: Annotated[
-        list[str] | None, option("MODE=NAME", "As in gemm_quant_mode=fp8; as often as needed.")
-    ] = None,
-    out: Annotated[
-        Path | None, option("FILE", "The table; MODEL_GPU_tpN_BACKEND.parquet here unless told.")
-    ] = None,
-) -> None:
-    """Sample the kernels that aiconfigurator knows of a model on a GPU, and write them as a table.
-
-    Needs pip install 'inferq[aiconfigurator]'.
-
-    Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
-    """
-    modes = options.pairs("--quantization", quantization or (), "gemm_quant_mode=fp8")
-    if out is None:
-        out = Path(f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet")
-    check_writable(writable("--out", out))
-    table = TimingTable.from_aiconfigurator(
-        model, gpu, backend, version=version, tensor_parallel=tensor_parallel, quantization=modes or None
-    )
-    table.write(out)
-    _show(table)
-    screen.lines([f"written to {out}"])
+@timing.callback()
+def _group() -> None:
+    """Show tables of measured iteration times."""
 
 
 @timing.command()

@@ -1,4 +1,4 @@
-"""Conclusions from many runs: comparison, capacity, sweeps, a gate."""
+"""Experiments over many runs: comparison, capacity, plans, sweeps, validation, gates."""
 
 from inferq._lazy import attach
 

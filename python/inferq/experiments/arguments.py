@@ -1,4 +1,4 @@
-"""The seeds, the confidence and the options of a run that an experiment may be given."""
+"""Checks of the seeds and run options of experiments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from inferq.checks import finite, nearest, whole
+from inferq.checks import nearest, whole
 from inferq.errors import ConfigError
 from inferq.progress import Progress, watched
 from inferq.simulation.simulate import simulate
 from inferq.workload.workload import Workload
 
 MOST_SEEDS = 100_000
-"""As many as an experiment may be given."""
+"""Maximum seeds of an experiment."""
 
 MOST_SEED = 2**64 - 1
 
@@ -26,19 +26,18 @@ OPTIONS = tuple(
 """The options of `simulate`."""
 
 _EXPERIMENT = ("seed", "threads", "progress")
-"""Those that an experiment gives to each run itself."""
+"""Options that an experiment sets for each run."""
 
 
 def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
-    """The seeds of runs, each once.
+    """Check seeds.
 
     Args:
-        seeds: whole numbers from 0 to 2^64 − 1; no more than `most` are looked at. One number alone is how
-            many there are, from 0 on.
-        most: how many there may be.
+        seeds: integers from 0 to 2^64 − 1, or the number of seeds, which then count from 0.
+        most: maximum number of seeds.
 
     Raises:
-        ConfigError: there are none, too many, one that is no such number, or one that is there twice.
+        ConfigError: no seeds, too many, an invalid one, or a duplicate.
 
     Example:
         >>> from inferq.experiments.arguments import seeds_of
@@ -48,24 +47,24 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
     if type(seeds) is int:
         seeds = range(whole("seeds", seeds, 1, most))
     if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
-        raise ConfigError("seeds", f"must be whole numbers such as range(10), is {seeds!r}")
+        raise ConfigError("seeds", f"must be integers such as range(10), got {seeds!r}")
     items = tuple(islice(seeds, most + 1))
     if len(items) > most:
-        raise ConfigError("seeds", f"are more than {most:,}")
+        raise ConfigError("seeds", f"has too many values; at most {most:,} are supported")
     numbers = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in items)
     if not numbers:
-        raise ConfigError("seeds", "there are none")
+        raise ConfigError("seeds", "must contain at least one seed")
     if len(set(numbers)) < len(numbers):
-        raise ConfigError("seeds", "one is there twice")
+        raise ConfigError("seeds", "contains the same seed twice")
     return numbers
 
 
 def looks_of(seeds: Iterable[int] | int, most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All seeds that a probe may take, and after how many of them a verdict is tried: twice as many each.
+    """All seeds of a probe, and the numbers of seeds after which a verdict is tried, doubling each time.
 
     Args:
-        seeds: those of the first look; the others are the next whole numbers.
-        most: how many there may be; None: four times as many as `seeds`.
+        seeds: seeds of the first look; further seeds are the next integers.
+        most: maximum number of seeds. Default: four times the number of `seeds`.
     """
     first = seeds_of(seeds)
     last = (
@@ -79,10 +78,10 @@ def looks_of(seeds: Iterable[int] | int, most: int | None) -> tuple[tuple[int, .
 
 
 def seeds_from(first: object, count: object, most: int = MOST_SEEDS) -> range:
-    """So many seeds from that of a scenario file on, as a command line asks for them.
+    """Consecutive seeds from the seed of a scenario, for the command line.
 
     Raises:
-        ConfigError: a number outside its range; it names `run.seed` or `--seeds`.
+        ConfigError: a number is out of range; it names `run.seed` or `--seeds`.
     """
     start = whole("run.seed", first, 0, MOST_SEED)
     return range(start, start + whole("--seeds", count, 1, most))
@@ -91,40 +90,50 @@ def seeds_from(first: object, count: object, most: int = MOST_SEEDS) -> range:
 def check_options(
     options: Mapping[str, object], *, but: Collection[str] = (), field: str = ""
 ) -> dict[str, object]:
-    """The options that every run of an experiment shall have.
+    """Check the options of all runs of an experiment.
 
     Args:
         options: keyword arguments for `simulate`.
-        but: those that may be among them although an experiment usually sets them.
-        field: what an error puts before the name of one.
+        but: options that are accepted although experiments usually set them.
+        field: prefix of names in errors.
 
     Raises:
-        ConfigError: one is unknown, or not for an experiment; it names it.
+        ConfigError: an option is unknown, or not supported in experiments.
     """
     names = [name for name in OPTIONS if name != "out" and (name not in _EXPERIMENT or name in but)]
     for name in options:
         if name == "out":
             raise ConfigError(
-                f"{field}out", "is for one run; the runs of an experiment would all go to one directory"
+                f"{field}out", "is not supported in experiments: all runs would write to the same directory"
             )
         if name in _EXPERIMENT and name not in names:
-            raise ConfigError(f"{field}{name}", "no option here, the experiment sets it for each run")
+            raise ConfigError(f"{field}{name}", "is not an option here; the experiment sets it for each run")
         if name not in names:
             raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), names)}")
     return dict(options)
 
 
 def recorded(workload: Workload, seeds: Iterable[int], options: Mapping[str, object], **what: object) -> str:
-    """What an experiment ran, as JSON: the workload, the system or the systems, the seeds and the options."""
-    told = {"workload": workload.to_json(), **what, "seeds": list(seeds), "options": options}
-    return json.dumps(told, indent=2, default=str)
+    """What an experiment ran, as JSON: the workload, the systems, the seeds and the options."""
+    contents = {"workload": workload.to_json(), **what, "seeds": list(seeds), "options": options}
+    return json.dumps(contents, indent=2, default=str)
 
 
 def check_progress(progress: bool | Progress | None) -> bool | Progress | None:
-    """What shall be told how far an experiment is.
+    """Check a progress argument.
 
     Raises:
-        ConfigError: it is no callable, truth or None.
+        ConfigError: it is not a callable, a bool or None.
     """
     with watched(progress):
         return progress
+
+
+def check_log(log: object) -> None:
+    """Check a callable that receives messages.
+
+    Raises:
+        ConfigError: it is neither callable nor None.
+    """
+    if log is not None and not callable(log):
+        raise ConfigError("log", f"must be a callable that accepts a sentence, or None, got {log!r}")

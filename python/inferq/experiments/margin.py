@@ -1,4 +1,4 @@
-"""An amount of a metric: how much worse it may become, or how well it shall be known."""
+"""Margins: tolerances and precisions of a metric, absolute or relative."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _OF_A_SECOND = {"ms": 1e3, "us": 1e6, "µs": 1e6}
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """An amount of a metric: a share of its value in the baseline, or in its unit."""
+    """An amount of a metric, in its unit or relative to its baseline value."""
 
     metric: Metric
 
     amount: float
-    """A share where it is relative, else in the metric's unit."""
+    """A share if relative, else in the unit of the metric."""
 
     is_relative: bool
 
     @classmethod
     def of(cls, name: object, text: object, field: str) -> Margin:
-        """The amount that a text such as `3%`, `0.01s`, `5 ms` or `0.2 requests/s` spells.
+        """Parse a text such as `3%`, `0.01s`, `5 ms` or `0.2 requests/s`.
 
-        A percentage is of the baseline's value. `failed_share` has no unit: `0.001` is one in a thousand; nor
-        has money, whose currency the prices say.
+        A percentage is relative to the baseline value. `failed_share` (`0.001` is one in a thousand) and
+        money, whose currency the prices define, have no unit.
 
         Args:
-            name: of the metric.
+            name: name of the metric.
             text: the amount.
-            field: what an error names, the metric behind it.
+            field: field that errors name, followed by the metric.
 
         Raises:
-            ConfigError: an unknown metric, or a text that says no amount in its unit.
+            ConfigError: the metric is unknown, or the text is not an amount in its unit.
 
         Example:
             >>> from inferq.experiments.margin import Margin
@@ -52,16 +52,16 @@ class Margin:
         match = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[2] not in units:
             spelled = " or ".join(f"'3 {unit}'".replace(" '", "'") for unit in list(units)[:3])
-            raise ConfigError(f"{field}.{metric.name}", f"must be a text such as {spelled}, is {text!r}")
+            raise ConfigError(f"{field}.{metric.name}", f"must be a text such as {spelled}, got {text!r}")
         amount = finite(f"{field}.{metric.name}", float(match[1])) / units[match[2]]
         return cls(metric, amount, match[2] == "%")
 
     def at(self, baseline: float) -> float:
-        """The amount in the unit of the metric, where the baseline has this value."""
+        """The amount in the unit of the metric, for this baseline value."""
         return self.amount * abs(baseline) if self.is_relative else self.amount
 
     def __str__(self) -> str:
-        """As it may be written."""
+        """A text that `of` can parse."""
         if self.is_relative:
             return percent(self.amount, 4)
         if self.metric.unit == "s" and self.amount < 1:

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: a few lines, a table, a picture, which need no network."""
+"""HTML views of objects in notebooks: facts, findings, tables and charts, without network access."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MARKS = {"critical": "✗", "warning": "!", "good": "✓", "info": "·"}
 
 @view.register
 def _of_engine(engine: Engine) -> str:
-    """What an engine is made of."""
+    """The parts of an engine."""
     return _shown("Engine", identity.of_system(engine))
 
 
 @view.register
 def _of_workload(workload: Workload) -> str:
-    """Where requests come from, and how long they are and how they come, as drawn with seed 0."""
+    """The source of a workload and the distribution of its columns; synthetic workloads use seed 0."""
     facts = [
         (name.replace("_", " "), str(workload.metadata[name]))
         for name in ("source", "format", "changes")
@@ -43,7 +43,7 @@ def _of_workload(workload: Workload) -> str:
     try:
         drawn = workload.draw(0)
         rows = [row for row in drawn.describe().rows(named=True)]
-    except (ConfigError, TraceError) as error:  # one that cannot be drawn says why
+    except (ConfigError, TraceError) as error:
         return _shown("Workload", [*facts, ("not shown", str(error))])
     facts.append(("requests", f"{drawn.frame.height:,}" + (" with seed 0" if workload.is_synthetic else "")))
     header = ("", "mean", "p50", "p90", "p99", "min", "max")
@@ -53,10 +53,10 @@ def _of_workload(workload: Workload) -> str:
 
 @view.register
 def _of_result(result: Result) -> str:
-    """What ran, what to know before trusting it, the latencies, and an overview."""
+    """The system, the findings, the latencies, and an overview chart."""
     rows = run_tables.rows(result)
     notes = [(finding.severity, sentence(finding)) for finding in result.findings]
-    notes = [*((one.kind, one.text) for one in verdicts.of_run(result, None).notes), *notes]
+    notes = [*((note.kind, note.text) for note in verdicts.of_run(result, None).notes), *notes]
     grid = run_tables.latencies(rows, names=run_tables.NAMES)
     try:
         picture = svg(result.plot(_WIDTH))
@@ -74,7 +74,7 @@ def _of_comparison(comparison: Comparison) -> str:
     rows = comparison.frame.rows(named=True)
     facts = [
         ("runs", f"{counted(len(comparison.seeds), 'seed')}, the same requests for all systems"),
-        ("intervals", f"{100 * comparison.confidence:g} %, from {comparison.chance}"),
+        ("intervals", f"{100 * comparison.confidence:g} %, from {comparison.variation}"),
     ]
     try:
         picture = svg(comparison.plot(_WIDTH))
@@ -87,16 +87,16 @@ def _of_comparison(comparison: Comparison) -> str:
 
 @view.register
 def _of_plan(plan: CapacityPlan) -> str:
-    """The answer of a search for the capacity, and the search."""
+    """The findings and the chart of a capacity search."""
     notes = [(note.kind, note.text) for note in verdicts.answer_notes(plan.findings)]
     return _shown("CapacityPlan", [("SLO", str(plan.slo))], notes=notes, picture=svg(plan.plot(_WIDTH)))
 
 
 @view.register
 def _of_fleet(plan: FleetPlan) -> str:
-    """The cheapest fleet, what became of each choice, and what a lower latency costs."""
+    """The findings, the candidates, and cost against latency."""
     notes = [(note.kind, note.text) for note in verdicts.answer_notes(plan.findings)]
-    facts = [("SLO", str(plan.slo)), ("requests", f"{plan.requests:,} a run")]
+    facts = [("SLO", str(plan.slo)), ("requests", f"{plan.requests:,} per run")]
     return _shown("FleetPlan", facts, candidates(plan, _MOST_ROWS), frontier(plan), notes=notes)
 
 
@@ -107,15 +107,15 @@ def _shown(
     notes: Sequence[tuple[str, str]] = (),
     picture: str = "",
 ) -> str:
-    """The parts as HTML in the style of the notebook."""
+    """The parts as HTML."""
     left = 'style="text-align:left"'
-    told = "".join(
+    rows = "".join(
         f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in facts
     )
     listed = "".join(f"<li>{_MARKS[kind]} {escape(text)}</li>" for kind, text in notes)
     parts = [
         f"<b>{escape(title)}</b>",
-        f"<table>{told}</table>" if told else "",
+        f"<table>{rows}</table>" if rows else "",
         f'<ul style="list-style:none;padding-left:0">{listed}</ul>' if listed else "",
         *map(_table, grids),
         picture,
@@ -129,11 +129,11 @@ def _table(grid: Grid) -> str:
         sides[-1] = "left"
 
     def row(tag: str, cells: Sequence[str]) -> str:
-        told = (
+        columns = (
             f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
             for side, cell in zip(sides, cells, strict=True)
         )
-        return f"<tr>{''.join(told)}</tr>"
+        return f"<tr>{''.join(columns)}</tr>"
 
     caption = f"<p>{escape(grid.title)}</p>" if grid.title else ""
     body = "".join(row("td", line) for line in grid.lines)

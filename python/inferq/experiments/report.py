@@ -1,4 +1,4 @@
-"""`iq.report`: one page about a run or an experiment, which opens without a network."""
+"""`inferq.report`: the HTML page of a run or an experiment."""
 
 from __future__ import annotations
 
@@ -35,34 +35,32 @@ def report(
     prices: Prices | str | os.PathLike[str] | None = None,
     progress: bool | Progress | None = None,
 ) -> Path:
-    """Write a page about a run or an experiment: one HTML file that needs nothing beside it.
+    """Write a page about a run or an experiment, as a single HTML file.
 
-    Its pictures are inside, as SVG, and it asks the network for nothing: it can be mailed, kept with a pull
-    request, printed, opened years later. It reads on a phone, and follows the light or dark scheme of the
-    screen. Under the pointer a picture tells its numbers, and a stretch of time that is dragged over becomes
-    as wide as the picture; a double click shows the whole.
+    Charts are embedded as SVG and nothing is loaded from the network, so the page can be mailed, attached to
+    a pull request, or printed. It works on phones and follows the light or dark color scheme. Charts show
+    values under the pointer; drag to zoom in on a time range, double-click to reset.
 
-    The page of a run: what ran (model, hardware, engine, requests, load) and whether it keeps its objectives;
-    problems, what to know before trusting it, and good news, apart; the numbers that matter most; latency
-    against the objectives; queue and memory over time; gaps between tokens; how far the load is from what is
-    proved and from what is impossible; the scenario, which repeats the run.
+    The page of a run contains the setup (model, hardware, engine, requests, load) and the verdict about its
+    objectives; problems, caveats and notes; key figures; latency against the objectives; queue and memory
+    over time; inter-token latency; the distance of the load to proved limits; and the scenario, which
+    reproduces the run.
 
     Args:
-        shown: what `simulate`, `Result.read`, `compare`, `capacity`, `plan` or `validate` returned; or two to
-            six runs, in a list or by name, which are shown side by side.
-        path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
-        title: heading of the page, instead of one that says what ran.
-        slo: objectives that runs are held against; None takes those that their workload carries.
-        prices: of GPUs and tokens, or the path of their file: what runs cost, take and earn is told.
-        progress: told (parts done, parts in all) while it is drawn; True shows a bar.
+        shown: the return value of `simulate`, `Result.read`, `compare`, `capacity`, `plan` or `validate`; or
+            two to six runs, in a list or by name, for a page that compares them.
+        path: path of the page, ending in `.html`. Its directory must exist. An existing page is replaced.
+        title: heading. Default: a description of the run.
+        slo: objectives of the runs. Default: objectives in their workload.
+        prices: prices of GPUs and tokens, or the path of their file, to include cost, energy and revenue.
+        progress: called with (parts done, parts in total) while the page is drawn. True shows a bar.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: something else to show, no path or one with another ending, no such folder, a title
-            that is no text, or an `slo` of which no request tells anything.
-        OSError: it cannot be written.
+        ConfigError: the object has no page, the path or title is invalid, or no request matches `slo`.
+        OSError: the page cannot be written.
 
     Example:
         >>> import inferq as iq, tempfile, pathlib
@@ -76,46 +74,45 @@ def report(
     """
     page, title = checked(path), heading(title)
     if slo is not None and not isinstance(slo, Slo):
-        raise ConfigError("slo", f"must be an Slo such as Slo(ttft_p99=0.5), is {slo!r}")
-    with unchecked(), watched(progress, "parts of the page") as tell:
-        text = _document(shown, title, slo, Prices.of(prices)).html(tell)
+        raise ConfigError("slo", f"must be an Slo such as Slo(ttft_p99=0.5), got {slo!r}")
+    with unchecked(), watched(progress, "parts of the page") as watch:
+        text = _document(shown, title, slo, Prices.of(prices)).html(watch)
     write_text(page, text)
     return page
 
 
 def checked(path: object, field: str = "path") -> Path:
-    """The path of a page that can be written, made sure of before it costs anything.
+    """Check that a page can be written to a path.
 
     Raises:
-        ConfigError: no path, another ending, a folder, or one in a folder that is not there; it names
-            `field`.
+        ConfigError: not a path, another suffix, a directory, or a missing directory. It names `field`.
     """
     page = writable(field, path)
     if page.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(field, f"a page ends in .html, not {page.name!r}")
+        raise ConfigError(field, f"must end in .html, got {page.name!r}")
     return page
 
 
 def heading(title: object) -> str | None:
-    """A title that can stand on top of a page; None where there is none.
+    """Check a title.
 
     Raises:
-        ConfigError: no text, or an empty one.
+        ConfigError: it is not a text, or empty.
     """
     if title is None or (isinstance(title, str) and title.strip()):
         return title
-    raise ConfigError("title", f"must be a text, not empty, is {title!r}")
+    raise ConfigError("title", f"must be a non-empty text, got {title!r}")
 
 
 def _document(shown: Any, title: str | None, slo: Slo | None, prices: Prices | None) -> Document:
-    """The page of whatever can be shown."""
+    """The page of a result."""
     if isinstance(shown, Result):
         return run_page.document(shown, title, slo, prices)
     if isinstance(shown, Mapping) or (isinstance(shown, Sequence) and not isinstance(shown, (str, bytes))):
         return runs_page.document(runs_page.named(shown), title, slo, prices)
     for name, given in (("slo", slo), ("prices", prices)):
         if given is not None:
-            raise ConfigError(name, f"is for runs, not for a {type(shown).__name__}")
+            raise ConfigError(name, f"is supported for runs, not for a {type(shown).__name__}")
     if isinstance(shown, Comparison):
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):
@@ -126,5 +123,5 @@ def _document(shown: Any, title: str | None, slo: Slo | None, prices: Prices | N
         return validation_page.document(shown, title)
     raise ConfigError(
         "report",
-        f"shows what simulate, compare, capacity, plan or validate returned, not a {type(shown).__name__}",
+        f"supports results of simulate, compare, capacity, plan and validate, got a {type(shown).__name__}",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
@@ -17,7 +17,7 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import gpus_of, pools_of
-from inferq.systems.system import SYSTEMS, System
+from inferq.systems.system import System
 from inferq.timing import TimingTable
 from inferq.workload.workload import Workload
 
@@ -26,7 +26,7 @@ Lines = list[tuple[str, str]]
 
 def of_run(result: Result) -> Lines:
     """What served a run, and what was asked of it."""
-    system = system_of(result)
+    system = result.system
     lines = [] if system is None else of_system(system)
     if result._workload is not None:
         lines.append(("Requests", _requests(result, result._workload)))
@@ -62,32 +62,8 @@ def headline(result: Result) -> str:
     """What ran and at which load, in a line: the title of a page that has no other."""
     rate = arrival_rate(result)
     at = "" if rate is None else f" at {number(rate)} {'jobs' if result.has_jobs else 'requests'} per second"
-    system = system_of(result)
+    system = result.system
     return f"{'A run' if system is None else name_of(system)}{at}"
-
-
-def system_of(result: Result) -> System | None:
-    """What served a run, of a stored one as its description says; None where that cannot be read back."""
-    if result._system is not None:
-        return result._system
-    for kind in SYSTEMS:
-        if kind.name_of_kind in result._options:
-            try:
-                system: System = kind.from_json(result._options[kind.name_of_kind])
-            except ConfigError:  # a class of the user's, of which the name alone is kept
-                return None
-            return system
-    return None
-
-
-def system_from(described: Mapping[str, Any]) -> System:
-    """The system that a record describes.
-
-    Raises:
-        ConfigError: it holds a class of the user's, of which the name alone is kept.
-    """
-    kind = next((one for one in SYSTEMS if one.__name__ == described.get("kind")), Engine)
-    return kind.from_json(described)
 
 
 def name_of(system: System) -> str:

@@ -23,7 +23,7 @@ Limits = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class RunCharts:
     """The pictures of a run as Altair charts; `result.plot`.
 
     Called, it gives an overview: latency, what waits, arrivals and completions. Each picture holds some
@@ -172,7 +172,7 @@ class Pictures:
 
 
 def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
-    """The picture of `Pictures.latency` without a style; of several runs a curve for each of them.
+    """The picture of `RunCharts.latency` without a style; of several runs a curve for each of them.
 
     Args:
         results: one run, whose classes have curves; or several by name.
@@ -204,7 +204,7 @@ def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
 
 
 def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
-    """The picture of `Pictures.itl` without a style; of several runs a panel for each of them."""
+    """The picture of `RunCharts.itl` without a style; of several runs a panel for each of them."""
     which = _only(results)
     if which is not None:
         names = run_data.classes(which)
@@ -251,7 +251,7 @@ def waiting(results: Mapping[str, Result], width: int) -> Any:
 
 
 def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
-    """The picture of `Pictures.throughput` without a style, with what `run_data.theory` says of the run."""
+    """The picture of `RunCharts.throughput` without a style, with what `run_data.theory` says of the run."""
     happened = run_data.rates(result)
     if happened.is_empty():
         raise ConfigError("throughput", "no request came, or all at one instant")
@@ -343,7 +343,7 @@ def limits_of(verdict: Stability, rate: float, width: int) -> Any:
 
 
 def _waiting(result: Result, width: int) -> list[Any]:
-    """The panels of `Pictures.queue`."""
+    """The panels of `RunCharts.queue`."""
     samples = run_data.waiting(result)
     if samples.is_empty():
         raise ConfigError("queue", "the run was too short for a sample; give a smaller timeline_s")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ from inferq.errors import ConfigError, NotThereError
 from inferq.files import frame_into, replacing_all, text_into
 from inferq.inputs import path_of
 from inferq.results import perfetto, store
+from inferq.results.charts import Charts
 from inferq.results.costs import as_columns, costs
 from inferq.results.finding import Finding
 from inferq.results.findings import all_findings
+from inferq.results.recorded_system import recorded_system
 from inferq.results.run_facts import RunFacts, common_facts
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
@@ -33,7 +36,6 @@ from inferq.workload.columns import sha256
 if TYPE_CHECKING:
     import os
 
-    from inferq.reports.run_charts import Pictures
     from inferq.results.stored_result import StoredResult
     from inferq.systems.system import System
     from inferq.workload.workload import Workload
@@ -329,8 +331,8 @@ class Result(Viewed):
         return self._tables.frame("revenue")
 
     @property
-    def plot(self) -> Pictures:
-        """Pictures of the run as Altair charts: `latency`, `timeline`, `itl`, `queue`, `throughput`.
+    def plot(self) -> Charts:
+        """Altair charts of the run: `latency`, `timeline`, `itl`, `queue`, `throughput`.
 
         Example:
             >>> import inferq as iq
@@ -341,9 +343,9 @@ class Result(Viewed):
             >>> chart.to_dict()["width"]
             360
         """
-        from inferq.reports.run_charts import Pictures
-
-        return Pictures(self)
+        module = import_module("inferq.reports.run_charts")  # it needs theory, which needs results
+        charts: Charts = module.RunCharts(self)
+        return charts
 
     def to_perfetto(self, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None) -> Path:
         """Write the run as a trace that Perfetto's viewer opens: iterations, queue, KV cache, requests.
@@ -557,18 +559,22 @@ class Result(Viewed):
         return np.concatenate(list(each))
 
     @cached_property
+    def system(self) -> System | None:
+        """The system that served the run. None for a stored run with a user-defined class."""
+        return self._system if self._system is not None else recorded_system(self._options)
+
+    @cached_property
     def _served(self) -> System:
         """What served them, of a stored run as its description says.
 
         Raises:
             ConfigError: it had a class of the user's, of which the name alone is kept.
         """
-        from inferq.reports.identity import system_of
-
-        found = system_of(self)
-        if found is None:
-            raise ConfigError("prices", "of a stored run whose policy was written in Python its name is kept")
-        return found
+        if self.system is None:
+            raise ConfigError(
+                "prices", "a stored run keeps only the name of a policy written in Python, so it has no costs"
+            )
+        return self.system
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write each frame and the workload as Parquet, the scenario and the findings as JSON.

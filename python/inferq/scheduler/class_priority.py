@@ -48,6 +48,10 @@ class ClassPriority(Scheduler):
     order: Sequence[str]
     inner: Sarathi | KFcfs | Orca | VllmV1
 
+    def batching_policy(self) -> Scheduler:
+        """The field `inner`."""
+        return self.inner
+
     def token_limit(self) -> int | None:
         """The limit of `inner`."""
         return self.inner.token_limit()

@@ -103,6 +103,10 @@ class Scheduler(Description):
         """The configuration of speculative decoding; None: no speculation."""
         return None
 
+    def batching_policy(self) -> Scheduler:
+        """The policy that forms batches within a class."""
+        return self
+
     def is_user_defined(self) -> bool:
         """Whether the class is not a built-in policy."""
         return type(self) not in inferq.scheduler.SCHEDULERS

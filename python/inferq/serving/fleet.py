@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from inferq.errors import ConfigError
 from inferq.serving.lateness import Lateness
 from inferq.serving.prompts import Prompt
-from inferq.simulation.live import NANOSECONDS, Live, Tokens, waits_for_company
+from inferq.simulation.live import NANOSECONDS, Live, Tokens, full_batch_policy
 from inferq.systems.cluster import Cluster
 from inferq.systems.failures import COMMANDS, Failures
 from inferq.systems.pools import pools_of
@@ -177,7 +177,7 @@ class Fleet:
             )
             raise ConfigError("replica", f"{replica} stays: only {what}")
         self._last_ns = at_ns = max(self.clock.now_ns(), self._last_ns)
-        self.told[what].append((self.live.tell(replica, what, at_ns), replica))
+        self.told[what].append((self.live.command(replica, what, at_ns), replica))
         self._sleep()
 
     @property
@@ -273,7 +273,7 @@ class Fleet:
 
 def _may_come_and_go(system: System) -> bool:
     """Whether another replica can go on with a request whose own is gone, and tell its tokens in time."""
-    if not isinstance(system, Cluster) or waits_for_company(system):
+    if not isinstance(system, Cluster) or full_batch_policy(system):
         return False
     (pool,) = pools_of(system)
     return len({(engine.max_model_len, engine.first_token) for engine in pool.engines}) == 1

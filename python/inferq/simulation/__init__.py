@@ -1,1 +1,1 @@
-"""The one call that takes a workload through a system, and what it hands to the core."""
+"""Simulation runs: `simulate`, and runs that are fed with live requests."""

@@ -1,6 +1,6 @@
-"""What the core reads of a scenario and of the requests.
+"""The core's input: a scenario as JSON and requests as columns.
 
-A whole workload and a part of one go the same way: the columns are the same, and so are their codes.
+A whole workload and a part of one have the same columns and the same codes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from inferq.workload.dependencies import NO_SESSION, sessions
 from inferq.workload.prefixes import Contents
 
 ONE_CLASS = "default"
-"""The class of every request of a workload that names none."""
+"""The class of requests without a class."""
 
 
-class Crossing:
-    """A system on its way to the core, and how the requests get there.
+class CoreInput:
+    """The core's description of a system, and the conversion of requests to columns.
 
     Args:
         system: the system.
-        columns: those of the workload.
-        takes_commands: whether replicas of a cluster may be told to die, to drain and to start.
+        columns: names of the workload's columns.
+        takes_commands: whether replicas of a cluster accept commands to fail, drain and start.
     """
 
     def __init__(self, system: System, columns: Sequence[str], *, takes_commands: bool = False) -> None:
@@ -40,34 +40,34 @@ class Crossing:
             self.pools = [replace(pool, takes_commands=True) for pool in self.pools]
         self.control = system.to_json() if isinstance(system, GateAndRoute) else None
         self._alone = isinstance(system, Engine)
-        by_session = any(isinstance(one.router, BySession) for one in self.pools)
+        by_session = any(isinstance(pool.router, BySession) for pool in self.pools)
         if by_session and "session_id" not in columns:
-            raise ConfigError(
-                "router", "BySession needs to know sessions, and the workload has no session_id"
-            )
-        user_defined = any(one.router is not None and one.router.is_user_defined() for one in self.pools)
-        hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
-        engines = [engine for one in self.pools for engine in one.engines]
+            raise ConfigError("router", "BySession requires the column session_id, which the workload lacks")
+        user_defined = any(pool.router is not None and pool.router.is_user_defined() for pool in self.pools)
+        hashes = any(isinstance(pool.router, PrefixHash) for pool in self.pools)
+        engines = [engine for pool in self.pools for engine in pool.engines]
         self.knows_prefixes = hashes or any(engine.kv.prefix_cache for engine in engines)
-        policies = [
-            one for engine in engines for one in (engine.scheduler.speculative_decoding(),) if one is not None
+        speculations = [engine.scheduler.speculative_decoding() for engine in engines]
+        self._recorded = [
+            speculation
+            for speculation in speculations
+            if speculation is not None and speculation.acceptance is None
         ]
-        self._told = [one for one in policies if one.acceptance is None]
-        if self._told and "accepted" not in columns:
+        if self._recorded and "accepted" not in columns:
             raise ConfigError(
                 "speculation.acceptance",
-                "None takes it from the workload, which has no column accepted; give a probability",
+                "None reads acceptance from the column accepted, which the workload lacks; set a probability",
             )
         self._is_asynchronous = any(engine.scheduler.is_asynchronous() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
-        """JSON that says what is run."""
-        pools = [one.to_json() for one in self.pools]
+        """The scenario as JSON."""
+        pools = [pool.to_json() for pool in self.pools]
         return json.dumps({"pools": pools, "gate_and_route": self.control, **options})
 
     def user_defined(self) -> dict[str, list[Any]]:
-        """The user-defined schedulers and routers, which are Python objects."""
+        """The user-defined schedulers and routers, as Python objects."""
         return user_defined(self.pools, alone=self._alone)
 
     def columns(
@@ -78,14 +78,14 @@ class Crossing:
         coded: Callable[[pl.Series], NDArray[np.uint32]] = sessions,
         contents: Contents | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The columns of a canonical frame that the core reads.
+        """Convert a canonical frame to the core's columns.
 
         Args:
             frame: the requests, or a part of them.
-            entered: the pool that each enters; None where all enter the first.
-            first: the number of the first row.
-            coded: the codes of sessions.
-            contents: numbers with what prompts begin; None where the frame is the whole workload.
+            entered: the pool that each request enters. None: the first pool.
+            first: number of the first row.
+            coded: converts session ids to codes.
+            contents: numbers the prefixes of prompts. None: the frame is the whole workload.
         """
         columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
         if "class" in frame.columns:
@@ -94,8 +94,9 @@ class Crossing:
             columns["priority"] = frame["priority"].to_numpy()
         if "max_output_tokens" in frame.columns and self._is_asynchronous:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
-        if self._told:
-            columns.update(_accepted(frame, max(one.tokens for one in self._told), first))
+        if self._recorded:
+            drafts = max(speculation.tokens for speculation in self._recorded)
+            columns.update(_accepted(frame, drafts, first))
         for name in ("patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
@@ -114,26 +115,27 @@ class Crossing:
 
 
 class SessionCodes:
-    """The codes of sessions that come in parts: those of `flow.sessions` for all parts together."""
+    """Session codes across the parts of a workload, equal to those of the whole."""
 
     def __init__(self) -> None:
         self._codes: dict[Any, int] = {}
 
     def __call__(self, session_id: pl.Series) -> NDArray[np.uint32]:
-        """The codes of the next rows."""
+        """Return the codes of the next rows."""
         codes = self._codes
         numbers = (
-            NO_SESSION if one is None else codes.setdefault(one, len(codes)) for one in session_id.to_list()
+            NO_SESSION if session is None else codes.setdefault(session, len(codes))
+            for session in session_id.to_list()
         )
         return np.fromiter(numbers, dtype=np.uint32, count=session_id.len())
 
 
 _MOST_ACCEPTED = 2**16 - 1
-"""Drafts that the core can be told of."""
+"""Upper limit of accepted drafts in the core."""
 
 
 def _accepted(frame: pl.DataFrame, drafts: int, first: int) -> dict[str, NDArray[Any]]:
-    """The column `accepted` as the core reads it, of requests that are offered so many drafts."""
+    """The column `accepted` in the core's format, for requests with `drafts` drafts per step."""
     lists = frame["accepted"]
     each = lists.list
     numbers = lists.explode().drop_nulls()
@@ -147,20 +149,20 @@ def _accepted(frame: pl.DataFrame, drafts: int, first: int) -> dict[str, NDArray
         at = int(wrong.to_numpy().argmax())
         raise TraceError(
             f"row {first + at}",
-            f"accepted is {lists[at] if lists[at] is None else lists[at].to_list()}, must be a list of whole "
-            f"numbers from 0 to {_MOST_ACCEPTED}, one for each row that emits",
+            f"accepted must be a list of integers from 0 to {_MOST_ACCEPTED}, one per step that emits, "
+            f"got {lists[at] if lists[at] is None else lists[at].to_list()}",
         )
-    # The first row has no drafts; each further one brings a token and what is accepted.
-    brought = frame.select(
+    # The first step has no drafts; each further step emits one token and the accepted drafts.
+    emitted = frame.select(
         pl.col("accepted").list.slice(1).list.eval(pl.element().clip(upper_bound=drafts) + 1).list.sum() + 1
     ).to_series()
-    short = brought.fill_null(0) < frame["output_tokens"]
+    short = emitted.fill_null(0) < frame["output_tokens"]
     if short.any():
         at = int(short.to_numpy().argmax())
         raise TraceError(
             f"row {first + at}",
-            f"accepted has {lists[at].len()} entries, which bring {brought[at]} of its "
-            f"{frame['output_tokens'][at]} output tokens with {drafts} drafts on offer",
+            f"accepted has {lists[at].len()} entries, which emit {emitted[at]} of "
+            f"{frame['output_tokens'][at]} output tokens with {drafts} drafts per step",
         )
     lengths = each.len().to_numpy().astype(np.uint64)
     start = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(lengths, dtype=np.uint64)])

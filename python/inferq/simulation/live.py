@@ -1,4 +1,4 @@
-"""A run that is fed while it goes on: requests as they come, tokens as they fall."""
+"""Live runs: requests are added and tokens are reported while the run advances."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.tables import STATUSES, Columns, RequestColumns
-from inferq.scheduler import ClassPriority, NestedWait, Wait
-from inferq.simulation.core_input import ONE_CLASS, Crossing
+from inferq.scheduler import NestedWait, Wait
+from inferq.simulation.core_input import ONE_CLASS, CoreInput
 from inferq.simulation.simulate import core_options
 from inferq.systems.cluster import Cluster
 from inferq.systems.engine import Engine
@@ -24,68 +24,68 @@ from inferq.systems.system import System
 from inferq.workload.prefixes import OWN
 
 NANOSECONDS = 1_000_000_000
-"""In a second. Arrivals lie on the nanosecond."""
+"""Nanoseconds per second; arrivals are whole nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one iteration."""
+    """The tokens that one iteration emitted."""
 
     at_s: float
-    """When it ended."""
+    """End of the iteration."""
     replica: int
     requests: list[int]
-    """Each got one."""
+    """Requests that received a token."""
     finished: list[int]
-    """Those of them for which it was the last."""
+    """The requests among them that finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What happened in a run since it was asked last."""
+class Progress:
+    """Events of a run since the previous call."""
 
     tokens: list[Tokens]
     """In order of time."""
     left: list[tuple[int, str]]
-    """Requests that left without their last token, and how: `"rejected"`, `"abandoned"` or `"lost"`."""
+    """Requests that left unfinished, with their status: `"rejected"`, `"abandoned"` or `"lost"`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """With what a prompt begins, as the core reads it: contents by number, and how many tokens of each."""
+    """The prefix of a prompt in the core's format: numbers of contents, and the tokens of each."""
 
     contents: array[int] = field(default_factory=lambda: array("Q"))
     tokens: array[int] = field(default_factory=lambda: array("I"))
 
     @classmethod
     def of(cls, contents: Iterable[int], tokens: Iterable[int]) -> Chain:
-        """In eight bytes and in four: servers remember many."""
+        """Store contents in eight bytes and tokens in four, since servers keep many chains."""
         return cls(array("Q", contents), array("I", tokens))
 
     def after(self, request: int, context_tokens: int) -> Chain:
-        """The chain of a prompt that goes on from a request whose prompt begins so, and from its answer."""
+        """The chain of a prompt that continues a request with this chain, including its output."""
         own = context_tokens - sum(self.tokens)
         return Chain.of((*self.contents, OWN | request), (*self.tokens, own)) if own > 0 else self
 
 
 class Live:
-    """A run of a system that is fed while it goes on; the same loop as `simulate`, with the same results.
+    """A run that receives requests while it advances, with the same loop and results as `simulate`.
 
-    What has happened before an instant is decided once no request can come before it any more. So the run
-    goes up to an instant when it is told to, and tells of each token that fell before. Requests come with
-    their arrivals in order, none before that instant. The run over the same rows with `simulate` is the same,
-    bit for bit.
+    Events before an instant are final once no request can arrive before it. `advance` runs up to an instant
+    and reports every token before it. Requests are added in order of arrival, none before that instant.
+    `simulate` on the same rows gives the same results, bit for bit.
 
     Args:
         system: an `Engine`, a `Cluster` or a `Disaggregated`.
-        sessions: whether requests say to which session they belong.
-        takes_commands: whether replicas may be told to die, to drain and to start: those of a `Cluster` whose
-            engines have one `max_model_len` and one `first_token`, and no policy that waits for company.
-        take: gets the columns of `Result.requests` of requests that have left, in the order of their ids.
-        options: of `simulate`: `seed`, `timeline_s`, `iterations`, `batches`.
+        sessions: whether requests have sessions.
+        takes_commands: whether replicas accept commands to fail, drain and start. It requires a `Cluster`
+            whose
+            engines share `max_model_len` and `first_token` and have no policy that waits for full batches.
+        take: receives the columns of `Result.requests` for requests that left, in order of id.
+        options: options of `simulate`: `seed`, `timeline_s`, `iterations`, `batches`.
 
     Raises:
-        ConfigError: a system whose requests wait for one another, or before its replicas; an option.
+        ConfigError: the system is a `Network` or under `GateAndRoute`, or an option is invalid.
     """
 
     def __init__(
@@ -98,25 +98,25 @@ class Live:
         **options: Any,
     ) -> None:
         if isinstance(system, (Network, GateAndRoute)):
-            raise ConfigError(system.name_of_kind, "cannot be fed while it runs")
+            raise ConfigError(system.name_of_kind, "does not support live requests")
         if isinstance(system, Cluster) and not (
             system.autoscaler is None and system.failures is None and not takes_commands
         ):
-            _check_company(system)
-        crossing = Crossing(system, ["session_id"] if sessions else [], takes_commands=takes_commands)
-        self.pools: Sequence[Pool] = crossing.pools
+            _check_full_batches(system)
+        core_input = CoreInput(system, ["session_id"] if sessions else [], takes_commands=takes_commands)
+        self.pools: Sequence[Pool] = core_input.pools
         self._has_keys = keys(self.pools, pl.DataFrame(), None) is not None
-        self.knows_prefixes = crossing.knows_prefixes
-        assert np.__version__  # so that it is loaded: no request should wait for that
+        self.knows_prefixes = core_input.knows_prefixes
+        assert np.__version__  # load numpy now, so that no request waits for it
         self._run = _core.Live(
-            crossing.scenario(core_options(**options)),
+            core_input.scenario(core_options(**options)),
             [ONE_CLASS],
-            crossing.user_defined(),
+            core_input.user_defined(),
             lambda rows: take(RequestColumns(rows)),
         )
 
     def __len__(self) -> int:
-        """Requests that have come."""
+        """Number of requests so far."""
         return len(self._run)
 
     def arrive(
@@ -130,22 +130,22 @@ class Live:
         priority: int | None = None,
         chain: Chain | None = None,
     ) -> int:
-        """A request arrives.
+        """Add a request.
 
         Args:
-            at_ns: when, in nanoseconds.
-            prompt_tokens: of its prompt.
-            output_tokens: that it will emit.
-            max_output_tokens: that its client allows.
-            session: its number.
-            priority: lower is served first.
-            chain: with what its prompt begins.
+            at_ns: arrival, in nanoseconds.
+            prompt_tokens: length of the prompt.
+            output_tokens: length of the output.
+            max_output_tokens: output limit of the client.
+            session: number of the session.
+            priority: lower values are served first.
+            chain: prefix of the prompt.
 
         Returns:
-            Its id: its row, had it been in a workload.
+            The id of the request, which would be its row in a workload.
 
         Raises:
-            TraceError: numbers out of range, or an arrival that has passed.
+            TraceError: a number is out of range, or the arrival is in the past.
         """
         rows: dict[str, NDArray[Any]] = {
             "arrival_s": np.array([at_ns / NANOSECONDS]),
@@ -168,85 +168,89 @@ class Live:
         return self._run.arrive(rows)
 
     def cancel(self, request: int, at_ns: int) -> bool:
-        """The client of a request takes it back at an instant that has not come.
+        """Cancel a request at a future instant.
 
-        It leaves at once where it waits for its first admission, else with its next token, and is abandoned.
+        A waiting request leaves at once, an admitted one with its next token; its status is `abandoned`.
 
         Returns:
-            Whether it was still here: then its `cancel_s` in the workload is that instant, from its arrival.
+            Whether the request was still in the system; if so, `cancel_s` in the workload is that instant,
+            counted from the arrival.
         """
         return self._run.cancel(request, at_ns)
 
-    def tell(self, replica: int, what: str, at_ns: int) -> float:
-        """A replica is told to `"die"`, `"drain"` or `"start"` at an instant that has not come.
+    def command(self, replica: int, action: str, at_ns: int) -> float:
+        """Make a replica `"die"`, `"drain"` or `"start"` at a future instant.
 
         Returns:
-            When, in seconds: in the `Failures` of a cluster that is simulated it is the same instant.
+            The instant in seconds, as in the `Failures` of a simulated cluster.
 
         Raises:
-            ConfigError: replicas that stay, or one that is told the same already.
+            ConfigError: replicas of this run accept no commands, or the same command is already scheduled.
         """
-        # A float may lie before the nanosecond that it stands for; the next one does not.
+        # A float may be below the nanosecond that it represents; the next float is not.
         at_s = math.nextafter(at_ns / NANOSECONDS, math.inf)
-        self._run.schedule_change(replica, at_s, what)
+        self._run.schedule_change(replica, at_s, action)
         return at_s
 
-    def advance(self, until_ns: int) -> News:
-        """Let happen all that happens before an instant, and tell of it.
+    def advance(self, until_ns: int) -> Progress:
+        """Run up to an instant and return the events before it.
 
         Raises:
-            SimulationError: the clock overflowed, or a policy broke a rule; the run is over then.
+            SimulationError: the clock overflowed, or a policy broke a rule; the run has ended.
         """
-        return _news(self._run.advance(until_ns))
+        return _progress(self._run.advance(until_ns))
 
     def next_ns(self) -> int | None:
-        """The first nanosecond behind what happens next, as far as is known; None where nothing does."""
+        """The first nanosecond after the next known event; None if there is none."""
         return self._run.next_ns()
 
     def replicas(self) -> list[list[int]]:
-        """Of each replica what it has at the instant up to which the run went.
+        """The state of each replica at the current instant.
 
-        Requests that wait, requests that run, tokens of KV cache taken; and since the run began prompt tokens
-        computed, output tokens emitted, tokens found in the prefix cache.
+        Per replica: waiting requests, running requests, used KV-cache tokens; and since the start of the run:
+        computed prompt tokens, emitted output tokens, prefix-cache hits in tokens.
         """
         return self._run.replicas()
 
-    def finish(self) -> tuple[News, dict[str, Any]]:
-        """No further request comes: let happen all that is left, and end the run.
+    def finish(self) -> tuple[Progress, dict[str, Any]]:
+        """Run all remaining events and end the run; no further request arrives.
 
         Returns:
-            The last news, and the tables of the run beside those of its requests.
+            The last events, and the tables of the run without its requests.
         """
-        happened, tables = self._run.finish()
+        events, tables = self._run.finish()
         del tables["measured"]
-        return _news(happened), tables
+        return _progress(events), tables
 
 
-def waits_for_company(cluster: Cluster) -> str | None:
-    """The first policy of its engines that lets requests wait until others come, by name."""
+def full_batch_policy(cluster: Cluster) -> str | None:
+    """The name of the first policy that makes requests wait for full batches; None if there is none."""
     engines = [cluster.engines] if isinstance(cluster.engines, Engine) else cluster.engines
     for engine in engines:
         policy = engine.scheduler
-        inner = policy.inner if isinstance(policy, ClassPriority) else policy
+        inner = policy.batching_policy()
         if isinstance(inner, (Wait, NestedWait)):
             return type(inner).__name__
     return None
 
 
-def _check_company(cluster: Cluster) -> None:
-    """Refuse policies that wait for company where replicas come and go.
+def _check_full_batches(cluster: Cluster) -> None:
+    """Refuse policies that wait for full batches if replicas can drain or fail.
 
-    A replica that drains or dies lets what waits there go on, but what happens to replicas alone happens only
-    once a further request is known to come: its tokens would be told late.
+    Requests that wait at a draining or failed replica continue, but replica events are processed only once a
+    further request is known, so their tokens would be reported late.
     """
-    if policy := waits_for_company(cluster):
+    if policy := full_batch_policy(cluster):
         raise ConfigError(
             "scheduler",
-            f"{policy} waits for company, and replicas come and go: tokens of a run that is fed "
-            "would be told late",
+            f"{policy} waits for full batches; a live run with autoscaling, failures or commands does not "
+            "support it, since tokens would be reported late",
         )
 
 
-def _news(happened: Any) -> News:
-    tokens, left, _ = happened
-    return News([Tokens(*one) for one in tokens], [(request, STATUSES[status]) for request, status in left])
+def _progress(events: Any) -> Progress:
+    tokens, left, _ = events
+    return Progress(
+        [Tokens(*iteration) for iteration in tokens],
+        [(request, STATUSES[status]) for request, status in left],
+    )

@@ -1,4 +1,4 @@
-"""A run: a workload sent through an engine, a cluster or a network."""
+"""`simulate`: a run of a workload on an engine, a cluster or a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inferq.results.run_facts import RunFacts, common_facts
 from inferq.results.store import Store
 from inferq.results.stored_result import StoredResult
 from inferq.results.tables import STATUSES, Columns, RequestColumns, RunTables, core_findings
-from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
+from inferq.simulation.core_input import ONE_CLASS, CoreInput, SessionCodes
 from inferq.simulation.slots import nothing_measured, of_slots
 from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network
@@ -56,58 +56,60 @@ def simulate(
     progress: bool | Progress | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """Send a workload through an engine, a cluster or a network, and return what became of every request.
+    """Simulate a workload on an engine, a cluster or a network and return the times of every request.
 
-    The same arguments give the same bytes on every machine. The call keeps no state, and reads no files but
-    those of a workload that is scanned.
+    The same arguments give the same bytes on every machine. The call keeps no state and reads no files except
+    those of a scanned workload.
 
-    A request with `think_s` arrives so many seconds after the nearest earlier request of its session has
-    finished, and never when that one does not finish; see `Workload`.
+    A request with `think_s` arrives that many seconds after the preceding request of its session finished. If
+    that request does not finish, it never arrives; see `Workload`.
 
     Args:
-        workload: a `Workload`, or what `Workload` takes: a frame, a dict of columns, a list of dicts.
-        system: what serves it: an `Engine`, a `Cluster`, a `Disaggregated`, a cluster under `GateAndRoute`,
-            or a `Network`, for which the rows of the workload are jobs.
-        seed: draws the random parts of workload, lengths of stages and routers, 0 to 2^64 − 1.
-        horizon_s: the run ends at this instant, what happens at it included; an iteration still running emits
-            nothing. None runs until nothing is left to do.
-        warmup: requests (for a network: jobs) that are served but not measured: the first so many (an int),
-            or those of the first seconds of arrival time (`"30s"`). The order and time of arrival are those
-            of the workload, also where requests wait for others.
+        workload: a `Workload`, or data for one: a frame, a dict of columns, a list of dicts.
+        system: an `Engine`, a `Cluster`, a `Disaggregated`, a cluster under `GateAndRoute`, or a `Network`,
+            whose
+            workload consists of jobs.
+        seed: seed of all random draws (workload, lengths of stages, routers), 0 to 2^64 − 1.
+        horizon_s: the run ends at this time, events at it included; an iteration in progress emits nothing.
+            Default: the run ends when no work is left.
+        warmup: requests (in a network: jobs) that are served but not measured: a number of requests (int) or
+            seconds of arrival time (`"30s"`) from the start of the workload.
         cooldown: the same at the end of the workload.
-        max_in_flight: the clients send no request while so many are under way, 1 or above, as load generators
-            with a fixed number of connections do. A request that is due then is sent when one has left, in
-            the order in which they were due; its `arrival_s`, and every latency, counts from there. None:
-            each is sent when it is due. Jobs of a network and exponential slots have no such limit.
-        timeline_s: seconds between two samples of `Result.timeline`; None takes 1/500 of the span.
+        max_in_flight: concurrency limit of the clients, at least 1, as in load generators with a fixed number
+            of
+            connections. A request that is due while the limit is reached is sent when another one leaves, in
+            order of due time; `arrival_s` and all latencies count from there. Default: no limit. Not
+            available for networks and exponential slots.
+        timeline_s: seconds between samples of `Result.timeline`. Default: 1/500 of the span.
         iterations: record `Result.iterations`.
-        batches: record `Result.batches`, and the iterations that it refers to.
-        stepping: advance iterations one by one; slower, equal in every result.
-        threads: how many may be used where replicas do not see each other, 1 or above; None takes every core.
-            It changes no bit of a result.
-        progress: True shows a bar on a terminal once a run has lasted half a second, and nothing where
-            standard error is no terminal; a callable gets (requests done, requests in all) now and then.
-        out: a directory for the results, made where it is missing; the result is then a `StoredResult`, whose
-            `requests` are a lazy frame over it. Rows are written while the run goes on, as soon as all before
-            them have left, and the workload is gone through in parts (`Workload.parts`): memory holds the
-            requests in the system and those behind the oldest of them; with a prefix cache also what it
-            knows, the names of texts, and for rows (or turns of sessions) that later parts continue with what
-            they begin. Where requests wait for others (`think_s`, a `Network`, `max_in_flight`), under
-            `GateAndRoute`, and with `iterations` or `batches`, the run is in memory and is written when it is
-            over. The bytes are the same either way. A directory that holds a finished run or another one is
-            refused; one in which the same run was stopped keeps its parts, with a warning that says how far
-            it came, and the run goes through all again.
+        batches: record `Result.batches` and the iterations that it refers to.
+        stepping: advance iterations one by one. Slower; every result is the same.
+        threads: threads for replicas that are independent of each other, at least 1. Default: all cores.
+            Results do
+            not depend on it.
+        progress: True shows a bar in a terminal after half a second; a callable receives (finished requests,
+            all
+            requests).
+        out: directory for the results, created if missing. The result is a `StoredResult`, whose `requests`
+            are a
+            lazy frame. Rows are written during the run, in order, and the workload is read in parts
+            (`Workload.parts`). Memory holds the requests in the system and those behind the oldest of them;
+            with a prefix cache also its contents and the prefixes that later rows continue. If requests wait
+            for others (`think_s`, a `Network`, `max_in_flight`), under `GateAndRoute`, and with `iterations`
+            or `batches`, the run stays in memory and is written at the end. The bytes are the same. A
+            directory with a finished or different run is refused. If the same run was interrupted, its parts
+            are kept with a warning and the run starts again.
 
     Raises:
-        ConfigError: an option outside its range, or one that does not apply; it names the option.
-        OSError: `out` cannot be written; what is in it stays readable.
-        TraceError: a workload that is wrong or lacks a column; it names the row or the column.
+        ConfigError: an option is out of range or does not apply; the message names it.
+        OSError: `out` cannot be written; its content remains readable.
+        TraceError: the workload is invalid or lacks a column; the message names the row or the column.
         SimulationError: the clock overflowed, or a policy broke a rule.
-        KeyboardInterrupt: Ctrl-C stops a run at once; so does an exception that `progress`, the function of
-            a `ByKey`, the `plan` of a scheduler or the `route` of a router of your own raises, which passes.
+        KeyboardInterrupt: Ctrl-C stops a run at once. Exceptions raised by `progress`, by the function of a
+            `ByKey`, or by a user's scheduler or router pass through unchanged.
 
     Example:
-        Under slots of one second a prompt takes one, and each further token one more:
+        With iterations of one second, a prompt takes one second and each further token one more:
 
         >>> import inferq as iq
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
@@ -152,7 +154,7 @@ def core_options(
     batches: bool = False,
     stepping: bool = False,
 ) -> dict[str, Any]:
-    """The options of `simulate` that change a result, checked, in the form that the core reads."""
+    """Check the options of `simulate` that affect results and convert them for the core."""
     clients = (
         {}
         if max_in_flight is None
@@ -172,7 +174,7 @@ def core_options(
 
 
 def _cut(name: str, value: object) -> dict[str, float]:
-    """What a warm-up or a cool-down cuts, in the form that the core reads."""
+    """A warm-up or cool-down in the core's format."""
     text = _SECONDS.fullmatch(value.strip()) if isinstance(value, str) else None
     if text is not None and math.isfinite(float(text[1])):
         return {"seconds": float(text[1])}
@@ -180,14 +182,14 @@ def _cut(name: str, value: object) -> dict[str, float]:
         return {"requests": whole(name, value, 0, 2**32 - 1)}
     except ConfigError:
         raise ConfigError(
-            name, f"must be requests such as 1000 or seconds such as '30s', is {value!r}"
+            name, f"must be a number of requests (1000) or seconds ('30s'), got {value!r}"
         ) from None
 
 
 def _served(
     source: Workload, system: System, options: dict[str, Any], threads: int | None, progress: Progress | None
 ) -> Result:
-    """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
+    """Draw the workload, run it on the pools of the system, and collect the tables."""
     record = {**recorded(system), **options}
     if isinstance(system, Network):
         tables = _jobs(source, system, options, threads, progress)
@@ -206,16 +208,19 @@ def _jobs(
     threads: int | None,
     progress: Progress | None,
 ) -> RunTables:
-    """Jobs through a network."""
+    """Run the jobs of a network."""
     if "max_in_flight" in options:
-        raise ConfigError("max_in_flight", "counts requests, and a job of a network is several of them")
+        raise ConfigError(
+            "max_in_flight",
+            "is not available for a Network: it limits requests, and a job consists of several",
+        )
     frame = source.draw(options["seed"]).frame
     jobs = expanded(network, frame, options["seed"])
     cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
     tables, elapsed_s, measured = _run(
         network, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
     )
-    assert elapsed_s is not None  # stages wait for others
+    assert elapsed_s is not None  # stages wait for one another
     assert isinstance(tables.requests, RequestColumns)
     arrival_s = frame["arrival_s"].to_numpy()
     tables.workload = frame
@@ -232,19 +237,21 @@ def _gated(
     threads: int | None,
     progress: Progress | None,
 ) -> RunTables:
-    """A cluster under gate and route, and what it earned."""
+    """Run a cluster under gate and route, and compute its revenue."""
     frame = source.ready(options["seed"])
     if "patience_s" in frame.columns:
-        raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
+        raise ConfigError("patience_s", "is not available under GateAndRoute; set its `abandonment` instead")
     if "cancel_s" in frame.columns:
-        raise ConfigError("cancel_s", "under GateAndRoute clients take nothing back")
+        raise ConfigError("cancel_s", "is not available under GateAndRoute; remove the column")
     sessions = of_sessions(frame)
     if system.service == "exponential":
         if "max_in_flight" in options:
-            raise ConfigError("max_in_flight", "exponential services know no clients: use service='tokens'")
+            raise ConfigError(
+                "max_in_flight", "is not available with exponential services; use service='tokens'"
+            )
         if sessions is not None:
             raise ConfigError(
-                "think_s", "exponential services know no sessions: use .open_loop(), or service='tokens'"
+                "think_s", "is not available with exponential services; use .open_loop() or service='tokens'"
             )
         return of_slots(system, frame, options, progress)
     tables, _, _ = _run(system, frame, sessions, None, options, threads, progress)
@@ -259,19 +266,21 @@ def _gated(
 
 
 def _end_s(tables: RunTables, horizon_s: float | None) -> float:
-    """Until when averages and revenue count: the horizon, where something is left to come after it."""
+    """End of averages and revenue: the horizon if work is left after it, else the end of the run."""
     unfinished = tables.statuses[STATUSES.index("unfinished")]
     is_over = sum(tables.statuses) == tables.workload.height and not unfinished
     return float(tables.totals["end_s"]) if horizon_s is None or is_over else horizon_s
 
 
 def _counted_from(warmup: dict[str, float], frame: pl.DataFrame) -> float:
-    """The instant from which averages and revenue count."""
+    """Start of averages and revenue."""
     if "seconds" in warmup:
         return warmup["seconds"]
     rows = int(warmup["requests"])
     if rows >= frame.height:
-        raise ConfigError("warmup", f"{rows} requests of {frame.height}: none is left to measure")
+        raise ConfigError(
+            "warmup", f"excludes {rows} of {frame.height} requests, so none is measured; reduce it"
+        )
     return float(frame["arrival_s"][rows]) if rows else 0.0
 
 
@@ -284,27 +293,28 @@ def _run(
     threads: int | None,
     progress: Progress | None,
 ) -> tuple[RunTables, NDArray[np.float64] | None, tuple[int, int]]:
-    """Take the columns of a ready frame through the core: the one door.
+    """Run the core on the columns of a frame.
 
-    Returns the tables; where requests wait for others the time from the `arrival_s` of each in the frame to
-    its last token; and the rows that warm-up and cool-down leave, from the first to before the second.
+    Returns:
+        The tables; the time from the `arrival_s` of each request to its last token, if requests wait for
+        others; and the range of measured rows.
 
     Args:
-        system: whose pools serve the requests.
+        system: the system, whose pools serve the requests.
         frame: the requests.
-        flow: which of them wait for others.
-        entered: the pool that each enters; None where all enter the first.
-        options: of `simulate`, in the form that the core reads.
-        threads: how many may be used.
-        progress: gets how far the run is.
+        flow: dependencies between requests.
+        entered: the pool that each request enters. None: the first pool.
+        options: options of `simulate` in the core's format.
+        threads: maximum number of threads.
+        progress: receives the progress.
     """
-    crossing = Crossing(system, frame.columns)
-    columns = crossing.columns(frame, entered)
+    core_input = CoreInput(system, frame.columns)
+    columns = core_input.columns(frame, entered)
     if flow is not None:
         columns.update(flow.columns())
     classes = class_names(frame) or [ONE_CLASS]
     tables = _core.simulate(
-        crossing.scenario(options), columns, classes, crossing.user_defined(), threads, progress
+        core_input.scenario(options), columns, classes, core_input.user_defined(), threads, progress
     )
     measured, rows = tables.pop("measured"), tables.pop("requests")
     tables["findings"] = core_findings(tables["findings"])
@@ -320,7 +330,7 @@ def _streamed(
     progress: Progress | None,
     out: str | os.PathLike[str],
 ) -> StoredResult:
-    """The same into a directory, with as little in memory as can be."""
+    """Run into a directory, with little in memory."""
     scenario = scenario_of(source, {**recorded(system), **options})
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
     in_memory = options["iterations"] or options["batches"] or "max_in_flight" in options
@@ -360,8 +370,8 @@ def _part_by_part(
     progress: Progress | None,
     store: Store,
 ) -> RunTables:
-    """Run over the parts of a workload: its `requests` go to the store, the other tables come back."""
-    crossing = Crossing(system, parts.columns)
+    """Run over the parts of a workload: write `requests` to the store and return the other tables."""
+    core_input = CoreInput(system, parts.columns)
     classes = parts.classes or [ONE_CLASS]
     if isinstance(parts, OfFrame):
         store.frame("workload.parquet", parts.frame)
@@ -369,18 +379,18 @@ def _part_by_part(
 
     def columns() -> Iterator[dict[str, NDArray[Any]]]:
         coded, first = SessionCodes(), 0
-        contents = Contents(parts.later()) if crossing.knows_prefixes else None
+        contents = Contents(parts.later()) if core_input.knows_prefixes else None
         for frame in parts.frames():
-            yield crossing.columns(frame, None, first, coded, contents)
+            yield core_input.columns(frame, None, first, coded, contents)
             first += frame.height
 
     tables = _core.simulate_streamed(
-        crossing.scenario(options),
+        core_input.scenario(options),
         parts.arrivals,
         columns(),
         lambda rows: store.take(RequestColumns(rows)),
         classes,
-        crossing.user_defined(),
+        core_input.user_defined(),
         threads,
         progress,
     )

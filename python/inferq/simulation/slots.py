@@ -1,4 +1,4 @@
-"""A run under gate and route whose services are exponential."""
+"""Runs under gate and route with exponential services."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def of_slots(
     options: dict[str, Any],
     progress: Callable[[int, int], object] | None,
 ) -> RunTables:
-    """Take the columns of a ready frame through slots with exponential services.
+    """Run the requests of a frame on slots with exponential services.
 
     Args:
-        cluster: under gate and route.
+        cluster: the cluster under gate and route.
         frame: the requests.
-        options: of `simulate`, in the form that the core reads; those about iterations mean nothing here.
-        progress: gets how far the run is.
+        options: options of `simulate` in the core's format; those about iterations do not apply.
+        progress: receives the progress.
     """
     for name in ("cooldown", "batches", "iterations", "stepping"):
         if options[name] not in (False, {"requests": 0}):
-            raise ConfigError(name, "means nothing where services are exponential, leave it out")
-    kept = {name: options[name] for name in ("seed", "horizon_s", "warmup", "timeline_s")}
-    scenario = {"gate_and_route": cluster.to_json(), **kept}
+            raise ConfigError(name, "does not apply to exponential services; remove it")
+    used = {name: options[name] for name in ("seed", "horizon_s", "warmup", "timeline_s")}
+    scenario = {"gate_and_route": cluster.to_json(), **used}
     columns, classes = {name: frame[name].to_numpy() for name in _COLUMNS}, ["default"]
     if "class" in frame.columns:
         named = frame["class"]
@@ -43,7 +43,7 @@ def of_slots(
     tables = _core.simulate_exponential(json.dumps(scenario), columns, classes, progress)
     requests = tables["requests"]
     rows = requests["status"].size
-    # what the model has not: one number for all rows, whatever their number
+    # quantities that the model lacks: one value broadcast to all rows
     requests["max_itl_s"] = np.broadcast_to(np.nan, rows)
     requests["preemptions"] = np.broadcast_to(np.int32(0), rows)
     requests["cached_tokens"] = np.broadcast_to(np.int32(0), rows)

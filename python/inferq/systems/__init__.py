@@ -1,4 +1,4 @@
-"""What serves requests: engines, replicas behind a router, prefill and decode apart, networks."""
+"""Systems: engines, replicas behind a router, prefill/decode disaggregation, networks."""
 
 from inferq._lazy import attach
 

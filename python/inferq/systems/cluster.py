@@ -14,40 +14,38 @@ from inferq.systems.failures import COMMANDS, Failures
 from inferq.systems.routers import ROUTERS, RoundRobin, Router
 
 MOST_REPLICAS = 65_536
-"""The most replicas of one engine; a slip of the pen should not fill the memory."""
+"""Maximum replicas of an engine, so that a typing error does not exhaust memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster(Description):
-    """Replicas behind a router, which sends each request to one of them when it arrives.
+    """Replicas behind a router that assigns each request on arrival.
 
-    Replicas share nothing: each has its own queue, KV cache and clock of iterations. A scheduler written in
-    Python is copied (`copy.deepcopy`) for every replica. Replicas are numbered from 0 in the order given.
+    Replicas share no state: each has its own queue, KV cache and iterations. A scheduler written in Python is
+    copied (`copy.deepcopy`) for every replica. Replicas are numbered from 0 in the given order.
 
     Source: the engines in parallel of li2025 §4.1; the fleets of nie2026 §5.
 
     Args:
-        engines: one engine, which every replica is, or a list of engines, one for each replica; they may
-            differ.
-        replicas: how many replicas of the one engine, 1 or above; 1 if not given. Beside a list it must be
-            its length.
-        router: which replica a request goes to, see `inferq.systems.routers`; or an object of a class of your
-            own, see `inferq.Router`.
-        autoscaler: what says how many replicas there are as time goes by; `replicas` are there at the
-            beginning, by default its `min`. None: they are always as many.
-        failures: when replicas die; None: never.
+        engines: one engine for all replicas, or a list with an engine for each replica.
+        replicas: number of replicas, 1 or above; for a list, its length. Default: 1.
+        router: selects the replica of a request, see `inferq.systems.routers`; or an object of your own
+            class, see `inferq.Router`.
+        autoscaler: changes the number of replicas over time, starting with `replicas`, by default its `min`.
+            None: the number is constant.
+        failures: failures, drains and starts of replicas. None: none.
 
     Raises:
-        ConfigError: no engine, no replica, a part of the wrong kind; `replicas` beyond the limits of the
-            autoscaler, a list of engines beside one, a death of a replica that does not exist; it names the
-            field.
+        ConfigError: no engine, no replica, a part of the wrong type; `replicas` outside the limits of the
+            autoscaler, an autoscaler with a list of engines, a failure of a replica that does not exist; it
+            names the field.
 
     Example:
-        Two replicas serve two requests at once, one replica with one seat serves one after the other:
+        Two replicas serve two requests concurrently; one replica with `max_seqs=1` serves them in sequence:
 
         >>> import inferq as iq
-        >>> one_seat = iq.Sarathi(max_seqs=1)
-        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=one_seat, kv=iq.KvCache.unlimited())
+        >>> sequential = iq.Sarathi(max_seqs=1)
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=sequential, kv=iq.KvCache.unlimited())
         >>> workload = {"arrival_s": [0.0, 0.0], "prompt_tokens": [10, 10], "output_tokens": [3, 3]}
         >>> iq.simulate(workload, engine).requests["finish_s"].to_list()
         [3.0, 6.0]
@@ -66,24 +64,24 @@ class Cluster(Description):
     failures: Failures | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the parts, and fill in the number of replicas."""
+        """Check the parts and set the number of replicas."""
         engines, replicas = self.engines, plain("replicas", self.replicas, (int, type(None)))
         autoscaler = plain("autoscaler", self.autoscaler, (Autoscaler, type(None)))
         if isinstance(engines, Engine):
             if replicas is None:
                 replicas = autoscaler.min if isinstance(autoscaler, Autoscaler) else 1
             if not 1 <= replicas <= MOST_REPLICAS:  # type: ignore[operator]  # a whole number
-                raise ConfigError("replicas", f"must be from 1 to {MOST_REPLICAS}, is {replicas}")
+                raise ConfigError("replicas", f"must be from 1 to {MOST_REPLICAS}, got {replicas}")
         else:
             if not isinstance(engines, (list, tuple)):
-                raise ConfigError("engines", f"must be Engine(…) or a list of them, is {engines!r}")
+                raise ConfigError("engines", f"must be Engine(…) or a list of engines, got {engines!r}")
             if not engines:
-                raise ConfigError("engines", "no engine; a cluster has at least one replica")
+                raise ConfigError("engines", "must not be empty: a cluster has at least one replica")
             for place, engine in enumerate(engines):
                 plain(f"engines[{place}]", engine, (Engine,))
             if replicas is not None and replicas != len(engines):
                 raise ConfigError(
-                    "replicas", f"is {replicas}, but there are {len(engines)} engines, one for each"
+                    "replicas", f"must be {len(engines)}, the number of engines, got {replicas}"
                 )
             engines, replicas = tuple(engines), len(engines)
         object.__setattr__(self, "engines", engines)
@@ -91,45 +89,44 @@ class Cluster(Description):
         plain("router", self.router, (Router,))
         self.router.to_json()
         plain("failures", self.failures, (Failures, type(None)))
-        self._check_coming_and_going()
+        self._check_scaling()
 
     @property
     def places(self) -> int:
-        """The most replicas that there may be at once."""
+        """Maximum number of concurrent replicas."""
         assert self.replicas is not None
         return self.replicas if self.autoscaler is None else self.autoscaler.max
 
-    def _check_coming_and_going(self) -> None:
-        """Hold the autoscaler and the failures against the replicas."""
+    def _check_scaling(self) -> None:
+        """Check the autoscaler and the failures against the replicas."""
         scaler, replicas = self.autoscaler, self.replicas
         assert replicas is not None
         if scaler is not None and not isinstance(self.engines, Engine):
-            raise ConfigError(
-                "autoscaler", "starts replicas of one engine; a list says of each replica which engine it is"
-            )
+            raise ConfigError("autoscaler", "requires one engine for all replicas, got a list of engines")
         if scaler is not None and not scaler.min <= replicas <= scaler.max:
             raise ConfigError(
-                "replicas", f"must be from {scaler.min} to {scaler.max} as the autoscaler's, is {replicas}"
+                "replicas",
+                f"must be from {scaler.min} to {scaler.max}, the limits of the autoscaler, got {replicas}",
             )
         for name in () if self.failures is None else COMMANDS.values():
             for place, (_, replica) in enumerate(getattr(self.failures, name)):
                 if replica >= self.places:
                     raise ConfigError(
                         f"failures.{name}[{place}]",
-                        f"replica {replica} does not exist: they go from 0 to {self.places - 1}",
+                        f"replica {replica} does not exist: replicas are 0 to {self.places - 1}",
                     )
 
     def to_json(self) -> dict[str, Any]:
-        """The cluster as JSON-ready values, with its `kind`; the inverse of `from_json`.
+        """Return the cluster as JSON-ready values, with its `kind`; the inverse of `from_json`.
 
-        A router of your own is shown by the name of its class, and cannot be read back.
+        A router of your own is written as the name of its class and cannot be read back.
         """
         engines = self.engines
         return {
             "kind": "Cluster",
             "engines": engines.to_json()
             if isinstance(engines, Engine)
-            else [one.to_json() for one in engines],
+            else [engine.to_json() for engine in engines],
             "replicas": self.replicas,
             "router": self.router.to_json(),
             **({} if self.autoscaler is None else {"autoscaler": self.autoscaler.to_json()}),
@@ -138,12 +135,11 @@ class Cluster(Description):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Cluster:
-        """The cluster that a table describes, as read from JSON or TOML.
+        """Read the cluster from a table of JSON or TOML.
 
         Args:
-            description: `engines`, a table as `Engine.from_json` takes it, or a list of such tables;
-                optionally `replicas`, `router`, a table with its `kind` or its name alone, `autoscaler` and
-                `failures`.
+            description: `engines`, a table for `Engine.from_json` or a list of such tables; optionally
+                `replicas`, `router` (a table with its `kind`, or its name), `autoscaler` and `failures`.
 
         Raises:
             ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router

@@ -132,8 +132,9 @@ class Engine(Viewed, Description):
                 the cache if that is smaller and no server is named.
             weights: number format of the weight matrices, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: number format of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
-            backend: engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of vLLM are
-                shipped, and some of SGLang. Default: the server's, or `"vllm"` if no SGLang table is shipped.
+            backend: engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of vLLM
+                are shipped, and some of SGLang. Default: the server's, or `"vllm"` if no SGLang table is
+                shipped.
             timing: replaces the table or roofline. `"roofline"`: use no table, so that engines with and
                 without a table are compared by the same model.
             kv: replaces the computed KV cache.

@@ -1,4 +1,4 @@
-"""Replicas that die, and those that are told to drain or to start."""
+"""Failures: replicas that fail, drain or start."""
 
 from __future__ import annotations
 
@@ -11,53 +11,52 @@ from inferq.errors import ConfigError
 from inferq.systems.autoscaler import pairs
 
 RETRIES = 3
-"""How often a request is sent again where nothing else is said."""
+"""Default of `Failures.retries`."""
 _MOST_RETRIES = 2**32 - 1
 COMMANDS = {"die": "at", "drain": "drains", "start": "starts"}
-"""What replicas are told, and the field that says when."""
+"""The field with the times of each command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures(Description):
-    """When replicas of a cluster die, drain or are started, and what becomes of their requests.
+    """Failures, drains and starts of the replicas of a cluster.
 
-    A replica dies at the instants of `at`, and where `mtbf_s` is given at the end of an exponential time
-    after it opened, drawn from the seed of the run by the replica and how often it has opened. Iterations
-    that end at that instant count, the one under way does not. Its cache is gone, and after `repair_s` (and
-    the `startup_s` of an autoscaler) another replica with an empty one takes its place.
+    A replica fails at the times in `at`, and with `mtbf_s` an exponential time after it opened, drawn from
+    the seed of the run, the replica and the number of its starts. Iterations that end at that time count; the
+    current one does not. Its cache is lost. After `repair_s` (and the `startup_s` of an autoscaler) a replica
+    with an empty cache replaces it.
 
-    Each of its requests is sent again at that instant, through the router, up to `retries` times; then it is
-    lost: status `"lost"`. What its client has, it keeps: the new replica computes prompt and delivered tokens
-    once more and goes on with the next one, so that a request emits every token once. Its `arrival_s`, first
-    token and admission stay what they were, and it waits in the new queue as one that has just come. Requests
-    that have no replica, because none is open, wait for one in the order of their ids; patience goes on until
-    the first admission. Where none will ever open they stay unfinished, and a finding says so.
+    Each of its requests is retried at that time, through the router, up to `retries` times; then its status
+    is `"lost"`. The client keeps the tokens that it has: the new replica recomputes prompt and delivered
+    tokens and continues with the next one, so that a request emits described token once. `arrival_s`, first
+    token and admission do not change, and the request joins the new queue as a new arrival. If no replica is
+    open, requests wait for one in the order of their ids; patience applies until the first admission. If no
+    replica opens again, they remain unfinished, and a finding reports them.
 
-    A replica that is told to drain takes no further request, and ends with the last that it has; one that is
-    told to start comes where none is, after the `startup_s` of an autoscaler if there is one. At one instant
-    replicas die, then drain, then start.
+    A draining replica accepts no further requests and stops after its last one. A started replica opens if
+    its number is free, after the `startup_s` of an autoscaler if there is one. Events at equal times are
+    ordered: failures, drains, starts.
 
     Source: requests that migrate with their tokens, as in NVIDIA Dynamo's fault tolerance
         (docs.nvidia.com/dynamo, "Request migration").
 
     Args:
-        at: pairs of seconds and a replica, which dies then. One that is not there at that instant, because it
-            is dead or closed, does not die; a finding counts them.
-        mtbf_s: the mean seconds for which a replica serves before it dies, above 0; None: it dies only as
-            told.
-        repair_s: seconds until a dead replica is started again, 0 or above; None: never, but an autoscaler
-            may start another in its place.
-        retries: how often a request is sent again; 0: it is lost with its replica.
-        drains: pairs of seconds and a replica, which drains then. One that only comes does not come.
-        starts: pairs of seconds and a replica, which is started then, where it is dead or closed.
+        at: pairs of seconds and a replica that fails. A replica that is down or closed does not fail; a
+            finding counts these events.
+        mtbf_s: mean time between the start and the failure of a replica, above 0. None: only `at` applies.
+        repair_s: seconds until a failed replica starts again, 0 or above. None: never, but an autoscaler may
+            start another replica in its place.
+        retries: maximum retries of a request. 0: it is lost with its replica.
+        drains: pairs of seconds and a replica that drains. A replica that is starting does not open.
+        starts: pairs of seconds and a replica that starts, if it is down or closed.
 
     Raises:
-        ConfigError: nothing happens, a number outside these ranges, a replica that the cluster does not have,
-            one that is told the same twice at an instant.
+        ConfigError: no event, a number outside these ranges, a replica that the cluster lacks, or a duplicate
+            event.
 
     Example:
-        The replica dies in the middle of the second token; the other one computes ten tokens and the first
-        once more, and emits the two that are missing:
+        The replica fails during the second token. The other replica recomputes the prompt and the first token
+        and emits the two missing tokens:
 
         >>> import inferq as iq
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
@@ -79,24 +78,24 @@ class Failures(Description):
     starts: Sequence[Sequence[float]] = field(default=())
 
     def __post_init__(self) -> None:
-        """Turn what is told into pairs of a time and a whole number."""
+        """Convert events to pairs of a time and an integer."""
         for name in COMMANDS.values():
             object.__setattr__(self, name, pairs(name, getattr(self, name), "(seconds, replica)"))
         if isinstance(self.retries, int) and self.retries > _MOST_RETRIES:
-            raise ConfigError("retries", f"must be at most {_MOST_RETRIES}, is {self.retries}")
+            raise ConfigError("retries", f"must be at most {_MOST_RETRIES}, got {self.retries}")
         Description.__post_init__(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The failures as JSON-ready values; the inverse of `from_json`."""
-        told = {name: [list(pair) for pair in getattr(self, name)] for name in COMMANDS.values()}
-        every = {**fields_of(self), **told}
-        return {name: value for name, value in every.items() if name not in ("drains", "starts") or value}
+        """Return the failures as JSON-ready values; the inverse of `from_json`."""
+        events = {name: [list(pair) for pair in getattr(self, name)] for name in COMMANDS.values()}
+        described = {**fields_of(self), **events}
+        return {name: value for name, value in described.items() if name not in ("drains", "starts") or value}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Failures:
-        """The failures that a table describes, as read from JSON or TOML.
+        """Read the failures from a table of JSON or TOML.
 
         Raises:
-            ConfigError: an unknown, missing or wrong field, named by its path.
+            ConfigError: an unknown, missing or wrong field, with its path.
         """
         return read_fields("failures", description, cls)

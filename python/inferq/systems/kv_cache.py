@@ -1,4 +1,4 @@
-"""KvCache: the memory for keys and values."""
+"""KvCache: the paged memory for keys and values."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from inferq.description import Description, fields_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvCache(Description):
-    """The memory for keys and values, in blocks of tokens.
+    """The paged memory for keys and values.
 
-    The capacity is `tokens // block` blocks. Blocks are taken when a batch is formed and freed when the
-    request leaves or is preempted. A request whose largest context needs more blocks than there are is
-    rejected at arrival.
+    The capacity is `tokens // block` blocks. Blocks are allocated when a batch is formed and freed when the
+    request ends or is preempted. A request whose longest context exceeds the capacity is rejected at arrival.
 
     Source: vLLM's paged cache and SGLang's radix tree; with `block=1` the token-wise memory of nie2026 and
     ao2025.
 
     Args:
-        tokens: capacity in tokens, at least one block; None sets no limit, see `KvCache.unlimited`.
-        block: tokens of one block, from 1 to 1,048,576.
-        prefix_cache: `"blocks"`: a request uses whole blocks that others have computed, as in vLLM: those
-            with which both prompts begin, see the columns about prefixes in `Workload`. A block stays known
-            after its last request has left, until it is needed for something else, the least recently left
-            first. `"radix"`: the same for pages of `block` tokens in a tree of runs, as in SGLang: what an
-            iteration computes is known after it, pages that were known already are not kept twice, and runs
-            are forgotten whole, the least recently used first.
-            None: every request computes all of its prompt.
+        tokens: capacity in tokens, at least one block. None: no limit, see `KvCache.unlimited`.
+        block: tokens of a block, from 1 to 1,048,576.
+        prefix_cache: `"blocks"`: prefix caching as in vLLM. A request reuses whole computed blocks of the
+            longest common prefix, see the prefix columns of `Workload`. A block stays cached after its last
+            request ends, until its memory is needed; the least recently released block is evicted first.
+            `"radix"`: prefix caching as in SGLang, for pages of `block` tokens in a radix tree. Tokens are
+            cached after the iteration that computes them, cached pages are not stored twice, and whole runs
+            are evicted, the least recently used first. None: no prefix caching.
 
     Raises:
         ConfigError: a number outside these ranges, or an unknown prefix cache.
@@ -47,7 +45,7 @@ class KvCache(Description):
 
     @classmethod
     def unlimited(cls) -> KvCache:
-        """A cache that never runs short.
+        """Create a cache without limit.
 
         Example:
             >>> import inferq as iq
@@ -58,14 +56,14 @@ class KvCache(Description):
 
     @property
     def whole_tokens(self) -> int | None:
-        """Tokens of its whole blocks; None without a limit."""
+        """Tokens of its whole blocks; None: no limit."""
         return None if self.tokens is None else self.tokens // self.block * self.block
 
     @classmethod
     def from_text(cls, text: str) -> KvCache | None:
-        """`"unlimited"`, as TOML has no null."""
+        """Read `"unlimited"`, because TOML has no null."""
         return cls.unlimited() if text == "unlimited" else None
 
     def to_json(self) -> dict[str, Any]:
-        """The cache as JSON-ready values."""
+        """Return the cache as JSON-ready values."""
         return fields_of(self)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.scheduler import ClassPriority, Scheduler
+from inferq.scheduler import Scheduler
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.servers import CONTEXT_BYTES, Server
@@ -92,13 +92,13 @@ class OnGpu:
         if self.server is not None:
             return Server.of(self.server, self.gpu)
         given = self.scheduler
-        return Server.newest(given.inner if isinstance(given, ClassPriority) else given, self.gpu)
+        return Server.newest(given.batching_policy() if isinstance(given, Scheduler) else given, self.gpu)
 
     @cached_property
     def longest(self) -> int | None:
         """The maximum tokens of a request, before the KV cache limits it."""
         if self.max_model_len is None:
-            return self.shape.longest
+            return self.shape.max_model_len
         return whole("max_model_len", self.max_model_len, 1, 2**31 - 1)
 
     @cached_property
@@ -111,8 +111,7 @@ class OnGpu:
     @property
     def _policy(self) -> Scheduler:
         """The scheduler that holds the limits, without its classes."""
-        scheduler = self.full_scheduler
-        return scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+        return self.full_scheduler.batching_policy()
 
     def utilization(self, gpus: int | None) -> float:
         """The fraction of GPU memory that the engine may use."""
@@ -285,7 +284,7 @@ class OnGpu:
             *self._memory_lines(),
             *(
                 f"ignored: {key} of {self.shape.name}: {_IGNORED[key]}"
-                for key in self.shape.unread
+                for key in self.shape.ignored
                 if key != "quantization_config" or self.weights == "bf16"
             ),
             *self.served_by.explained(

@@ -1,4 +1,4 @@
-"""Prices: what a token is sold for, and what a GPU costs by the hour and in watts."""
+"""Prices: revenue per token, and cost and power of GPUs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ _OF_GPUS = ("gpu_hour", "busy_watts", "idle_watts", "currency", "card")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices(Description):
-    """What a token is sold for, in any currency, and what a GPU costs.
+    """Revenue per token, in any currency, and cost and power of GPUs.
 
-    Under the *bundled* scheme a request pays `prefill`·P + `decode`·D when it is finished; under the
-    *separate* scheme it pays the first when its prefill ends, the second when its decode does. Prices of
-    tokens are exact decimals with up to 18 places, and revenue is summed in whole numbers.
+    Under the *bundled* scheme a request pays `prefill`·P + `decode`·D when it finishes; under the *separate*
+    scheme it pays the first part at the end of its prefill, the second at the end of its decode. Token prices
+    are exact decimals with up to 18 places, and revenue is an exact sum.
 
-    What GPUs cost is the user's to say: no price comes with inferq. Watts that are not given are those of
-    `timing.known_gpus()`, as far as it has a source for them.
+    The user supplies GPU prices: none is shipped. Default for watts: the values of `timing.known_gpus()`, if
+    they have a source.
 
     Source: lin2026 (21) to (23), c_p = `prefill`, c_d = `decode`.
 
     Args:
-        prefill: of a prompt token, from 0 to 1,000,000.
-        decode: of an output token, from 0 to 1,000,000.
-        gpu_hour: for the name of a card what one of them costs an hour, 0 or above.
-        busy_watts: for the name of a card the power of one that computes.
-        idle_watts: the same of one that waits.
-        currency: what the prices are in, a word or a sign that is put behind them.
-        card: the name under which an engine is priced that says no card, as one GPU a replica; empty: that is
-            an error.
+        prefill: price of a prompt token, from 0 to 1,000,000.
+        decode: price of an output token, from 0 to 1,000,000.
+        gpu_hour: price of a GPU hour by GPU name, 0 or above.
+        busy_watts: power of a busy GPU by GPU name.
+        idle_watts: power of an idle GPU by GPU name.
+        currency: unit of the prices, appended to them.
+        card: GPU name for engines without one, with one GPU per replica. Default: such an engine is an error.
 
     Raises:
-        ConfigError: a price or a power that is negative or not finite; of a token outside its range once the
-            prices are in a `GateAndRoute`, which takes no other prices.
+        ConfigError: a negative or infinite price or power; a token price outside its range in a
+            `GateAndRoute`, which accepts token prices only.
 
     Example:
         >>> import inferq as iq
@@ -60,7 +59,7 @@ class Prices(Description):
     card: str = ""
 
     def __post_init__(self) -> None:
-        """Check the numbers of GPUs."""
+        """Check prices and power of GPUs."""
         Description.__post_init__(self)
         for name in ("gpu_hour", "busy_watts", "idle_watts"):
             for card, number in getattr(self, name).items():
@@ -68,7 +67,7 @@ class Prices(Description):
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Prices:
-        """The prices that a TOML file of the user's own holds, with the fields of this class.
+        """Read prices from a TOML file with the fields of this class.
 
         ```toml
         currency = "USD"
@@ -79,8 +78,7 @@ class Prices(Description):
         ```
 
         Raises:
-            ConfigError: no TOML, an unknown field, a number that cannot be one; it names the file and the
-                field.
+            ConfigError: not TOML, an unknown field, an invalid number; it names the file and the field.
             OSError: the file cannot be read.
         """
         path = path_of("prices", file, ".toml file")
@@ -89,16 +87,16 @@ class Prices(Description):
 
     @classmethod
     def of(cls, prices: Prices | str | os.PathLike[str] | None) -> Prices | None:
-        """Prices as they are given to a call: themselves, the path of their file, or None.
+        """Return prices that are given as an object, as the path of a file, or as None.
 
         Raises:
-            ConfigError: something else, or as of `read`.
+            ConfigError: another type, or as for `read`.
         """
         if prices is None or isinstance(prices, Prices):
             return prices
         if isinstance(prices, (str, os.PathLike)):
             return cls.read(prices)
-        raise ConfigError("prices", f"must be Prices(…) or the path of a TOML file, is {prices!r}")
+        raise ConfigError("prices", f"must be Prices(…) or the path of a TOML file, got {prices!r}")
 
     @property
     def sells(self) -> bool:
@@ -106,16 +104,18 @@ class Prices(Description):
         return bool(self.prefill or self.decode)
 
     def of_gpu(self, card: str) -> float:
-        """What one GPU of that name costs an hour.
+        """Return the price of a GPU hour.
 
         Raises:
-            ConfigError: no price is known for it; it names the card.
+            ConfigError: the GPU has no price; it names the GPU.
         """
         if card not in self.gpu_hour:
             known = ", ".join(self.gpu_hour) or "none"
-            raise ConfigError(f"prices.gpu_hour.{card}", f"no price for a card (known are {known})")
+            raise ConfigError(
+                f"prices.gpu_hour.{card}", f"missing: no price for this GPU; known names: {known}"
+            )
         return self.gpu_hour[card]
 
     def to_json(self) -> dict[str, Any]:
-        """The prices as JSON-ready values; those of GPUs where there are any."""
-        return {name: one for name, one in fields_of(self).items() if one or name not in _OF_GPUS}
+        """Return the prices as JSON-ready values, without empty fields of GPUs."""
+        return {name: value for name, value in fields_of(self).items() if value or name not in _OF_GPUS}

@@ -1,4 +1,4 @@
-"""What a server does unasked, by its version and the card: the rules that read `servers.json`."""
+"""Defaults of vLLM and SGLang by version and GPU, from `servers.json`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from inferq.checks import nearest
 from inferq.description import read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, Scheduler, Speculation
@@ -17,20 +18,19 @@ from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import GIB
-from inferq.workload.columns import nearest
 
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Any]]:
-    """Every release; an entry of `servers.json` is that of its first one, and of all up to `until`.
+    """All releases. An entry of `servers.json` applies from its release up to `until`.
 
-    vLLM's were read release by release in its source distributions; 0.15 has none.
+    vLLM's defaults were read in the source distribution of each release; 0.15 has none.
     """
-    read: dict[str, dict[str, Any]] = json.loads(
+    entries: dict[str, dict[str, Any]] = json.loads(
         (Path(__file__).parent / "servers.json").read_text(encoding="utf-8")
     )
     table = {}
-    for first, entry in read.items():
+    for first, entry in entries.items():
         engine, major, minor = re.split(r"[-.]", first)
         for number in range(int(minor), entry["until"] + 1):
             version = f"{major}.{number}"
@@ -40,27 +40,27 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 def _sources(sources: Mapping[str, str], version: str) -> Mapping[str, str]:
     """The sources of a release, by setting."""
-    read = "0.14.0" if version == "0.15" else f"{version}.0"
-    beside = "; 0.16.0 agrees, taken to hold in 0.15" if version == "0.15" else ""
+    release = "0.14.0" if version == "0.15" else f"{version}.0"
+    assumed = "; 0.16.0 agrees, assumed for 0.15" if version == "0.15" else ""
     return {
-        name: source.format(release=read, version=version) + (beside if "{release}" in source else "")
+        name: source.format(release=release, version=version) + (assumed if "{release}" in source else "")
         for name, source in sources.items()
     }
 
 
 def known_servers() -> tuple[str, ...]:
-    """The servers that `Engine.on(..., server=…)` takes."""
+    """List the servers that `Engine.on(..., server=…)` accepts."""
     return tuple(_table())
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One version of a server on one card.
+    """One version of a server on one GPU.
 
     Args:
         name: its entry in `servers.json`.
-        version: as it was asked for, the patch release too if it was named.
-        card: where it runs.
+        version: the requested version, with the patch release if given.
+        card: the GPU.
     """
 
     name: str
@@ -69,23 +69,23 @@ class Server:
 
     @classmethod
     def of(cls, name: str, card: Gpu) -> Server:
-        """The server called `vllm-0.33`, `vllm-0.33.0`, `sglang-0.5` and so on, in any case.
+        """Return the server `vllm-0.33`, `vllm-0.33.0`, `sglang-0.5` and so on, in any letter case.
 
         Raises:
-            ConfigError: no such server, with the nearest that is known.
+            ConfigError: an unknown server, with the nearest known one.
         """
-        found = re.fullmatch(r"([a-z]+-\d+\.\d+)((?:\.\d+)*)", str(name).strip().lower())
-        if found is None or found[1] not in _table():
+        match = re.fullmatch(r"([a-z]+-\d+\.\d+)((?:\.\d+)*)", str(name).strip().lower())
+        if match is None or match[1] not in _table():
             raise ConfigError("server", f"unknown server {name!r}{_nearest(str(name))}")
-        number = found[1].partition("-")[2] + found[2]
-        return cls(found[1], tuple(map(int, number.split("."))), card)
+        number = match[1].partition("-")[2] + match[2]
+        return cls(match[1], tuple(map(int, number.split("."))), card)
 
     @classmethod
     def newest(cls, scheduler: object, card: Gpu) -> Server:
-        """The newest server that is known: the one whose scheduler it is, else vLLM."""
+        """Return the latest known server with this scheduler, or else the latest vLLM."""
         kind = type(scheduler).__name__
-        own = [name for name, entry in _table().items() if entry["scheduler"] == kind]
-        return cls.of((own or [name for name in _table() if name.startswith("vllm")])[-1], card)
+        matching = [name for name, entry in _table().items() if entry["scheduler"] == kind]
+        return cls.of((matching or [name for name in _table() if name.startswith("vllm")])[-1], card)
 
     @staticmethod
     def known() -> list[str]:
@@ -94,13 +94,13 @@ class Server:
 
     @staticmethod
     def until(engine: str, version: tuple[int, ...]) -> str:
-        """The newest server of this program that is no newer than a version; else its oldest."""
+        """Return the latest server of a program up to a version, or else the oldest."""
         releases = {
-            tuple(map(int, one.partition("-")[2].split("."))): one
-            for one in _table()
-            if one.startswith(engine)
+            tuple(map(int, name.partition("-")[2].split("."))): name
+            for name in _table()
+            if name.startswith(engine)
         }
-        return releases[max((one for one in releases if one <= version), default=min(releases))]
+        return releases[max((release for release in releases if release <= version), default=min(releases))]
 
     @property
     def engine(self) -> Literal["vllm", "sglang"]:
@@ -109,16 +109,16 @@ class Server:
 
     @property
     def prefix_cache(self) -> Literal["blocks", "radix"]:
-        """The kind of prefix cache that it keeps."""
+        """The kind of its prefix cache."""
         return cast("Literal['blocks', 'radix']", _table()[self.name]["prefix_cache"])
 
     @property
     def block(self) -> int:
-        """Tokens of a block of its KV cache."""
+        """Tokens of a KV cache block."""
         return int(_table()[self.name]["block"])
 
     def limits(self) -> Mapping[str, int]:
-        """Tokens of an iteration and requests at once, by the scheduler's names of them."""
+        """Token budget and sequence limit, by the scheduler's field names."""
         gib = self.card.memory_bytes / GIB
         name = self.card.name.lower()
         rows = _table()[self.name]["limits"]
@@ -132,35 +132,35 @@ class Server:
         return {key: value for key, value in row.items() if key not in ("least_gib", "without", "before")}
 
     def _is_before(self, *version: int) -> bool:
-        """Was an earlier patch release asked for? Without one it is the newest of its kind."""
+        """Whether an earlier patch release was requested. Default: the latest one."""
         return len(self.version) > 2 and self.version < version
 
     def gpu_memory_utilization(self, gpus: int) -> float:
-        """The share of the card that it uses; SGLang's is `mem_fraction_static`."""
+        """The fraction of GPU memory that it uses; SGLang's is `mem_fraction_static`."""
         share = _table()[self.name].get("gpu_memory_utilization")
         if share is not None:
             return float(share)
         return sglang_share(self.card, gpus, self.version if len(self.version) > 2 else None)
 
     def source(self, setting: str) -> str:
-        """Where its value of a setting comes from."""
+        """The source of a setting's value."""
         return str(_table()[self.name]["sources"][setting])
 
     @property
     def api_s(self) -> float:
-        """From a client to the engine and back."""
+        """Seconds from a client to the engine and back."""
         return float(_table()[self.name]["api_s"])
 
     def host(self, layers: int, gpus: int, token_budget: int | None) -> Overhead:
-        """What its host takes for an iteration.
+        """Return the host time of an iteration.
 
-        Several GPUs have a process each, which is told of every request of a batch. A batch above the largest
-        captured graph is launched kernel by kernel, so much for each layer.
+        Every GPU of a replica has a process that receives every request of a batch. The kernels of a batch
+        above the largest captured graph are launched one by one, with a fixed time per layer.
 
         Args:
-            layers: of the model.
-            gpus: that share it.
-            token_budget: of the scheduler; no graph is larger.
+            layers: layers of the model.
+            gpus: GPUs of the replica.
+            token_budget: token budget of the scheduler, an upper bound on graphs.
         """
         host, name = _table()[self.name]["host"], self.card.name.lower()
         graphs = _table()[self.name]["graphs"]
@@ -181,9 +181,9 @@ class Server:
         )
 
     def scheduler(self, given: Mapping[str, Any], max_model_len: int | None) -> Scheduler:
-        """Its scheduler, with the fields that are `given` instead of its own."""
+        """Return its scheduler, with the fields in `given` in place of its own."""
         entry = _table()[self.name]
-        kind = next(one for one in SCHEDULERS if one.__name__ == entry["scheduler"])
+        kind = next(policy for policy in SCHEDULERS if policy.__name__ == entry["scheduler"])
         for field in given:
             if field not in kind.written_fields():
                 raise ConfigError(
@@ -194,7 +194,7 @@ class Server:
             given = {**given, "speculation": drafts}
         fields = {**self.limits(), **entry["fields"], **given}
         if given.get("async_scheduling") is False and "pause_s" not in given:
-            fields["pause_s"] = 0.0  # which only a loop that plans ahead has
+            fields["pause_s"] = 0.0  # the pause belongs to async scheduling
         try:
             kind(**fields)
         except ConfigError as error:
@@ -207,26 +207,24 @@ class Server:
         return kind(**fields)
 
     def check(self, scheduler: object, prefix_cache: str | None) -> None:
-        """Refuse what this server does not have.
+        """Reject parts that this server lacks.
 
         Args:
-            scheduler: the one that forms batches.
-            prefix_cache: as the caller gives it; None: the server's own.
+            scheduler: the scheduler that forms batches.
+            prefix_cache: the caller's choice. None: the server's.
 
         Raises:
-            ConfigError: the scheduler of another server, or another prefix cache than its own.
+            ConfigError: the scheduler or the prefix cache of another server.
         """
         kind = _table()[self.name]["scheduler"]
         if type(scheduler).__name__ != kind:
             raise ConfigError("scheduler", f"{self.name} has {kind}, not {type(scheduler).__name__}")
         if prefix_cache == "none" and self.prefix_cache == "radix":
             raise ConfigError(
-                "prefix_cache", f"{self.name} keeps a radix tree; a cache without one is given whole, as kv"
+                "prefix_cache", f"{self.name} has a radix tree; to disable it, pass kv=KvCache(…)"
             )
         if prefix_cache not in (None, "none", self.prefix_cache):
-            raise ConfigError(
-                "prefix_cache", f"{self.name} keeps {self.prefix_cache!r}, not {prefix_cache!r}"
-            )
+            raise ConfigError("prefix_cache", f"{self.name} has {self.prefix_cache!r}, not {prefix_cache!r}")
 
     def explained(
         self,
@@ -238,19 +236,19 @@ class Server:
         api_s: float,
         given: set[str],
     ) -> list[str]:
-        """A line for each setting, with its source, and for what is not simulated.
+        """Return a line for each setting, with its source.
 
         Args:
-            scheduler: that of the engine.
-            share: of the card's memory.
+            scheduler: the scheduler of the engine.
+            share: the fraction of GPU memory.
             kv: the cache of the engine.
-            longest: tokens of the longest request; None: not known.
-            host: what the host takes.
-            api_s: from a client to the engine and back.
-            given: the settings that the caller gave.
+            longest: maximum tokens of a request; None: unknown.
+            host: the host time.
+            api_s: seconds from a client to the engine and back.
+            given: the settings of the caller.
         """
         sources = _table()[self.name]["sources"]
-        newest = "" if "server" in given else ", the newest that is known"
+        newest = "" if "server" in given else ", the latest known"
         lines = [f"server: {self.name} on {self.card.name}{newest}"]
 
         def line(name: str, value: object, source: str) -> None:
@@ -268,7 +266,7 @@ class Server:
             for name in named:
                 value, source = getattr(scheduler, name), sources[name if name in sources else "limits"]
                 if value < limits.get(name, value):
-                    source += ", less by max_seqs · max_model_len or by the budget"
+                    source += ", limited by max_seqs · max_model_len or by the budget"
                 line(name, value, source)
         if "kv" in given:
             lines.append(f"  kv {kv!r}: as given")
@@ -277,31 +275,31 @@ class Server:
             line("block", kv.block, sources["block"])
             line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
         if longest is None:
-            lines.append("  max_model_len: not known of this model")
+            lines.append("  max_model_len: unknown for this model")
         else:
             own, room = "the model's max_position_embeddings", kv.tokens
             if self.engine == "vllm" and room is not None and room < longest:
                 own, longest = (
-                    f"what the cache holds; with the model's {longest:,} vLLM does not start",
+                    f"the size of the cache; vLLM does not start with the model's {longest:,}",
                     room,
                 )
             line("max_model_len", longest, own)
         line("overhead", host, sources["host"])
-        line("api_s", f"{api_s:g} in every ttft and e2e", sources["api_s"])
+        line("api_s", f"{api_s:g} in every TTFT and E2E", sources["api_s"])
         return lines
 
 
 CONTEXT_BYTES = 1.2 * GIB
-"""What a process of SGLang holds of a card before it loads weights: its logs show 78.4 to 78.8 GB free of the
-79.65 of an H100. Its share is of what is free then."""
+"""GPU memory of an SGLang process before it loads weights: its logs show 78.4 to 78.8 GB free of the 79.65 of
+an H100. `mem_fraction_static` is a fraction of the free memory."""
 
 
 def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float:
-    """SGLang's own `mem_fraction_static`: the share of a card for weights and cache.
+    """Return SGLang's default `mem_fraction_static`: the fraction of GPU memory for weights and cache.
 
-    From the rules in its `server_args.py`: a reserve by the size of the card before 0.5.3 (pull request
-    10975), since then 512 MiB, 1.5 MiB for each token of a chunk, 2 MiB for each request of the largest
-    graph, and an eighth of a GiB a GPU; 10 GiB at least on cards of more than 60.
+    Rules of its `server_args.py`: a reserve that depends on GPU memory before 0.5.3 (pull request
+    10975), since then 512 MiB, 1.5 MiB per token of a chunk, 2 MiB per request of the largest graph, and
+    128 MiB per GPU; at least 10 GiB on GPUs with more than 60.
     """
     mib = 2**20
     all_mib = card.memory_bytes / mib
@@ -310,31 +308,33 @@ def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float
         if all_mib >= 90 * 1024:
             reserve = 12 + gpus / 2
         return round((all_mib - 1024 * reserve) / all_mib, 3)
-    few, many = next(graph for least, graph in _GRAPHS if all_mib >= 1024 * least)
+    up_to_3_gpus, from_4_gpus = next(graph for least, graph in _GRAPHS if all_mib >= 1024 * least)
     chunk = Server("sglang-0.5", (0, 5), card).limits()["chunk_tokens"]
-    reserve_mib = 512 + 1.5 * chunk + 2 * (few if gpus < 4 else many) + 128 * gpus
+    reserve_mib = 512 + 1.5 * chunk + 2 * (up_to_3_gpus if gpus < 4 else from_4_gpus) + 128 * gpus
     if all_mib > 60 * 1024:
         reserve_mib = max(reserve_mib, 10 * 1024)
     return round((all_mib - reserve_mib) / all_mib, 3)
 
 
 _GRAPHS = ((160, (512, 512)), (60, (256, 512)), (35, (32, 160)), (20, (24, 80)), (0, (8, 8)))
-"""Requests of SGLang's largest graph on fewer than four GPUs and on more, by the GiB of a card at least."""
+"""Minimum GiB of a GPU, and requests of SGLang's largest graph on up to three GPUs and on more."""
 
 
 def _nearest(name: str) -> str:
-    """The nearest version of the program that is named, else the nearest name."""
-    found = re.fullmatch(r"([a-z]+)-?v?(\d+)(?:\.(\d+))?.*", name.strip().lower())
-    same = [one for one in _table() if found and one.startswith(f"{found[1]}-")]
-    vllm, sglang = ([one for one in _table() if one.startswith(engine)] for engine in ("vllm", "sglang"))
-    known = f"known are {vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
-    if found is None or not same:
+    """A hint: the nearest version of the named program, or else the nearest name."""
+    match = re.fullmatch(r"([a-z]+)-?v?(\d+)(?:\.(\d+))?.*", name.strip().lower())
+    same = [server for server in _table() if match and server.startswith(f"{match[1]}-")]
+    vllm, sglang = (
+        [server for server in _table() if server.startswith(engine)] for engine in ("vllm", "sglang")
+    )
+    known = f"known: {vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
+    if match is None or not same:
         hint = nearest(name, _table())
         return hint if "did you mean" in hint else f"; {known}"
-    asked = (int(found[2]), int(found[3] or 0))
+    wanted = (int(match[2]), int(match[3] or 0))
 
-    def apart(one: str) -> tuple[int, int]:
-        major, minor = map(int, one.partition("-")[2].split("."))
-        return abs(major - asked[0]), abs(minor - asked[1]) if major == asked[0] else -minor
+    def distance(server: str) -> tuple[int, int]:
+        major, minor = map(int, server.partition("-")[2].split("."))
+        return abs(major - wanted[0]), abs(minor - wanted[1]) if major == wanted[0] else -minor
 
-    return f"; the nearest is {min(same, key=apart)} ({known})"
+    return f"; the nearest is {min(same, key=distance)} ({known})"

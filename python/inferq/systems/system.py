@@ -1,4 +1,4 @@
-"""System: what a workload may be sent through."""
+"""System: any of the systems that can serve a workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 
 System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute
-"""What a workload may be sent through."""
+"""A system that serves a workload."""
 
 SYSTEMS = get_args(System)
-"""Its classes."""
+"""Classes of `System`."""

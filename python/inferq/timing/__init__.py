@@ -1,19 +1,19 @@
-"""How long does one iteration take? The models, and what makes one of measurements.
+"""Timing: models of the duration of an iteration, measured tables, and fits to measurements.
 
-| question | call |
+| task | call |
 |---|---|
-| Which models are there? | `inferq.timing.models`, one a file |
-| Which measured tables come with inferq? | `shipped_tables` |
-| What do a model's shape and a datasheet alone say? | `Roofline`, `ModelShape`, `Gpu` |
-| Which models and GPUs are known by name? | `known_models`, `known_gpus` |
-| How far is that from measured kernels? | `roofline_against_tables` |
-| How many tokens of context does a card keep? | `KvMemory` |
-| What does a model say that an iteration takes? | `iteration_s` |
-| Which model describes these measured iterations? | `fit` |
-| How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
-| How do the kernels that Vidur timed become a table? | `read_vidur_table` |
-| Which iterations did a run have? | `Result.single_iterations` |
-| How long do the kernels take on the GPU at hand? | `calibrate` |
+| Choose a model | `inferq.timing.models`, one per file |
+| List the shipped measured tables | `shipped_tables` |
+| Estimate from a model's shape and a datasheet | `Roofline`, `ModelShape`, `Gpu` |
+| List known models and GPUs | `known_models`, `known_gpus` |
+| Compare rooflines with measured kernels | `roofline_against_tables` |
+| Compute the KV cache size of a GPU | `KvMemory` |
+| Compute the duration of one iteration | `iteration_s` |
+| Fit a model to measured iterations | `fit` |
+| Read measured iterations from a file | `read_iterations`, `read_vidur_profile` |
+| Convert Vidur's kernel times to a table | `read_vidur_table` |
+| Extract the iterations of a run | `Result.single_iterations` |
+| Measure kernels on the local GPU | `calibrate` |
 
 Example:
     >>> import inferq as iq

@@ -14,7 +14,7 @@ from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.validate import validate
 from inferq.experiments.validation.validation import Validation
 from inferq.timing import roofline_against_tables, shipped_tables
-from inferq.timing.fits.residual_charts import MOST, of_residuals
+from inferq_papers.hardware.residual_charts import MOST, of_residuals
 from inferq_papers.lin2026.fits import fits_section
 from inferq_papers.nie2026 import FULL, QUICK
 from inferq_papers.nie2026.on_gpus import measured

@@ -1,1 +1,1 @@
-"""Which load does a system carry within its objectives?"""
+"""Search for the largest load that a system sustains within an SLO."""

@@ -1,4 +1,4 @@
-"""How many requests per second can be served within an SLO?"""
+"""`inferq.capacity`: search for the largest rate at which a system meets an SLO."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inferq.checks import whole, within
+from inferq.checks import between, whole, within
 from inferq.description import member
 from inferq.display.text import number
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.arguments import between, check_options, looks_of, recorded
-from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
+from inferq.experiments.arguments import check_log, check_options, looks_of, recorded
+from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, upper_bound_of
 from inferq.experiments.capacity_search.probe import Prober
-from inferq.experiments.capacity_search.run_length import RunLength, judged
+from inferq.experiments.capacity_search.run_length import RunLength, run_length
 from inferq.experiments.capacity_search.search import Search
 from inferq.progress import Progress, watched
 from inferq.results.slo import Slo
@@ -27,7 +27,7 @@ from inferq.workload.columns import MOST_SECONDS, Table
 from inferq.workload.workload import Workload
 
 _RATES = (1e-9, 1e12)
-"""Requests per second that may be asked about: from one in 30 years to a thousand in a nanosecond."""
+"""Supported requests per second: from one in 30 years to a thousand in a nanosecond."""
 
 
 def capacity(
@@ -42,83 +42,78 @@ def capacity(
     most_seeds: int | None = None,
     confidence: float = 0.95,
     threads: int | None = None,
-    tell: Callable[[str], object] | None = None,
+    log: Callable[[str], object] | None = None,
     progress: bool | Progress | None = None,
     **run: Any,
 ) -> CapacityPlan:
-    """The largest rate at which a system keeps an SLO.
+    """Find the largest rate at which a system meets an SLO.
 
-    The same requests are sent ever faster or slower (`Workload.at_rate`: gaps shrink, lengths and order stay,
-    and the mean rate of every draw is the one that is asked for), with the same seeds at every rate. At each
-    rate that is tried, a *probe*, every objective of the SLO gets an interval over the seeds (Student's t).
-    The probe is *kept* when the upper ends of all are within their limits, *broken* when a lower end is
-    beyond, and else *undecided*: then the number of seeds is doubled, up to `most_seeds`. The search halves
-    the ratio of the bracket until it is narrower than `precision`, from below up to the first rate that is
-    not kept, and from above down to the last that is not broken; where chance leaves a gap between these two,
-    the probes in it are undecided.
+    All rates use the same requests, sent faster or slower (`Workload.at_rate`: gaps are scaled, lengths and
+    order are unchanged, and the mean rate of every draw is exact), and the same seeds. A *probe* is one rate.
+    It computes a confidence interval over the seeds for every objective (Student's t). The probe is *met* if
+    all upper bounds are within their limits, *violated* if a lower bound is beyond its limit, else
+    *undecided*. An undecided probe doubles the number of seeds, up to `most_seeds`. The search halves the
+    ratio of the bracket until it is narrower than `precision`. If undecided probes remain, they lie inside
+    the bracket.
 
-    How sure is the answer? The limit is held against the mean of a metric over runs of this length. Where
-    that metric is nearly normal from run to run, as the mean or median of many requests is, a probe at a
-    rate where the truth is beyond a limit is called kept with a chance of at most 1 − confidence, all its
-    looks at more seeds included. High percentiles of short runs near saturation are not: they are skewed to
-    the right, five seeds may miss the long tail, and the chance of a wrong *kept* is larger (of `ttft_p90`
-    over 400 requests 8 % were seen at a confidence of 95 %). There give longer runs and more seeds, or a
-    higher confidence. What holds for one probe holds for the search as a whole as far as the upper ends grow
-    with the rate, because all probes share their seeds: a probe beyond the true capacity can then be called
-    kept only if one right at it is. The same goes for `high`.
+    Confidence: the limit is compared with the mean of a metric over runs of this length. If that metric is
+    almost normal from run to run, as the mean or median of many requests is, a rate that violates the SLO is
+    called met with a probability of at most 1 − confidence, including all looks at more seeds. High
+    percentiles of short runs near saturation are skewed to the right; five seeds may miss the long tail, and
+    the probability is larger (8 % were observed for `ttft_p90` over 400 requests at a confidence of 95 %).
+    Use longer runs, more seeds, or a higher confidence for these. The confidence of one probe is that of the
+    whole search if the upper bounds grow with the rate, because all probes share their seeds. The same holds
+    for `high`.
 
-    Where theory knows a ceiling (`inferq.theory.stability`) the search begins there and goes down. Above it
-    no rate lasts, so an SLO that is kept at the ceiling is kept because the runs end: the search stops and
-    says so. Without a ceiling it begins at the rate that the workload has. It ends in either direction: where
-    requests hardly meet any more, and where they all come at once.
+    If theory provides an upper bound (`inferq.theory.stability`), the search starts there and decreases the
+    rate. No rate above it is sustainable, so an SLO that is met at the bound is met only because the runs
+    end; the search stops and reports that. Without an upper bound it starts at the rate of the workload. The
+    search ends when requests rarely overlap, or when all arrive at the same time.
 
     Args:
-        workload: a `Workload` with arrivals, or what `Workload` takes, or a function of the rate that returns
-            one, for what does not scale as a whole: `lambda rate: iq.Workload.sessions(arrivals=
-            iq.Poisson(rate), …)`. A function needs `low` and `high`, and the rate is what it makes of it.
-        system: what serves it, as of `inferq.simulate`.
-        slo: what must be kept.
-        low: a rate to begin with, from 1e-9 to 1e12, and not so low that the last request comes after
-            9e9 seconds; where it does not keep the SLO the search ends.
-        high: the largest rate that is tried, above `low`, as far as 1e12; it may be above the ceiling of
-            theory.
-        precision: of the bracket, high / low − 1, above 0.0001 and below 1.
-        seeds: of every probe, two or more of a synthetic workload. A fixed workload through a system that
-            draws nothing is run once.
-        most_seeds: the most seeds of a probe, four times as many as `seeds` unless told; those after `seeds`
-            are the next whole numbers.
-        confidence: above 0.5 and below 1.
-        threads: how many runs go on at once, 1 or above; None takes every core. It changes no bit of the
-            result.
-        tell: gets a sentence after each probe.
-        progress: told (runs done, runs that are known to come) after each run; True shows a bar on a terminal
-            or in a notebook.
-        **run: the other arguments of `inferq.simulate`. A `warmup` and a `cooldown` in requests mean the same
-            at every rate.
+        workload: a `Workload` with arrivals, anything that `Workload` accepts, or a function of the rate that
+            returns a workload, for workloads that cannot be scaled: `lambda rate: iq.Workload.sessions(
+            arrivals=iq.dist.Poisson(rate), …)`. A function requires `low` and `high`.
+        system: the system, as for `inferq.simulate`.
+        slo: the objectives.
+        low: first and lowest rate, from 1e-9 to 1e12. The last request must arrive within 9e9 seconds. If the
+            SLO is not met there, the search ends.
+        high: largest rate, above `low`, up to 1e12. It may exceed the theoretical upper bound.
+        precision: largest high / low − 1 of the bracket, above 0.0001 and below 1.
+        seeds: seeds of every probe, two or more for a synthetic workload. A fixed workload on a system
+            without randomness runs once.
+        most_seeds: maximum seeds of a probe; further seeds are the next integers. Default: four times the
+            number of `seeds`.
+        confidence: confidence level, above 0.5 and below 1.
+        threads: concurrent runs, 1 or above. Default: all cores. It does not change the result.
+        log: called with a sentence after each probe.
+        progress: called with (finished runs, known runs) after each run. True shows a progress bar.
+        **run: further arguments of `inferq.simulate`. `warmup` and `cooldown` in requests mean the same at
+            every rate.
 
     Returns:
-        `rate` and `high` (the bracket), `probes` (a frame of everything that was run), `limited_by_length`,
-        `theory`, `explain()` and `plot()`. An SLO that cannot be kept at any rate has the `rate` 0 and the
-        `reason` in words; one that is kept at every rate has a `high` of None and a `reason`.
+        The plan: `rate` and `high` (the bracket), `probes` (everything that was run), `limited_by_length`,
+        `theory`, `explain()` and `plot()`. If no rate meets the SLO, `rate` is 0 and `reason` explains it. If
+        every rate meets it, `high` is None and there is a `reason`.
 
     Raises:
-        ConfigError: an argument outside its range; a class that the workload does not have; a closed loop
-            (`think_s`), whose rate is not set; and as of `inferq.simulate`.
-        TraceError: a workload without arrivals or lengths.
-        SimulationError: a run that cannot go on.
-        KeyboardInterrupt: Ctrl-C stops all runs at once.
+        ConfigError: an argument is out of range, the workload lacks a class of the SLO or is a closed loop
+            (`think_s`) without a rate; and as for `inferq.simulate`.
+        TraceError: the workload has no arrivals or lengths.
+        SimulationError: a run fails.
+        KeyboardInterrupt: Ctrl-C stops all runs immediately.
 
-    Source: bisection with common random numbers; Law, Simulation Modeling and Analysis, on both.
+    Source: bisection with common random numbers; Law, Simulation Modeling and Analysis.
 
     Example:
-        One server that takes a second a request (M/D/1) lets them wait ρ/(2(1 − ρ)) seconds, so that a mean
-        wait of half a second is reached at ρ = 1/2:
+        A server with a service time of one second (M/D/1) has a mean waiting time of ρ/(2(1 − ρ)) seconds,
+        which is half a second at ρ = 1/2:
 
         >>> import inferq as iq
         >>> server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1),
         ...                    kv=iq.KvCache.unlimited())
         >>> arrivals = iq.Workload.synthetic(
-        ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
+        ...     requests=4000, arrivals=iq.dist.Poisson(1.0), prompt=iq.dist.Fixed(8), output=iq.dist.Fixed(1)
         ... )
         >>> plan = iq.capacity(arrivals, server, iq.Slo(queue_mean=0.5), warmup=200, precision=0.05)
         >>> plan.low < 0.5 < plan.high, plan.high < 0.56, plan.limited_by_length
@@ -129,14 +124,13 @@ def capacity(
     numbers, looks = looks_of(seeds, most_seeds)
     low, high = _ends(low, high)
     if "seed" in run:
-        raise ConfigError("seed", "not for capacity, which takes seeds")
+        raise ConfigError("seed", "is not an argument of capacity; use seeds")
     check_options(run)
-    if tell is not None and not callable(tell):
-        raise ConfigError("tell", f"must be a callable that gets a sentence, or None, is {tell!r}")
+    check_log(log)
     at_rate: Callable[[float], Workload]
     if callable(workload):
         if low is None or high is None:
-            raise ConfigError("low, high: a function of the rate does not say where to look; give both")
+            raise ConfigError("low, high: both are required if the workload is a function of the rate")
         at_rate, theory = workload, None
         source = _returned(at_rate(low))
         with _at("low", low):
@@ -151,11 +145,11 @@ def capacity(
                 raise ConfigError(
                     name,
                     f"must be {arrivals.floor:.3g} per second or above, so that the last of "
-                    f"{arrivals.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}",
+                    f"{arrivals.requests:,} requests arrives within {MOST_SECONDS:g} seconds; got {rate!r}",
                 )
     exact = not arrivals.drawn
     if not exact and looks[0] < 2:
-        raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
+        raise ConfigError("seeds", "must be two or more for a random workload: one has no interval")
     with watched(progress, "runs") as watch:
         prober = Prober(
             at_rate=at_rate,
@@ -169,18 +163,18 @@ def capacity(
             run=run,
             watch=watch,
         )
-        search = Search(prober, between("precision", precision, 1e-4, 1), tell)
-        ceiling = None if theory is None else ceiling_of(theory)
-        top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
+        search = Search(prober, between("precision", precision, 1e-4, 1), log)
+        bound = None if theory is None else upper_bound_of(theory)
+        top = bound if high is None and bound is not None and (low or 0.0) < bound else high
         if top is None:
             search.upwards(low, arrivals.rate, arrivals.floor)
         else:
-            search.between(low, top, arrivals.floor, ceiling)
+            search.between(low, top, arrivals.floor, bound)
         return CapacityPlan(
             slo=slo,
             rate=search.low,
             high=search.high,
-            reason=_reason(search, low, top, ceiling, arrivals),
+            reason=_reason(search, low, top, bound, arrivals),
             confidence=prober.confidence,
             exact=exact,
             requests=arrivals.requests,
@@ -194,29 +188,29 @@ def capacity(
 
 @dataclass(frozen=True, slots=True)
 class _Arrivals:
-    """What has to be known of a workload before its first run."""
+    """Properties of a workload that the search needs before the first run."""
 
     requests: int
     rate: float
     floor: float
-    """The smallest rate at which the last request still arrives within the time that a run may have."""
+    """The smallest rate at which the last request arrives within the maximum time of a run."""
     drawn: bool
     """Whether another seed gives another run."""
 
     @classmethod
     def of(cls, workload: Workload, system: System, seed: int, *, scaled: bool = False) -> _Arrivals:
-        """Of a workload that is drawn here; `scaled` says that its arrivals are to be moved."""
+        """Properties of a workload, drawn with a seed. `scaled`: its arrivals will be scaled."""
         network = isinstance(system, Network)
         frame = workload.ready(seed, *([("arrival_s",)] if network else []))
         if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
             raise ConfigError(
                 "think_s",
-                "turns wait for answers, so that their rate cannot be set: use .open_loop(), or give "
-                "a function of the rate: lambda rate: iq.Workload.sessions(arrivals=iq.Poisson(rate), …)",
+                "turns wait for answers, so their rate cannot be set: use .open_loop(), or pass a function of "
+                "the rate: lambda rate: iq.Workload.sessions(arrivals=iq.dist.Poisson(rate), …)",
             )
         first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
         if last_s <= first_s:
-            raise ConfigError("workload", "all requests arrive at one instant, which is no rate")
+            raise ConfigError("workload", "has no rate: all requests arrive at the same time")
         rate = (frame.height - 1) / (last_s - first_s)
         drawn = workload.is_synthetic or isinstance(system, (Network, GateAndRoute))
         routers = (pool.router for pool in pools_of(system) if pool.router is not None)
@@ -225,71 +219,69 @@ class _Arrivals:
 
 
 def _reason(
-    search: Search, low: float | None, top: float | None, ceiling: float | None, arrivals: _Arrivals
+    search: Search, low: float | None, top: float | None, bound: float | None, arrivals: _Arrivals
 ) -> str | None:
-    """Why one end of the bracket was not found, in words; None where both were."""
-    last = max(search.probed, key=lambda one: one.rate)
+    """The reason why the bracket is open at one end. None if it is closed."""
+    last = max(search.probed, key=lambda probe: probe.rate)
     if search.low == 0:
-        first = min(search.probed, key=lambda one: one.rate)
+        first = min(search.probed, key=lambda probe: probe.rate)
         if low is not None:
-            return f"the search was not to go below {low:g} per second: at {first}"
-        best = min(search.probed, key=lambda one: one.share)
+            return f"the search was limited to rates from {low:g} per second: at {first}"
+        best = min(search.probed, key=lambda probe: probe.share)
         if best.share < first.share:
-            return f"fewer requests are not served better, and no more than this was found: at {best}"
+            return f"lower rates are not better, and this rate comes closest: at {best}"
         if first.rate > arrivals.floor:
-            return f"no rate that was tried keeps it for sure; the lowest is {first}"
-        verdict = "cannot be kept" if first.verdict == "broken" else "is not kept for sure"
-        return f"it {verdict} at any rate: even where requests hardly meet, at {first}"
+            return f"no rate that was tried meets the SLO with confidence; the lowest is {first}"
+        verdict = "the SLO cannot be met" if first.verdict == "violated" else "no rate surely meets the SLO"
+        return f"{verdict}, even if requests rarely overlap: at {first}"
     if search.high is not None:
         return None
     if top is None:
         return (
-            f"it is {last.verdict} however fast they come: at {number(last.rate, 4)} per second all "
-            f"{arrivals.requests:,} requests of a run come as one"
+            f"the SLO is {last.verdict} at any rate: at {number(last.rate, 4)} per second all "
+            f"{arrivals.requests:,} requests of a run arrive at the same time"
         )
-    if top == ceiling:
-        return (
-            f"it is {last.verdict} at the ceiling of theory, above which no rate lasts: the search ends there"
-        )
-    return f"it is {last.verdict} at {top:g} per second, where the search was to end"
+    if top == bound:
+        return f"the SLO is {last.verdict} at the theoretical upper bound; no higher rate is sustainable"
+    return f"the SLO is {last.verdict} at {top:g} per second, the largest rate of the search"
 
 
 def _length(prober: Prober, search: Search, top: float | None, theory: Stability | None) -> RunLength:
-    """Whether longer runs would say the same."""
+    """Whether longer runs would give the same capacity."""
     rate = search.low
     if rate == 0:
-        return RunLength(None, "there is no rate to be judged")
-    ceiling = None if theory is None else ceiling_of(theory)
+        return RunLength(None, "no rate meets the SLO")
+    bound = None if theory is None else upper_bound_of(theory)
     if theory is None:
         verdict = stability(prober.at_rate(rate), prober.system)
-        ceiling = verdict.capacity_per_s if verdict.verdict == "unstable" else None
-    if ceiling is not None and (theory is None or rate >= ceiling):
-        return RunLength(True, f"no rate above {number(ceiling, 4)} per second lasts in the long run")
+        bound = verdict.capacity_per_s if verdict.verdict == "unstable" else None
+    if bound is not None and (theory is None or rate >= bound):
+        return RunLength(True, f"no rate above {number(bound, 4)} per second is sustainable")
     if top is None and search.high is None:
-        return RunLength(True, "more requests at once would take longer")
-    return judged(prober, rate, search.precision)
+        return RunLength(True, "more simultaneous requests would take longer")
+    return run_length(prober, rate, search.precision)
 
 
 def _returned(workload: object) -> Workload:
-    """What a function of the rate returned, refused unless it is a workload."""
+    """Check that the function of the rate returned a workload."""
     if isinstance(workload, Workload):
         return workload
-    raise ConfigError("workload", f"the function of the rate must return a Workload, returned {workload!r}")
+    raise ConfigError("workload", f"the function of the rate must return a Workload, got {workload!r}")
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float | None, float | None]:
-    """The ends of the search as rates in order."""
+    """The checked ends of the search."""
     low = None if low is None else within("low", low, *_RATES)
     high = None if high is None else within("high", high, *_RATES)
     if low is not None and high is not None and low >= high:
-        raise ConfigError(f"low, high: must be rates in order, are {low!r} and {high!r}")
+        raise ConfigError(f"low must be below high, got {low!r} and {high!r}")
     return low, high
 
 
 @contextmanager
 def _at(name: str, rate: float) -> Iterator[None]:
-    """Say at which rate a function of the rate makes no workload."""
+    """Add the rate to errors of a function of the rate."""
     try:
         yield
     except (ConfigError, TraceError) as error:
-        raise ConfigError(name, f"at {rate:g} per second the requests cannot be run: {error}") from None
+        raise ConfigError(name, f"the requests at {rate:g} per second cannot be simulated: {error}") from None

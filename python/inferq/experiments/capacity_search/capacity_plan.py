@@ -1,8 +1,9 @@
-"""`CapacityPlan`: the largest rate that keeps an SLO, how it was found, in a table, a picture and words."""
+"""`CapacityPlan`: the largest rate that meets an SLO, with the probes of the search."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,81 +14,85 @@ from inferq.display.text import counted, number, percent
 from inferq.experiments.capacity_search.charts import of_search
 from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
-from inferq.results.finding import ANSWER, ONE_SAMPLE, Finding
+from inferq.results.finding import ANSWER, Finding
 from inferq.results.slo import Slo
 from inferq.theory.bounds.stability import Stability
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CapacityPlan(Viewed):
-    """The largest rate at which a system keeps an SLO, and how that was found; made by `inferq.capacity`.
+    """The largest rate at which a system meets an SLO, and its search; made by `inferq.capacity`.
 
-    Rates are requests per second, of a network: jobs.
+    Rates are requests per second; jobs per second of a network.
     """
 
     slo: Slo
     rate: float
-    """The largest rate at which the SLO is kept with the stated confidence; 0 where none was found."""
+    """The largest rate at which the SLO is met with the stated confidence. 0 if there is none."""
     high: float | None
-    """The smallest rate above it at which the SLO is broken for sure; None where none was found."""
+    """The smallest rate above it at which the SLO is violated with confidence. None if there is none."""
     reason: str | None
-    """Why there is no such rate, or no end to them; None where both ends were found."""
+    """The reason why `rate` is 0 or `high` is None. None if the bracket is closed."""
     confidence: float
     exact: bool
-    """Whether the workload is fixed and nothing else is drawn: the answer is about these very requests."""
+    """Whether nothing is random, so that the answer is about exactly these requests."""
     requests: int
-    """How many requests (of a network: jobs) a run has."""
+    """Requests of a run; jobs of a network."""
     probed: tuple[Probe, ...]
-    """Every rate that was run, in order."""
+    """All probes, in the order of the search."""
     length: RunLength
-    """Whether longer runs would say the same, and why."""
+    """Whether longer runs would give the same capacity, and the reason."""
     theory: Stability | None
-    """What is proved about the scenario; its ceiling began the search. None for a function of the rate."""
+    """Stability analysis, whose upper bound started the search. None for a function of the rate."""
     most_seeds: int
-    """Beyond so many a probe is left undecided."""
+    """Maximum seeds of a probe."""
     scenario: str
-    """JSON that says what was run: the workload (of a function of the rate: at the lowest rate), the system,
-    the seeds in order, and the options of the runs."""
+    """The workload (of a function of the rate: at the lowest rate), the system, the seeds and the options of
+    the runs, as JSON."""
 
     @property
     def low(self) -> float:
-        """The lower end of the bracket, which is `rate`."""
+        """The lower end of the bracket, equal to `rate`."""
         return self.rate
 
     @property
     def limited_by_length(self) -> bool | None:
-        """Whether the SLO is kept at this rate only because the runs end; None where that cannot be told."""
+        """Whether the SLO is met at this rate only because the runs end. None if unknown."""
         return self.length.limited
 
     @property
-    def ceiling_per_s(self) -> float | None:
-        """The rate above which no policy is stable, of the limits whose hypotheses all hold."""
-        return None if self.theory is None else ceiling_of(self.theory)
+    def upper_bound_per_s(self) -> float | None:
+        """The rate above which no policy is stable, from bounds whose hypotheses are met."""
+        return None if self.theory is None else upper_bound_of(self.theory)
 
     @property
     def undecided(self) -> tuple[Probe, ...]:
-        """The probes within the bracket: neither kept nor broken for sure, with as many seeds as may be."""
+        """Probes within the bracket that are undecided with `most_seeds`."""
         return tuple(
-            one for one in self._by_rate if one.verdict == "undecided" and self.low < one.rate < self._top
+            probe
+            for probe in self._by_rate
+            if probe.verdict == "undecided" and self.low < probe.rate < self._top
         )
 
     @property
     def contradictions(self) -> tuple[Probe, ...]:
-        """The probes at rates below the answer that break the SLO.
+        """Probes at rates below the answer that violate the SLO.
 
-        Waiting should grow with the rate. It need not: a policy that waits for company serves a few worse
-        than many.
+        Waiting times usually grow with the rate, but a policy that waits for full batches can be slower at
+        low rates.
         """
-        return tuple(one for one in self._by_rate if one.verdict == "broken" and one.rate < self.rate)
+        return tuple(
+            probe for probe in self._by_rate if probe.verdict == "violated" and probe.rate < self.rate
+        )
 
     @property
     def probes(self) -> pl.DataFrame:
-        """One row for each probe and objective, in the order in which they were run.
+        """One row per probe and objective, in the order of the search.
 
-        `probe`, `rate` (per second), `seeds` (that it took), `verdict` (of the probe), `metric`, `class`
-        (null for all requests), `unit`, `limit`, `value` (mean over the seeds), `low` and `high` (between
-        which the true mean lies, either with a chance that is shared out among the looks at more seeds, `low`
-        also among the objectives; null for `exact` plans), `metric_verdict`.
+        `probe`, `rate` (per second), `seeds`, `verdict` (of the probe), `metric`, `class` (null for all
+        requests), `unit`, `limit`, `value` (mean over the seeds), `low` and `high` (confidence bounds of the
+        true mean, corrected for the looks at more seeds, `low` also for the number of objectives; null for
+        `exact` plans), `metric_verdict`.
         """
         texts = dict.fromkeys(("metric", "class", "unit"), pl.String)
         numbers = dict.fromkeys(("limit", "value", "low", "high"), pl.Float64)
@@ -95,11 +100,11 @@ class CapacityPlan(Viewed):
             [
                 (
                     *(place, probe.rate, probe.seeds, probe.verdict),
-                    *(one.objective.metric.name, one.objective.class_name, one.objective.metric.unit),
-                    *(one.objective.limit, one.value, one.low, one.high, one.verdict),
+                    *(value.objective.metric.name, value.objective.class_name, value.objective.metric.unit),
+                    *(value.objective.limit, value.value, value.low, value.high, value.verdict),
                 )
                 for place, probe in enumerate(self.probed)
-                for one in probe.judged
+                for value in probe.values
             ],
             schema={
                 **{"probe": pl.Int64, "rate": pl.Float64, "seeds": pl.Int64, "verdict": pl.String},
@@ -109,24 +114,24 @@ class CapacityPlan(Viewed):
         )
 
     def plot(self, width: int = PANEL) -> Any:
-        """The value of each objective against the rate, with its interval, limit, the bracket and theory.
+        """Plot each objective against the rate, with intervals, limit, bracket and theoretical upper bound.
 
         Args:
-            width: pixels to plot on.
+            width: width of the plot in pixels.
 
         Returns:
-            An altair chart, one panel for each objective but those that are 0 throughout.
+            An Altair chart with one panel per objective that is not always 0.
         """
-        title = "no rate was found that keeps the SLO"
+        title = "no rate was found that meets the SLO"
         if self.rate > 0:
             limited = ", limited by the length of the runs" if self.limited_by_length else ""
-            title = f"{number(self.rate, 4)} per second keep the SLO {self._sure}{limited}"
+            title = f"the SLO is met up to {number(self.rate, 4)} per second {self._scope}{limited}"
         chart = of_search(
             self.probes,
             self.slo.objectives,
             rate=self.rate,
             high=self.high,
-            ceiling=self.ceiling_per_s,
+            upper_bound=self.upper_bound_per_s,
             title=title,
             width=width,
         )
@@ -135,64 +140,63 @@ class CapacityPlan(Viewed):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The answer, the objective that breaks first, theory, and observations that qualify the answer."""
+        """The answer, the first violated objective, the theoretical bound, then warnings."""
+        return tuple(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
         if self.rate > 0:
-            text = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
-            lines = [Finding(ANSWER, text, {"rate_per_s": self.rate, "confidence": self.confidence})]
+            yield Finding(ANSWER, f"{self.slo} is met up to {number(self.rate, 4)} per second {self._scope}")
         else:
-            lines = [Finding("no-answer", f"no rate that keeps {self.slo} was found")]
-        lines += self.slo.questions
+            yield Finding("no-answer", f"no rate was found that meets {self.slo}")
+        yield from self.slo.questions
         if self.reason is not None:
-            lines.append(Finding(ANSWER, self.reason))
+            yield Finding(ANSWER, self.reason)
         if self.rate > 0:
-            lines += [
-                Finding(ANSWER, f"at {probe}", {"rate_per_s": probe.rate, "verdict": probe.verdict})
-                for probe in self._by_rate
-                if probe.rate in (self.rate, self.high)
-            ]
+            for probe in self._by_rate:
+                if probe.rate in (self.rate, self.high):
+                    yield Finding(ANSWER, f"at {probe}")
         if self.undecided:
             first, last = (number(self.undecided[end].rate, 4) for end in (0, -1))
             rates = f"at {first}" if first == last else f"from {first} to {last}"
-            lines.append(
-                Finding(
-                    "undecided",
-                    f"{rates} per second, {counted(self.most_seeds, 'seed')} do not decide whether the SLO "
-                    "is met; raise most_seeds, or use longer runs",
-                    {"low_per_s": self.undecided[0].rate, "high_per_s": self.undecided[-1].rate},
-                )
+            yield Finding(
+                "undecided",
+                f"{rates} per second with {counted(self.most_seeds, 'seed')}; use a larger most_seeds or "
+                "longer runs",
             )
-        ceiling = self.ceiling_per_s
-        if ceiling is not None:
-            share = f": the answer is {percent(self.rate / ceiling)} of that" if self.rate > 0 else ""
-            text = f"theory: no policy is stable above {number(ceiling)} per second{share}"
-            lines.append(Finding(ANSWER, text, {"upper_bound_per_s": ceiling}))
-        elif self.theory is not None:
-            lines.append(Finding(ANSWER, "theory: no upper bound is known"))
+        yield Finding(ANSWER, self._bound())
         if self.rate > 0:
-            limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
-            text = f"{limited[self.limited_by_length]} the {self.requests:,} requests of a run; "
-            text += self.length.reason
-            if self.limited_by_length is False:
-                lines.append(Finding(ANSWER, f"run length: {text}"))
-            else:
-                lines.append(Finding("run-length", text, {"requests": self.requests}))
-        lines += [
-            finding.about(f"at {number(probe.rate, 4)} per second, first seed", rate_per_s=probe.rate)
-            for probe in self.probed
-            if probe.rate == self.rate
-            for finding in probe.findings
-        ]
-        lines += [Finding("not-monotonic", str(text)) for text in self.contradictions]
+            yield self._run_length()
+        for probe in self.probed:
+            if probe.rate == self.rate:
+                subject = f"run at {number(probe.rate, 4)} per second with the first seed"
+                yield from (finding.about(subject) for finding in probe.findings)
+        for probe in self.contradictions:
+            yield Finding("not-monotonic", f"a lower rate is worse than the answer: {probe}")
         if self.exact:
-            lines.append(ONE_SAMPLE)
-        return tuple(lines)
+            yield Finding(
+                "one-sample",
+                "the workload is fixed; other requests of the same kind would give another answer",
+            )
+
+    def _bound(self) -> str:
+        bound = self.upper_bound_per_s
+        if bound is None:
+            return "theory: no upper bound is known"
+        share = f"; the answer is {percent(self.rate / bound)} of it" if self.rate > 0 else ""
+        return f"theory: no policy is stable above {number(bound)} per second{share}"
+
+    def _run_length(self) -> Finding:
+        limited = self.limited_by_length
+        words = {True: "limited by", False: "not limited by", None: "possibly limited by"}
+        text = f"{words[limited]} the {self.requests:,} requests of a run; {self.length.reason}"
+        return Finding(ANSWER, f"run length: {text}") if limited is False else Finding("run-length", text)
 
     def explain(self) -> str:
-        """The findings, a line each."""
+        """The findings, one per line."""
         return "\n".join(self.findings)
 
     def __str__(self) -> str:
-        """What `explain()` says."""
+        """The text of `explain()`."""
         return self.explain()
 
     def __repr__(self) -> str:
@@ -202,19 +206,21 @@ class CapacityPlan(Viewed):
 
     @property
     def _by_rate(self) -> list[Probe]:
-        return sorted(self.probed, key=lambda one: one.rate)
+        return sorted(self.probed, key=lambda probe: probe.rate)
 
     @property
-    def _sure(self) -> str:
-        """How sure the answer is, and about which requests."""
-        return "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+    def _scope(self) -> str:
+        """The confidence of the answer, or that it holds for exactly these requests."""
+        return (
+            "for exactly these requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+        )
 
     @property
     def _top(self) -> float:
         return math.inf if self.high is None else self.high
 
 
-def ceiling_of(theory: Stability) -> float | None:
-    """The least rate above which a theorem says that nothing is stable, all its hypotheses met."""
-    ceilings = (one.capacity_per_s for one in theory.bounds if one.kind == "ceiling" and one.applies)
-    return min(ceilings, default=None)
+def upper_bound_of(theory: Stability) -> float | None:
+    """The lowest theoretical upper bound whose hypotheses are met."""
+    bounds = (bound.capacity_per_s for bound in theory.bounds if bound.kind == "upper_bound" and bound.applies)
+    return min(bounds, default=None)

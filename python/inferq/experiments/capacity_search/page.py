@@ -1,4 +1,4 @@
-"""The page about a capacity: the answer first, then the search, and what theory knows."""
+"""The page of a capacity search: the answer, the search, and the theoretical bounds."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.reports import identity, verdicts
 from inferq.reports.stability import planned
+from inferq.results.recorded_system import system_from
 from inferq.systems.system import System
 
 
 def document(plan: CapacityPlan, title: str | None) -> Document:
-    """The page: the answer first, then the search, every probe, and what theory knows."""
+    """The page."""
     chapters = [_search(plan), _probes(plan)]
     if plan.theory is not None:
         verdict = plan.theory
         own = (
-            "" if verdict.rate is None else f" at {number(verdict.rate)} per second, the rate of the workload"
+            "" if verdict.rate is None else f" at the rate of the workload, {number(verdict.rate)} per second"
         )
-        folded = ((f"All that theory says{own}, with the numbers put in", verdict.explain()),)
+        folded = ((f"All theoretical bounds{own}", verdict.explain()),)
         grids = (planned(verdict, "requests", plan.rate or None),) if verdict.bounds else ()
         chapters.append(Chapter(title="Distance to the limit", grids=grids, folded=folded))
-    chapters.append(_repeats(plan))
-    rate = f"{number(plan.rate, 4)} requests per second" if plan.rate > 0 else "No rate that keeps the SLO"
+    chapters.append(_reproduction(plan))
+    rate = f"{number(plan.rate, 4)} requests per second" if plan.rate > 0 else "No rate meets the SLO"
     return Document(
         title=title if title is not None else f"{rate}: {_named(plan)}" if _named(plan) else rate,
-        setting=f"The largest rate that keeps {plan.slo}, {plan.requests:,} requests a run.",
+        setting=f"The largest rate that meets {plan.slo}, {plan.requests:,} requests per run.",
         ran=_ran(plan),
         notes=tuple(verdicts.answer_notes(plan.findings)),
         heads=ANSWER_FIRST,
@@ -38,9 +39,9 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
 
 
 def _system(plan: CapacityPlan) -> System | None:
-    """What served the requests; None where its description cannot be read back."""
+    """The system. None if it has no JSON form."""
     try:
-        return identity.system_from(json.loads(plan.scenario)["system"])
+        return system_from(json.loads(plan.scenario)["system"])
     except (ConfigError, KeyError):
         return None
 
@@ -58,49 +59,48 @@ def _ran(plan: CapacityPlan) -> tuple[tuple[str, str], ...]:
 def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
     rate = number(plan.rate, 4) if plan.rate > 0 else "none"
     facts = [
-        ("largest rate that keeps it, per second", rate),
-        ("broken for sure at", number(plan.high, 4)),
+        ("largest rate that meets the SLO, per second", rate),
+        ("violated from, per second", number(plan.high, 4)),
         ("confidence", "these requests" if plan.exact else percent(plan.confidence, 6)),
         ("probes", f"{len(plan.probed):,}"),
     ]
-    if plan.ceiling_per_s is not None:
-        facts.append(("no scheduler serves more, per second", number(plan.ceiling_per_s)))
+    if plan.upper_bound_per_s is not None:
+        facts.append(("theoretical upper bound, per second", number(plan.upper_bound_per_s)))
     return facts
 
 
 def _search(plan: CapacityPlan) -> Chapter:
     picture = FittedPicture(
         title="The search",
-        caption="Each objective at every rate that was tried, with its interval. Dashed its limit; the band "
-        "lies between the largest rate that keeps all of them and the smallest that is sure to break one.",
+        caption="Each objective at every rate that was tried, with its interval. Dashed: the limit. Band: "
+        "between the largest rate that meets the SLO and the smallest that violates it.",
         chart=plan.plot,
     )
-    return Chapter(title="Where it breaks", pictures=(picture,))
+    return Chapter(title="Latency against rate", pictures=(picture,))
 
 
 def _probes(plan: CapacityPlan) -> Chapter:
-    """A line for each probe and objective, by rate."""
+    """A row per probe and objective, by rate."""
     several = plan.probes["class"].is_not_null().any()
     lines, last = [], -1
     for row in plan.probes.sort("rate", "probe", maintain_order=True).rows(named=True):
         value, low, high, limit = (
             amount(row[name], row["unit"]) for name in ("value", "low", "high", "limit")
         )
-        between = NONE if row["low"] is None else f"{low} to {high}"
+        interval = NONE if row["low"] is None else f"{low} to {high}"
         rate = "" if row["probe"] == last else number(row["rate"], 4)
         of_class = [row["class"] or "all"] if several else []
-        values = (value, between, limit, f"{row['seeds']:,}")
+        values = (value, interval, limit, f"{row['seeds']:,}")
         lines.append([rate, row["metric"], *of_class, *values, row["metric_verdict"]])
         last = row["probe"]
     classes = ["class"] if several else []
-    header = ["per second", "metric", *classes, "mean", "between", "limit", "seeds", "verdict"]
+    header = ["per second", "metric", *classes, "mean", "interval", "limit", "seeds", "verdict"]
     grid = Grid(title="", header=header, lines=lines, texts=2 + len(classes), last_is_text=True)
-    return Chapter(title="What was tried", grids=(grid,))
+    return Chapter(title="All probes", grids=(grid,))
 
 
-def _repeats(plan: CapacityPlan) -> Chapter:
-    """What was asked and what served it, and how often."""
-    seeds = max(one.seeds for one in plan.probed)
+def _reproduction(plan: CapacityPlan) -> Chapter:
+    seeds = max(probe.seeds for probe in plan.probed)
     runs = "One run at each rate" if plan.exact else f"Up to {counted(seeds, 'seed')} at each rate"
-    what = f"{runs}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
-    return Chapter(title="Repeat it", text=what, folded=(("The scenario as JSON", cut(plan.scenario)),))
+    text = f"{runs}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
+    return Chapter(title="Reproduce", text=text, folded=(("The scenario as JSON", cut(plan.scenario)),))

@@ -1,4 +1,4 @@
-"""Would longer runs say the same?"""
+"""Dependence of a capacity on the length of the runs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from inferq.workload.generated import Mix, Synthetic
 from inferq.workload.workload import Workload
 
 _OBSERVED_RUNS = 3
-"""So many runs are looked at for a drift."""
+"""Number of runs that are checked for a drift."""
 _MARGIN = 0.02
-"""An answer that is lower by this share, or by its precision, with twice the requests is the same answer."""
+"""Tolerated decrease of the capacity with twice the requests, unless its precision is finer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLength:
-    """Whether an answer holds only because the runs end."""
+    """Whether a capacity holds only because the runs end."""
 
     limited: bool | None
-    """None where it cannot be told."""
+    """None if unknown."""
     reason: str
     probe: Probe | None = None
-    """The one with twice the requests."""
+    """The probe with twice the requests."""
 
 
 def longer(workload: Workload) -> Workload | None:
-    """The same workload with twice the requests; None where there are no more to be had.
+    """Return the workload with twice the requests, or None if there are no more requests.
 
     Example:
         >>> import inferq as iq
         >>> from inferq.experiments.capacity_search.run_length import longer
-        >>> arrivals = iq.Workload.synthetic(requests=3, arrivals=iq.Poisson(1.0))
+        >>> arrivals = iq.Workload.synthetic(requests=3, arrivals=iq.dist.Poisson(1.0))
         >>> longer(arrivals.at_rate(5.0))
         Workload.synthetic(requests=6, arrivals=Poisson(rate=1.0)).at_rate(rate=5.0)
         >>> longer(arrivals.draw(1)) is None
@@ -55,45 +55,45 @@ def longer(workload: Workload) -> Workload | None:
         return None
     if source.requests is None:
         return Workload._of(Mix(longer_parts, None), steps)
-    # a mix that says how many it takes draws its parts as far as that needs
+    # a mix with a fixed total draws its parts as far as needed
     endless = all(part._goes_on for _, part in source.parts)
     return Workload._of(Mix(source.parts, 2 * source.requests), steps) if endless else None
 
 
-def judged(prober: Prober, rate: float, precision: float) -> RunLength:
-    """Whether an answer is limited by the length of the runs, by runs of twice the requests and by drift.
+def run_length(prober: Prober, rate: float, precision: float) -> RunLength:
+    """Determine whether a capacity is limited by the length of the runs.
 
-    Limited: with twice the requests even a rate that is lower by 2 %, or by the precision of the answer where
-    that is less, breaks the SLO for sure. Where that does not decide, or there are no more requests,
-    `inferq.theory.observed` looks whether the number in the system grows in runs at the rate itself: it does
-    in one of them, or in none, or it cannot tell.
+    It is limited if twice the requests violate the SLO with confidence even at a rate that is lower by 2 %,
+    or by the precision if that is finer. If that is undecided, or there are no more requests,
+    `inferq.theory.observed` tests whether the number of requests in the system grows during runs at the rate.
 
     Args:
-        prober: with what is the same at every rate.
-        rate: the answer.
-        precision: of the answer.
+        prober: runs probes.
+        rate: the capacity.
+        precision: precision of the capacity.
     """
     lower = rate / (1 + min(precision, _MARGIN))
     twice = longer(prober.at_rate(lower))
-    probe, reason = None, "the workload has no more requests than these"
+    probe, reason = None, "the workload has no further requests"
     if twice is not None:
         probe = replace(prober, at_rate=lambda rate: twice).probe(lower)
-        if probe.verdict == "broken":
-            return RunLength(
-                True, f"twice the requests break it even at {number(probe.rate, 4)} per second", probe
-            )
-        if probe.verdict == "kept":
-            return RunLength(
-                False, f"twice the requests keep it at {number(probe.rate, 4)} per second", probe
-            )
-        reason = f"twice the requests are undecided at {number(probe.rate, 4)} per second"
+        at_rate = f"at {number(probe.rate, 4)} per second"
+        if probe.verdict == "violated":
+            return RunLength(True, f"twice the requests violate the SLO even {at_rate}", probe)
+        if probe.verdict == "met":
+            return RunLength(False, f"twice the requests meet the SLO {at_rate}", probe)
+        reason = f"twice the requests are undecided {at_rate}"
     seeds = prober.seeds[: 1 if prober.exact else min(_OBSERVED_RUNS, prober.looks[0])]
     verdicts = prober.runs(prober.at_rate(rate), seeds, _drift)
     if "unstable" in verdicts:
-        return RunLength(True, f"{reason}, and the number in the system grows to the end of the run", probe)
+        return RunLength(
+            True, f"{reason}, and the number of requests in the system grows until the end of the run", probe
+        )
     if "unknown" in verdicts:
-        return RunLength(None, f"{reason}, and a run is too short to show whether a queue grows", probe)
-    return RunLength(False, f"the number in the system does not grow during the run ({reason})", probe)
+        return RunLength(None, f"{reason}, and a run is too short to show whether the queue grows", probe)
+    return RunLength(
+        False, f"the number of requests in the system does not grow during the run ({reason})", probe
+    )
 
 
 def _drift(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""The search for the rate at which a system ceases to keep an SLO."""
+"""Search for the largest rate at which a system meets an SLO."""
 
 from __future__ import annotations
 
@@ -9,116 +9,117 @@ from collections.abc import Callable
 from inferq.experiments.capacity_search.probe import Probe, Prober
 
 STEPS = (2, 4, 16, 256, 65_536)
-"""The first rates are so many times below, or above, that at which a search begins."""
+"""Factors between the initial rate and the first rates below or above it."""
 ALL_AT_ONCE = 2**32
-"""So many times faster than a workload came, its requests come as one."""
+"""Speed-up at which all requests arrive practically at the same time."""
 CHECKED = (0.25, 0.5, 0.75)
-"""Shares of the answer at which the SLO should be kept as well."""
+"""Shares of the answer at which the SLO must be met as well."""
 NEAR = 0.1
-"""A check is left out where a probe is nearer than this."""
-WALK = 12
-"""So many probes look for a rate where the SLO is kept although it is broken at the lowest."""
+"""Relative distance to a probe below which a check is skipped."""
+MOST_SEARCHED = 12
+"""Probes for a rate that meets the SLO although the lowest rate violates it."""
 
 
 class Search:
-    """The probes of one search, and the bracket that they leave.
+    """The probes of one search and the bracket around the answer.
 
     Args:
-        prober: runs them.
-        precision: the bracket is narrow enough when high / low − 1 is not above it.
-        tell: gets a sentence after each probe.
+        prober: runs the probes.
+        precision: largest high / low − 1 of the final bracket.
+        log: called with a sentence after each probe.
     """
 
-    def __init__(self, prober: Prober, precision: float, tell: Callable[[str], object] | None) -> None:
-        self._prober, self.precision, self._tell = prober, precision, tell
+    def __init__(self, prober: Prober, precision: float, log: Callable[[str], object] | None) -> None:
+        self._prober, self.precision, self._log = prober, precision, log
         self.probed: list[Probe] = []
 
     @property
     def low(self) -> float:
-        """The largest rate that is kept, 0 where none is."""
-        return max((one.rate for one in self.probed if one.verdict == "kept"), default=0.0)
+        """The largest rate that meets the SLO, or 0."""
+        return max((probe.rate for probe in self.probed if probe.verdict == "met"), default=0.0)
 
     @property
     def high(self) -> float | None:
-        """The smallest rate above it that is broken; None where none is."""
+        """The smallest rate above `low` that violates the SLO, or None."""
         low = self.low
         return min(
-            (one.rate for one in self.probed if one.verdict == "broken" and one.rate > low), default=None
+            (probe.rate for probe in self.probed if probe.verdict == "violated" and probe.rate > low),
+            default=None,
         )
 
-    def between(self, low: float | None, top: float, floor: float, ceiling: float | None = None) -> None:
-        """Find the bracket at or below `top`: at or above `low`, or wherever the requests still meet.
+    def between(self, low: float | None, top: float, floor: float, upper_bound: float | None = None) -> None:
+        """Find the bracket at or below `top`.
 
         Args:
-            low: where to begin, and not to go below; None goes down from `top`.
-            top: the largest rate that is tried.
-            floor: the smallest.
-            ceiling: of theory; where it lies below `top` the search goes down from it.
+            low: first and lowest rate. None searches downwards from `top`.
+            top: the largest rate.
+            floor: the smallest rate.
+            upper_bound: theoretical upper bound; if it is below `top`, the search starts there.
         """
-        if low is not None and self._at(low).verdict != "kept":
+        if low is not None and self._at(low).verdict != "met":
             return
-        if self._at(top).verdict == "kept":
+        if self._at(top).verdict == "met":
             return
         if low is None:
-            start = top if ceiling is None else min(ceiling, top)
-            if start == top or self._at(start).verdict != "kept":
-                self._go_down(start, floor)
-            self._walk(top)
+            start = top if upper_bound is None else min(upper_bound, top)
+            if start == top or self._at(start).verdict != "met":
+                self._search_down(start, floor)
+            self._search_between(top)
         self._narrow(low or floor)
 
     def upwards(self, low: float | None, start: float, floor: float) -> None:
-        """Find the bracket where nothing says how high it may be.
+        """Find the bracket without a largest rate.
 
         Args:
-            low: where to begin, and not to go below; None begins at `start` and may go down.
-            start: where to begin without `low`.
+            low: first and lowest rate. None starts at `start`.
+            start: first rate without `low`.
             floor: the smallest rate.
         """
         start = start if low is None else low
         first = self._at(start).verdict
-        if first != "kept" and low is not None:
+        if first != "met" and low is not None:
             return
-        if first != "broken":
-            self._go_up(start)
-        if first != "kept":
-            self._go_down(start, floor)
-            self._walk(math.inf)
-            if self.low > 0 and self.high is None and first == "broken":
-                self._go_up(self.low)
+        if first != "violated":
+            self._search_up(start)
+        if first != "met":
+            self._search_down(start, floor)
+            self._search_between(math.inf)
+            if self.low > 0 and self.high is None and first == "violated":
+                self._search_up(self.low)
         self._narrow(low or floor)
 
     def _at(self, rate: float) -> Probe:
         probe = self._prober.probe(rate)
         self.probed.append(probe)
-        if self._tell is not None:
-            self._tell(str(probe))
+        if self._log is not None:
+            self._log(str(probe))
         return probe
 
-    def _go_up(self, start: float) -> None:
-        """Faster and faster until the SLO is broken."""
+    def _search_up(self, start: float) -> None:
+        """Increase the rate until the SLO is violated."""
         for factor in (*STEPS, ALL_AT_ONCE):
-            if self._at(start * factor).verdict == "broken":
+            if self._at(start * factor).verdict == "violated":
                 break
 
-    def _go_down(self, top: float, floor: float) -> None:
-        """Slower and slower until the SLO is kept, or no rate is left."""
+    def _search_down(self, top: float, floor: float) -> None:
+        """Decrease the rate until the SLO is met, down to `floor`."""
         further = (STEPS[-1] ** power for power in itertools.count(2))
         for factor in itertools.chain(STEPS, further):
             rate = max(top / factor, floor)
-            if self._at(rate).verdict == "kept" or rate == floor:
+            if self._at(rate).verdict == "met" or rate == floor:
                 break
 
-    def _walk(self, top: float) -> None:
-        """Where nothing is kept, and not because slower is better: towards the rate that comes nearest to it.
+    def _search_between(self, top: float) -> None:
+        """If no rate meets the SLO, approach the rate that is closest to meeting it.
 
-        A policy that waits for company serves a few worse than many, so that the best rate lies between.
+        A policy that waits for full batches can be slower at low rates, so that the best rate lies between.
         """
-        for _ in range(WALK):
-            ordered = sorted(self.probed, key=lambda one: one.rate)
+        for _ in range(MOST_SEARCHED):
+            ordered = sorted(self.probed, key=lambda probe: probe.rate)
             best = min(range(len(ordered)), key=lambda place: ordered[place].share)
             if self.low > 0 or best == 0:
                 break
-            rates = [one.rate for one in ordered]
+            rates = [probe.rate for probe in ordered]
             if best == len(rates) - 1 and rates[best] < top:
                 self._at(min(2 * rates[best], top))
                 continue
@@ -129,9 +130,9 @@ class Search:
             self._at(math.sqrt(rates[below] * rates[above]))
 
     def _narrow(self, least: float) -> None:
-        """Halve the ratio of the bracket on either side of what is undecided, then look below the answer.
+        """Halve the ratio of the bracket on either side of the undecided rates, then check lower rates.
 
-        Every probe splits an interval that is wider than the precision, so that they come to an end.
+        Every probe splits an interval wider than the precision, so the search terminates.
         """
         while self.low > 0:
             rate = self._next()
@@ -140,17 +141,17 @@ class Search:
             self._at(rate)
         for share in CHECKED:
             rate = share * self.low
-            near = (abs(math.log(one.rate / rate)) < NEAR for one in self.probed if rate > 0)
+            near = (abs(math.log(probe.rate / rate)) < NEAR for probe in self.probed if rate > 0)
             if rate > least and not any(near):
                 self._at(rate)
 
     def _next(self) -> float | None:
-        """The middle of the interval to be split; None where none is left."""
+        """The middle of the next interval to split, or None."""
         low, high = self.low, self.high
-        above = min((one.rate for one in self.probed if one.rate > low), default=None)
+        above = min((probe.rate for probe in self.probed if probe.rate > low), default=None)
         if above is not None and above / low - 1 > self.precision:
             return math.sqrt(low * above)
         if high is None:
             return None
-        last = max(one.rate for one in self.probed if one.rate < high and one.verdict != "broken")
+        last = max(probe.rate for probe in self.probed if probe.rate < high and probe.verdict != "violated")
         return math.sqrt(last * high) if high / last - 1 > self.precision else None

@@ -1,1 +1,1 @@
-"""What is the cheapest fleet that keeps an SLO?"""
+"""Search for the cheapest fleet that meets an SLO."""

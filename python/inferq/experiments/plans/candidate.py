@@ -1,4 +1,4 @@
-"""A candidate: everything that a fleet is, but for how many replicas it has."""
+"""Candidates of a plan: one choice on every axis, without the number of replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from inferq.errors import ConfigError
-from inferq.experiments.plans.engines import Engines
+from inferq.experiments.plans.engines import EngineChoice
 from inferq.results.costs import nodes_of
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
@@ -18,51 +18,52 @@ from inferq.systems.routers import Router
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One choice on every axis. A *unit* of it is a replica, or of a pair `ratio` replicas of each side."""
+    """One choice on every axis.
+
+    A *unit* is one replica. With prefill/decode disaggregation a unit is a group of `ratio` replicas.
+    """
 
     place: int
-    """In the order of the grid."""
-    engines: Engines
-    number: int
-    """Of its engine among these."""
-    way: str
-    """How the fleet is divided, in words."""
+    """Index in the grid."""
+    choice: EngineChoice
+    pools: str
+    """`"together"`, or the ratio of a disaggregated fleet, such as `"1:2"`."""
     router: Router
     ratio: tuple[int, int] | None = None
-    """Replicas that prefill and that decode; None where every replica does both."""
+    """Prefill and decode replicas of a unit. None if every replica does both."""
     link: Link | None = None
 
     @property
     def engine(self) -> Engine:
-        """Of each replica.
+        """The engine of each replica.
 
         Raises:
-            ConfigError: the choices do not go together.
+            ConfigError: the choices do not make an engine.
         """
-        return self.engines[self.number]
+        return self.choice.engine
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What was chosen on each axis: `gpu`, `tensor_parallel`, `scheduler`, `cache`, `pools`, `router`."""
-        return {**self.engines.labels(self.number), "pools": self.way, "router": repr(self.router)}
+        """The choice on each axis: `gpu`, `tensor_parallel`, `scheduler`, `cache`, `pools`, `router`."""
+        return {**self.choice.labels, "pools": self.pools, "router": repr(self.router)}
 
     @property
-    def card(self) -> str:
-        """The name under which a GPU has its price."""
-        return self.engines.of(self.number).card
+    def gpu(self) -> str:
+        """The name of the GPU in `Prices`."""
+        return self.choice.family.gpu
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
-        return self.engines.of(self.number).gpus
+        """GPUs of one replica."""
+        return self.choice.family.gpus
 
     @property
     def replicas_of_unit(self) -> int:
-        """Replicas that come and go together."""
+        """Replicas of one unit."""
         return 1 if self.ratio is None else sum(self.ratio)
 
     def system(self, units: int) -> Cluster | Disaggregated:
-        """The fleet of so many units."""
+        """The fleet with this number of units."""
         if self.ratio is None:
             return Cluster(self.engine, replicas=units, router=self.router)
         prefill, decode = self.ratio
@@ -76,25 +77,25 @@ class Candidate:
         )
 
     def gpus_of(self, units: int) -> int:
-        """GPUs of a fleet of so many units."""
+        """GPUs of a fleet with this number of units."""
         return units * self.replicas_of_unit * self.gpus
 
     def nodes_of(self, units: int) -> int:
-        """Machines that it fills, where no replica lies on two unless it is larger than one."""
+        """Nodes of a fleet. A replica uses several nodes only if it is larger than one node."""
         return nodes_of(units * self.replicas_of_unit, self.gpus)
 
     def size(self, units: int) -> str:
-        """How many replicas there are of what, in words."""
+        """The size of a fleet as text, such as `4 × 2 h200`."""
         if self.ratio is None:
-            many = f"{units}"
+            replicas = f"{units}"
         else:
             prefill, decode = self.ratio
-            many = f"({prefill * units} + {decode * units})"
-        return f"{many} × {self.card}" if self.gpus == 1 else f"{many} × {self.gpus} {self.card}"
+            replicas = f"({prefill * units} + {decode * units})"
+        return f"{replicas} × {self.gpu}" if self.gpus == 1 else f"{replicas} × {self.gpus} {self.gpu}"
 
     @property
-    def is_described(self) -> bool:
-        """Whether its description says all of it: what is written in Python has no more than a name there."""
+    def is_serializable(self) -> bool:
+        """Whether JSON describes it completely. Policies written in Python have only a name in JSON."""
         system = self.system(1)
         try:
             type(system).from_json(system.to_json())
@@ -103,6 +104,6 @@ class Candidate:
         return True
 
     def key(self, units: int) -> str:
-        """The fleet, as one text of 16 digits; equal for equal fleets of descriptions."""
+        """A key of 16 hexadecimal digits, equal for equal descriptions."""
         described = json.dumps(self.system(units).to_json(), sort_keys=True)
         return sha256(described.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The picture of a plan: cost against latency."""
+"""The chart of a plan: cost against latency."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from inferq.display.text import number, percent
 from inferq.experiments.plans.fleet_plan import FleetPlan
 
 _WIDE = 20
-"""Shares that differ by more than this factor are drawn on a logarithmic axis."""
+"""Shares that differ by more than this factor use a logarithmic axis."""
 _HEIGHT = 200
-_MOST = 6
-"""Of so few costs each has a mark on the axis."""
+_MOST_TICKS = 6
+"""Up to this number of costs, each has a tick."""
 
 
 def of_frontier(plan: FleetPlan, width: int = PANEL) -> Any:
-    """What share of its limit the objective nearest to it has, against the cost of the fleet."""
+    """The largest value relative to its limit, against the cost of the fleet."""
     rows = plan.frontier.filter(pl.col("share").is_finite(), pl.col("share") > 0)
-    told = [
+    descriptions = [
         f"{row['fleet']}, {number(row['cost'])} {plan.unit}: "
         f"{row['metric']} at {percent(row['share'])} of its limit"
         for row in rows.rows(named=True)
     ]
     rows = rows.with_columns(
-        pl.Series("told", told, dtype=pl.String),
-        pl.when(pl.col("share") <= 1).then(pl.lit("kept")).otherwise(pl.lit("broken")).alias("verdict"),
+        pl.Series("description", descriptions, dtype=pl.String),
+        pl.when(pl.col("share") <= 1).then(pl.lit("met")).otherwise(pl.lit("violated")).alias("verdict"),
         *((pl.col(end) * pl.col("share") / pl.col("value")).alias(f"{end}_share") for end in ("low", "high")),
     )
     costs = rows["cost"].unique().sort().to_list()
@@ -38,17 +38,21 @@ def of_frontier(plan: FleetPlan, width: int = PANEL) -> Any:
         "cost:Q",
         title=plan.unit,
         scale=alt.Scale(zero=False, nice=True),
-        axis=alt.Axis(labelExpr=COUNT, grid=False, values=costs if len(costs) <= _MOST else alt.Undefined),
+        axis=alt.Axis(
+            labelExpr=COUNT, grid=False, values=costs if len(costs) <= _MOST_TICKS else alt.Undefined
+        ),
     )
     share = alt.Y("share:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, labelExpr=PERCENT))
     base = alt.Chart(rows).encode(x=cost)
-    color = colored("verdict", {"kept": BLUE, "broken": VERMILION}, orient="top")
+    color = colored("verdict", {"met": BLUE, "violated": VERMILION}, orient="top")
     limit = alt.Chart(pl.DataFrame({"limit": [1.0]}))
     layers = [
         limit.mark_rule(color=INK, strokeDash=[6, 4]).encode(alt.Y("limit:Q")),
         *([] if plan.exact else [base.mark_rule(color=GRAY).encode(alt.Y("low_share:Q"), y2="high_share:Q")]),
         base.mark_line(color=GRAY, strokeWidth=1).encode(y=share),
-        base.mark_circle(size=55, opacity=1).encode(y=share, color=color, description="told:N"),
+        base.mark_circle(size=55, opacity=1).encode(y=share, color=color, description="description:N"),
     ]
     chart = alt.layer(*layers).properties(width=width, height=_HEIGHT)
-    return styled(titled(chart, "share of the limit, by cost", "the limit dashed"), rows["fleet"].unique())
+    return styled(
+        titled(chart, "value relative to its limit, by cost", "dashed: the limit"), rows["fleet"].unique()
+    )

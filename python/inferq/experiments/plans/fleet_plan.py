@@ -1,25 +1,27 @@
-"""`FleetPlan`: the cheapest fleet that keeps an SLO, what it costs, and what became of every other."""
+"""`FleetPlan`: the cheapest fleet that meets an SLO, its cost, and the outcome of every candidate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from inferq._lazy import pl
 from inferq.display.notebook import Viewed
 from inferq.display.text import amount, counted, number, percent
 from inferq.experiments.plans.candidate import Candidate
-from inferq.experiments.plans.choices import Choices
-from inferq.experiments.plans.fate import Fate, Fates
-from inferq.experiments.plans.probing import Prober, Trial
+from inferq.experiments.plans.candidate_grid import CandidateGrid
+from inferq.experiments.plans.candidate_state import CandidateState
+from inferq.experiments.plans.outcome import CandidateOutcome, counts
+from inferq.experiments.plans.prober import Prober, Trial
 from inferq.experiments.plans.schedule import Schedule, schedule
 from inferq.experiments.plans.sensitivity import sensitivity
-from inferq.experiments.plans.simulated import Death, death_of
-from inferq.experiments.plans.standing import Standings
+from inferq.experiments.plans.simulation import ReplicaFailure, replica_failure
 from inferq.experiments.plans.toml import scenario_as_toml
+from inferq.results.finding import ANSWER, Finding
 from inferq.results.slo import Slo
+from inferq.scenario import Scenario
 from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
@@ -27,198 +29,195 @@ from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 _SECONDS_OF_HOUR = 3600
-_SAID = 5
-"""So many undecided candidates are named."""
-FOUND = "finding in a run of the fleet"
-"""With which words begins what a run of the answer tells."""
+_MOST_UNDECIDED = 5
+"""Undecided candidates that findings name."""
+_TOLERANCE = "5%"
+"""Tolerance of `inferq gate` in the TOML of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class FleetPlan(Viewed):
-    """The cheapest fleet that keeps an SLO, and the fate of every candidate; made by `inferq.plan`."""
+    """The cheapest fleet that meets an SLO, and the outcome of every candidate; made by `inferq.plan`."""
 
     slo: Slo
     workload: Workload
     rate: float | None
-    """Requests per second that come."""
-    choices: Choices
+    """Requests per second of the workload."""
+    grid: CandidateGrid
     prices: Prices | None
     unit: str
-    """What costs are in: the currency an hour, or GPUs."""
+    """Unit of costs: the currency per hour, or GPUs."""
     spare: int
     within: float
     confidence: float
     exact: bool
-    """Whether the workload is fixed and nothing else is drawn: the answer is about these very requests."""
+    """Whether nothing is random, so that the answer is about exactly these requests."""
     requests: int
-    """Of a whole run."""
+    """Requests of a whole run."""
     seeds: tuple[int, ...]
-    fates: Fates
-    """In the order of the grid; those after them that make no engine are in `candidates`."""
-    standings: Standings
+    outcomes: tuple[CandidateOutcome, ...]
+    """Outcomes in the order of the grid. `candidates` also contains choices that make no engine."""
+    states: tuple[CandidateState, ...]
     prober: Prober
     stopped: bool
-    """Whether the time was over before the end."""
+    """Whether the search ran out of time."""
     gaps: tuple[str, ...]
-    """Where more replicas were worse."""
+    """Cases in which more replicas were worse."""
     simulated: int
-    """Requests of all runs together, those of a file to resume from aside."""
+    """Requests of all runs, without runs read from a file."""
     runs: int
     output_tokens_mean: float
-    """Of a request."""
+    """Mean output tokens of a request."""
     scheduled: Schedule | None = None
-    """A schedule that the page shows too: `dataclasses.replace(plan, scheduled=plan.schedule(3600))`."""
+    """A schedule to include in the page: `dataclasses.replace(plan, scheduled=plan.schedule(3600))`."""
     command: str = ""
-    """The command line that made it; empty where it was made in Python."""
+    """The command line of the plan. Empty if it was made in Python."""
     scenario: str
-    """JSON that says what was run: the workload, the SLO, the seeds in order, and the options of the runs."""
+    """The workload, the SLO, the seeds and the options of the runs, as JSON."""
 
-    @property
-    def answer(self) -> Fate | None:
-        """The fate of the cheapest; None where nothing keeps the SLO."""
-        return next((one for one in self.fates.of_touched.values() if one.kind == "cheapest"), None)
+    @cached_property
+    def best(self) -> CandidateOutcome | None:
+        """The outcome of the chosen candidate. None if no fleet meets the SLO."""
+        return next((outcome for outcome in self.outcomes if outcome.kind == "chosen"), None)
 
     @property
     def units(self) -> int | None:
-        """How many replicas it has (of pools that are apart: groups of them), spares included."""
-        return None if self.answer is None else self.answer.units
+        """Replicas of the chosen fleet, spare included; groups of replicas if it is disaggregated."""
+        return None if self.best is None else self.best.units
 
     @property
     def fleet(self) -> System | None:
-        """The fleet to rent, as `simulate` takes it; None where nothing keeps the SLO."""
-        answer = self.answer
-        return None if answer is None or answer.units is None else answer.candidate.system(answer.units)
+        """The chosen fleet, as `simulate` accepts it. None if no fleet meets the SLO."""
+        best = self.best
+        return None if best is None or best.units is None else best.candidate.system(best.units)
 
     @property
-    def runner_up(self) -> Fate | None:
-        """The next best that is known to keep the SLO; None where none is."""
-        kept = [one for one in self.fates.of_touched.values() if one.kind == "kept"]
-        return min(kept, key=lambda one: (one.cost, _share(one.trial), one.candidate.place), default=None)
+    def runner_up(self) -> CandidateOutcome | None:
+        """The second-best candidate that meets the SLO. None if there is none."""
+        return min(
+            (outcome for outcome in self.outcomes if outcome.kind == "meets the SLO"),
+            key=lambda outcome: (outcome.cost, _share(outcome.trial), outcome.candidate.place),
+            default=None,
+        )
 
     @property
     def cost_per_hour(self) -> float | None:
-        """What the fleet costs an hour; None without prices."""
-        return None if self.prices is None or self.answer is None else self.answer.cost
+        """The cost of the fleet per hour. None without prices."""
+        return None if self.prices is None or self.best is None else self.best.cost
 
     @cached_property
-    def _told(self) -> tuple[pl.DataFrame, list[str]] | None:
-        """What a run of the planned fleet over all requests of the first seed says, and its findings."""
+    def _run(self) -> tuple[pl.DataFrame, list[Finding]] | None:
+        """Summary and findings of a run of the chosen fleet with the first seed."""
         if self.fleet is None:
             return None
         seed = self.seeds[0]
-        run = simulate(self.prober._whole(seed), self.fleet, seed=seed, **self.prober.options)
+        run = simulate(self.prober.workload_of(seed), self.fleet, seed=seed, **self.prober.options)
         return run.summary(prices=self.priced), run.findings
 
     @property
     def summary(self) -> pl.DataFrame | None:
-        """`Result.summary` of the planned fleet over all requests of the first seed, with its costs.
+        """`Result.summary` of the chosen fleet over all requests of the first seed.
 
-        The columns of costs are there with prices alone. None where nothing keeps the SLO.
+        It contains costs if there are prices. None if no fleet meets the SLO.
         """
-        return None if self._told is None else self._told[0]
+        return None if self._run is None else self._run[0]
 
     @property
     def priced(self) -> Prices | None:
-        """The prices by which the planned fleet is billed, also where its engine says no card."""
-        if self.prices is None or self.answer is None:
+        """The prices of the chosen fleet, also if its engine does not name its GPU."""
+        if self.prices is None or self.best is None:
             return None
-        return replace(self.prices, card=self.answer.candidate.card)
+        return replace(self.prices, card=self.best.candidate.gpu)
 
     @cached_property
-    def death(self) -> Death | None:
-        """What becomes of the planned fleet when one replica dies while it has the most to do, for good.
+    def replica_failure(self) -> ReplicaFailure | None:
+        """Effect of the permanent failure of one replica at peak load.
 
-        Its requests are sent to the others, and computed once more (see `Failures`); the objectives are held
-        against all requests of these runs, one of each seed. So `spare=1` is proved, or shown not to be
-        enough. None where nothing keeps the SLO, or prefill and decode are on replicas apart, which do not
-        fail.
+        Its requests are retried on the remaining replicas (see `Failures`). The objectives are evaluated over
+        all requests, one run per seed. It shows whether `spare=1` is enough. None if no fleet meets the SLO,
+        or if the fleet is disaggregated, which does not support failures.
 
         Raises:
-            SimulationError: a run that cannot go on.
+            SimulationError: a run fails.
         """
-        return death_of(self)
+        return replica_failure(self.fleet, self.prober, exact=self.exact, confidence=self.confidence)
 
     @property
-    def undecided(self) -> tuple[Fate, ...]:
-        """Those that may yet be cheaper."""
-        return tuple(self.fates.of_kind("undecided"))
+    def undecided(self) -> tuple[CandidateOutcome, ...]:
+        """Candidates that may be cheaper."""
+        return tuple(outcome for outcome in self.outcomes if outcome.kind == "undecided")
 
     @property
     def reason(self) -> str | None:
-        """Where nothing keeps the SLO: what comes nearest, and which bound forbids more; else None."""
-        if self.answer is not None:
+        """If no fleet meets the SLO: the closest candidate, and the bound that rules out the rest."""
+        if self.best is not None:
             return None
-        fates, _ = self.fates.told
-        tried = [one for one in fates if one.trial is not None]
-        bounds = [one.why for one in fates if one.kind == "ruled out"]
+        tried = [outcome for outcome in self.outcomes if outcome.trial is not None]
         parts = []
         if tried:
-            nearest = min(tried, key=lambda one: (_share(one.trial), one.candidate.place))
+            nearest = min(tried, key=lambda outcome: (_share(outcome.trial), outcome.candidate.place))
             assert nearest.trial is not None
             trial = nearest.trial
-            parts.append(f"nearest comes {self.name(nearest.candidate, trial.units)}: {trial.worst}")
-        parts += bounds[:1]
-        return "; ".join(parts) or "nothing was tried, there was no time"
+            parts.append(f"closest: {self.name(nearest.candidate, trial.units)}: {trial.worst}")
+        parts += [outcome.reason for outcome in self.outcomes if outcome.kind == "ruled out"][:1]
+        return "; ".join(parts) or "no candidate was tried (out of time)"
 
     def name(self, candidate: Candidate, units: int | None = None) -> str:
-        """A candidate by what it has that others have not, with its size where that is given."""
-        beside = [
+        """A candidate by its distinguishing choices, with its size if `units` is given."""
+        choices = [
             candidate.labels[axis]
-            for axis in self.choices.varied
+            for axis in self.grid.varied
             if axis not in ("gpu", "tensor_parallel", "engine")
         ]
-        size = f"{candidate.gpus} {candidate.card}" if units is None else candidate.size(units)
-        return ", ".join([size, *beside])
+        size = f"{candidate.gpus} {candidate.gpu}" if units is None else candidate.size(units)
+        return ", ".join([size, *choices])
 
     @cached_property
     def candidates(self) -> pl.DataFrame:
-        """One row for each candidate: its choices, its `fate`, the size and the cost that keep the SLO, why.
+        """One row per candidate: its choices, outcome, size and cost.
 
-        A column for each axis (`gpu` and so on), `fate`, `replicas`, `gpus` and `nodes` (of the fewest that
-        keep it, spares included; null where none are known), `cost` (of them, in `unit`), `at_least` (no
-        fleet of it that keeps the SLO costs less; null where none keeps it) and `why`.
+        A column for each axis (`gpu`, …); `outcome`; `replicas`, `gpus_in_all` and `nodes` of the smallest
+        fleet that meets the SLO, spare included (null if unknown); its `cost` in `unit`; `at_least`, the
+        lower bound of the cost (null if no fleet meets the SLO); and `reason`.
         """
-        fates, which = self.fates.told
-        rows = []
-        for one in fates:
-            of = one.candidate
-            sizes = (
-                (None, None, None)
-                if one.units is None
-                else (one.units * of.replicas_of_unit, of.gpus_of(one.units), of.nodes_of(one.units))
-            )
-            rows.append((one.kind, *sizes, one.cost, one.at_least, one.why))
-        schema: dict[str, Any] = {
-            "fate": pl.String,
-            **dict.fromkeys(("replicas", "gpus_in_all", "nodes"), pl.Int64),
-        }
-        schema |= {"cost": pl.Float64, "at_least": pl.Float64, "why": pl.String}
-        told = pl.DataFrame(rows, schema=schema, orient="row")[which]
-        axes = {axis: self.choices.axis(axis) for axis in self.choices.axes}
-        labels = [pl.Series(axis, words, pl.String)[chosen] for axis, (words, chosen) in axes.items()]
-        misfits = [
-            {**{axis: one.labels.get(axis, "") for axis in axes}, "fate": "does not fit", "why": one.why}
-            for one in self.choices.engines.misfits
+        axes = self.grid.axes
+        schema: dict[str, Any] = dict.fromkeys((*axes, "outcome"), pl.String)
+        schema |= dict.fromkeys(("replicas", "gpus_in_all", "nodes"), pl.Int64)
+        schema |= {"cost": pl.Float64, "at_least": pl.Float64, "reason": pl.String}
+        rows: list[dict[str, Any]] = []
+        for outcome in self.outcomes:
+            candidate, units = outcome.candidate, outcome.units
+            row = {**candidate.labels, "outcome": outcome.kind, "cost": outcome.cost}
+            if units is not None:
+                row["replicas"] = units * candidate.replicas_of_unit
+                row["gpus_in_all"], row["nodes"] = candidate.gpus_of(units), candidate.nodes_of(units)
+            rows.append({**row, "at_least": outcome.at_least, "reason": outcome.reason})
+        rows += [
+            {
+                **{axis: misfit.labels.get(axis, "") for axis in axes},
+                "outcome": "does not fit",
+                "reason": misfit.reason,
+            }
+            for misfit in self.grid.misfits
         ]
-        found = pl.DataFrame([*labels, *told])
-        return pl.concat([found, pl.DataFrame(misfits, found.schema)])
+        return pl.DataFrame(rows, schema)
 
     @cached_property
     def probes(self) -> pl.DataFrame:
-        """One row for each fleet and objective that was run, in no order of cost.
+        """One row per fleet that was run and objective.
 
-        `candidate` (its row), `replicas`, `requests` (the first so many), `seeds`, `verdict` (of the fleet),
-        `metric`, `class`, `limit`, `value` (mean over the seeds), `low` and `high` (null for `exact` plans
-        and parts).
+        `candidate` (its row), `replicas`, `requests` (the first of the workload), `seeds`, `verdict` (of the
+        fleet), `metric`, `class`, `limit`, `value` (mean over the seeds), `low` and `high` (null for `exact`
+        plans and partial runs).
         """
         rows = [
             (
                 *(trial.candidate.place, trial.units * trial.candidate.replicas_of_unit, trial.requests),
-                *(trial.seeds, trial.verdict, one.objective.metric.name, one.objective.class_name),
-                *(one.objective.limit, one.value, one.low, one.high),
+                *(trial.seeds, trial.verdict, value.objective.metric.name, value.objective.class_name),
+                *(value.objective.limit, value.value, value.low, value.high),
             )
             for trial in self.prober.trials.values()
-            for one in trial.judged
+            for value in trial.values
         ]
         schema: dict[str, Any] = dict.fromkeys(("candidate", "replicas", "requests", "seeds"), pl.Int64)
         schema |= dict.fromkeys(("verdict", "metric", "class"), pl.String)
@@ -227,158 +226,181 @@ class FleetPlan(Viewed):
 
     @cached_property
     def frontier(self) -> pl.DataFrame:
-        """Cost against latency: the fleets run on all requests of which no cheaper one is as fast.
+        """Cost against latency: fleets run on all requests, without a cheaper fleet that is as fast.
 
-        `fleet`, `replicas`, `gpus`, `cost`, `share` (of its limit, of the objective that is nearest to it),
-        `metric`, `value`, `low`, `high`, by cost.
+        `fleet`, `replicas`, `gpus`, `cost`, `share` (largest value divided by its limit), `metric`, `value`,
+        `low`, `high`, by cost.
         """
-        rows = []
-        for standing in self.standings.touched.values():
-            for trial in standing.whole:
-                cost = standing.unit_cost * (trial.units + standing.spare)
-                rows.append((cost, trial.share, standing.candidate.place, trial))
-        rows.sort(key=lambda row: row[:3])
-        best, shown = float("inf"), []
-        for cost, share, _, trial in rows:
+        trials = [
+            (state.unit_cost * (trial.units + state.spare), trial.share, state.candidate.place, trial)
+            for state in self.states
+            for trial in state.whole
+        ]
+        trials.sort(key=lambda row: row[:3])
+        best, rows = float("inf"), []
+        for cost, share, _, trial in trials:
             if share < best:
                 best = share
-                worst, of = trial.worst, trial.candidate
-                shown.append(
+                worst, candidate = trial.worst, trial.candidate
+                rows.append(
                     (
-                        *(self.name(of, trial.units), trial.units * of.replicas_of_unit),
-                        *(of.gpus_of(trial.units), cost, share),
+                        *(self.name(candidate, trial.units), trial.units * candidate.replicas_of_unit),
+                        *(candidate.gpus_of(trial.units), cost, share),
                         *(worst.objective.metric.name, worst.value, worst.low, worst.high),
                     )
                 )
         schema: dict[str, Any] = {"fleet": pl.String, "replicas": pl.Int64, "gpus": pl.Int64}
         schema |= dict.fromkeys(("cost", "share"), pl.Float64)
         schema |= {"metric": pl.String, **dict.fromkeys(("value", "low", "high"), pl.Float64)}
-        return pl.DataFrame(shown, schema=schema, orient="row")
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def sensitivity(self, by: float = 0.1) -> pl.DataFrame:
-        """What would change the answer: the same candidate with more or less of what it was planned for.
+        """Replicas that the chosen candidate needs after changes of the load.
 
         Args:
-            by: how much, as a share.
+            by: relative change, above 0 and below 1.
 
         Returns:
-            For the rate, the lengths and the times of the engine, each `by` more and less: `what`, `factor`,
-            `keeps` (whether the planned fleet keeps the SLO then), `replicas` (that do; null where no number
-            does), `gpus`, `cost`. Lengths are left out where prompts say what they share.
+            For the rate, the lengths and the engine times, each increased and decreased: `parameter`,
+            `factor`, `meets_slo` (whether the chosen fleet still meets the SLO), `replicas` (null if no
+            number does), `gpus`, `cost`. Lengths are omitted if the workload describes the content of
+            prompts.
         """
-        return sensitivity(self, by)
+        return sensitivity(self._chosen, self.prober, self.within, by)
+
+    @property
+    def _chosen(self) -> CandidateState | None:
+        return None if self.best is None else self.states[self.best.candidate.place]
 
     def schedule(
         self, every_s: float = 3600.0, *, startup_s: float = 0.0, workload: Workload | Table | None = None
     ) -> Schedule | None:
-        """How many replicas each hour needs, and what a fleet saves that has no more than that.
+        """Replicas needed in each time window, and the savings against a fixed fleet.
 
-        The requests of each window are run by themselves, from empty replicas on: it needs the fewest that
-        keep the SLO over them. The change from one window to the next is counted, not run: what comes is
-        started `startup_s` before, what goes finishes first.
+        Each window is simulated separately from empty replicas and needs the fewest replicas that meet the
+        SLO. The transition between windows is computed, not simulated: replicas start `startup_s` early, and
+        drain before they stop.
 
         Args:
-            every_s: seconds of a window, above 0.
-            startup_s: from the moment that a replica is asked for, and paid, until it serves; 0 or above.
-            workload: another than that of the plan: a week, say, of which the plan has the busiest hour.
+            every_s: length of a window in seconds, above 0.
+            startup_s: seconds from the request for a replica, when it is paid, until it serves; 0 or above.
+            workload: requests to schedule. Default: the workload of the plan. For example, plan for the
+                busiest hour and schedule the week.
 
         Returns:
-            The schedule of the first seed's requests; None where nothing keeps the SLO.
+            The schedule for the requests of the first seed. None if no fleet meets the SLO.
 
         Raises:
-            ConfigError: a number outside its range; sessions or prompts that go on from others, or options of
-                the runs that say which requests count.
+            ConfigError: a number is out of range, the workload has sessions or continued prompts, or the
+                options of the plan select measured requests (`warmup`, …).
         """
-        return schedule(self, every_s, startup_s, workload)
+        return schedule(self._chosen, self.prober, self.unit, every_s, startup_s, workload)
 
     def toml(self) -> str:
-        """The planned fleet and the workload as a scenario in TOML, with a `[gate]` over the SLO's metrics.
+        """The chosen fleet and the workload as a scenario in TOML, with a `[gate]` for the SLO.
 
-        `inferq gate` holds later runs against it. Rows of a frame of more than 100 requests are named by
-        their SHA-256; `Scenario.write` puts them beside a file.
+        `inferq gate` compares later runs with it. Data of more than 100 rows is referenced by its SHA-256;
+        `Scenario.write` stores it next to the file.
         """
-        return scenario_as_toml(self)
+        if self.fleet is None or self.best is None:
+            return ""
+        gate: dict[str, Any] = {
+            "seeds": 1 if self.exact else len(self.seeds),
+            "tolerance": dict.fromkeys(self.slo.limits, _TOLERANCE),
+        }
+        if self.priced is not None:
+            gate["tolerance"]["cost_per_million_output_tokens"] = _TOLERANCE
+            gate["prices"] = self.priced.to_json()
+        scenario = Scenario(
+            self.workload, self.fleet, dict(self.prober.options), gate if self.slo.limits else None
+        )
+        return scenario_as_toml(scenario, self.best.candidate.engine, f"{self.findings[0]}.")
 
     @property
-    def findings(self) -> tuple[str, ...]:
-        """The answer, its cost, its risk, its runner-up, and what to know before trusting it."""
-        answer = self.answer
-        lines = [] if answer is None else self._answer(answer)
-        if answer is None:
-            lines += [f"no fleet was found that keeps {self.slo}", self.reason or ""]
-        misfits = self.choices.engines.misfits
-        fitting = f"{counted(len(misfits), 'choice')} made no engine" if misfits else ""
-        lines.append(
-            "; ".join(
-                [
-                    ", ".join(f"{count:,} {kind}" for kind, count in self.fates.counts.items()),
-                    *filter(None, [fitting]),
-                ]
-            )
-            + f"; {self.runs:,} runs of {self.simulated:,} requests in all"
-        )
-        if self.stopped:
-            lines.append("the time was over: what is undecided may be cheaper")
-        undecided = islice(self.fates.of_kind("undecided"), _SAID)
-        lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in undecided]
-        lines += self.slo.questions
-        if self._told is not None and not self.stopped:
-            lines += [f"{FOUND}: {text}" for text in self._told[1]]
-        lines += self.gaps
-        lines += self.choices.notes
-        if self.prices is None and len({one.card for one in self.choices.engines.families}) > 1:
-            lines.append("no prices were given: a GPU of every card counts the same")
-        if self.exact:
-            lines.append(
-                "a fixed workload is one sample: other requests of the same kind would give another answer"
-            )
-        return tuple(lines)
+    def findings(self) -> tuple[Finding, ...]:
+        """The answer, its cost, its risk and the runner-up, then assumptions and warnings."""
+        return tuple(self._findings())
 
-    def _answer(self, answer: Fate) -> list[str]:
-        of, units = answer.candidate, answer.units
+    def _findings(self) -> Iterator[Finding]:
+        if self.best is None:
+            yield Finding("no-answer", f"no fleet was found that meets {self.slo}")
+            yield Finding(ANSWER, self.reason or "")
+        else:
+            yield from (Finding(ANSWER, line) for line in self._answer(self.best))
+        yield Finding(ANSWER, self._counts())
+        if self.stopped:
+            yield Finding("stopped", "the time limit ended the search; undecided candidates may be cheaper")
+        for outcome in self.undecided[:_MOST_UNDECIDED]:
+            yield Finding("undecided", f"{self.name(outcome.candidate)}: {outcome.reason}")
+        yield from self.slo.questions
+        if self._run is not None and not self.stopped:
+            yield from (finding.about("run of the chosen fleet") for finding in self._run[1])
+        yield from (Finding("not-monotonic", gap) for gap in self.gaps)
+        yield from (Finding("assumption", note) for note in self.grid.notes)
+        if self.prices is None and len({family.gpu for family in self.grid.engines.families}) > 1:
+            yield Finding("no-prices", "no prices were given, so GPUs of every type cost the same")
+        if self.exact:
+            yield Finding(
+                "one-sample",
+                "the workload is fixed; other requests of the same kind would give another answer",
+            )
+
+    def _counts(self) -> str:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts(self.outcomes).items())
+        misfits = len(self.grid.misfits)
+        fitting = f"; {counted(misfits, 'combination')} made no engine" if misfits else ""
+        return (
+            f"{counted(len(self.outcomes), 'option')}: {kinds}{fitting}; {self.runs:,} runs of "
+            f"{self.simulated:,} requests in total"
+        )
+
+    def _answer(self, best: CandidateOutcome) -> list[str]:
+        candidate, units = best.candidate, best.units
         assert units is not None
-        sure = "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
-        spare = f", {self.spare} of them to spare," if self.spare else ""
-        gpus = counted(of.gpus_of(units), "GPU")
+        scope = (
+            "for exactly these requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+        )
+        spare = f", {self.spare} of them spare," if self.spare else ""
+        gpus = counted(candidate.gpus_of(units), "GPU")
         lines = [
-            f"a fleet of {self.name(of, units)}{spare} keeps {self.slo} {sure}",
-            f"{gpus}, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
+            f"a fleet of {self.name(candidate, units)}{spare} meets {self.slo} {scope}",
+            f"{gpus}, {counted(candidate.nodes_of(units), 'node')}{self._money(best)}",
         ]
-        if answer.trial is not None:
-            lines.append(f"risk: {answer.trial.worst}")
-        if self.spare and not self.stopped and self.death is not None:
-            lines.append(str(self.death))
+        if best.trial is not None:
+            lines.append(f"risk: {best.trial.worst}")
+        if self.spare and not self.stopped and self.replica_failure is not None:
+            lines.append(str(self.replica_failure))
         second = self.runner_up
         if second is not None and second.units is not None:
-            lines.append(f"runner-up: {self.name(second.candidate, second.units)}, {second.why}")
+            lines.append(f"runner-up: {self.name(second.candidate, second.units)}, {second.reason}")
         else:
-            lines.append("runner-up: none is known to keep the SLO")
+            lines.append("runner-up: no other candidate is known to meet the SLO")
         return lines
 
-    def _money(self, answer: Fate) -> str:
-        if self.prices is None or answer.cost is None:
+    def _money(self, best: CandidateOutcome) -> str:
+        if self.prices is None or best.cost is None:
             return ""
-        said = f", {number(answer.cost)} {self.unit}"
+        money = f", {number(best.cost)} {self.unit}"
         if self.rate is not None:
-            request = answer.cost / _SECONDS_OF_HOUR / self.rate
+            request = best.cost / _SECONDS_OF_HOUR / self.rate
             tokens = 1e6 * request / self.output_tokens_mean
             word = f" {self.prices.currency}".rstrip()
-            said += f", {number(tokens)}{word} per 10⁶ output tokens, {number(request, 3)}{word} a request"
-        return said
+            money += f", {number(tokens)}{word} per 10⁶ output tokens, {number(request, 3)}{word} per request"
+        return money
 
     def explain(self) -> str:
-        """The findings, a line each."""
+        """The findings, one per line."""
         return "\n".join(self.findings)
 
     def __str__(self) -> str:
-        """What `explain()` says."""
+        """The text of `explain()`."""
         return self.explain()
 
     def __repr__(self) -> str:
-        """The answer and the number of candidates."""
-        answer = self.answer
-        said = "no fleet" if answer is None or answer.units is None else answer.candidate.size(answer.units)
-        return f"FleetPlan({said}; {counted(len(self.fates), 'candidate')})"
+        """The chosen fleet and the number of candidates."""
+        best = self.best
+        fleet = "no fleet" if best is None or best.units is None else best.candidate.size(best.units)
+        return f"FleetPlan({fleet}; {counted(len(self.outcomes), 'candidate')})"
 
 
 def _share(trial: Trial | None) -> float:
@@ -386,7 +408,7 @@ def _share(trial: Trial | None) -> float:
 
 
 def shown_value(trial: Trial | None) -> str:
-    """The objective nearest to its limit, as a cell of a table."""
+    """The objective with the largest value relative to its limit, as a cell of a table."""
     if trial is None:
         return "–"
     worst = trial.worst

@@ -1,4 +1,4 @@
-"""What theory rules out before anything is run: rates above a ceiling, limits below an iteration."""
+"""Fleets that theory rules out before any run: a load above an upper bound, a limit below one iteration."""
 
 from __future__ import annotations
 
@@ -18,112 +18,117 @@ from inferq.theory.bounds.stability import stability
 from inferq.theory.capacities.iteration_cost import least_iteration_s
 from inferq.theory.demands.demand import Demand
 
-_FLOORED = ("ttft", "itl", "tpot", "e2e")
+_AT_LEAST_ONE_ITERATION = ("ttft", "itl", "tpot", "e2e")
 _ROUNDING = 1e-9
-"""A load above a whole number by a smaller share than this is that whole number."""
+"""A load is rounded down to a whole number if it is above it by less than this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What is proved of a candidate."""
+    """The proved minimum size of a fleet."""
 
     least: float
-    """Fewer units than this serve the rate under no policy; infinite where no number is enough."""
-    why: str
-    """The bound with its theorem; empty where none is known."""
+    """Minimum units that can serve the load with any policy. Infinite if no number of units can."""
+    reason: str
+    """The bound and its theorem. Empty if no bound is known."""
 
 
 NO_LIMIT = Limit(1, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
-    """What theory says of a family of engines, together or apart: asked once, whatever the ratio."""
+class UpperBounds:
+    """Theoretical bounds of a family of engines, shared by all its ratios of disaggregated pools."""
 
     bounds: tuple[Bound, ...]
-    """Of one replica, or of one on each side."""
-    told: str
-    """What the family may do at most, in words; empty where it is one engine."""
-    hopeless: str = ""
-    """Why no number is enough, where none is."""
+    """Bounds of one replica, or of one replica per pool."""
+    batch_limits: str
+    """The largest batch limits in the family, as text. Empty for a family of one engine."""
+    impossible: str = ""
+    """The reason why no number of replicas is enough, if there is one."""
 
     def limit(self, ratio: tuple[int, int] | None) -> Limit:
-        """The fewest units that theory allows.
+        """The minimum units that theory allows.
 
-        A ceiling counts what all units have together, so that n of them carry n times what one does; but a
-        link that all share.
-
-        A ceiling speaks of the long run: above it the queue grows for as long as requests come like this. A
-        run that is short enough may end before that shows.
+        A bound covers the resources of all units, so n units carry n times the load of one, except for a
+        link shared by all units. A bound is about the long run: above it the queue grows as long as the load
+        lasts. A short run may end before that shows.
         """
-        if self.hopeless:
-            return Limit(math.inf, self.hopeless)
-        found = NO_LIMIT
+        if self.impossible:
+            return Limit(math.inf, self.impossible)
+        limit = NO_LIMIT
         for bound in self.bounds:
             least = _least(bound, ratio)
-            if least > found.least:
-                found = Limit(least, self._said(bound))
-        return found
+            if least > limit.least:
+                limit = Limit(least, self._reason(bound))
+        return limit
 
-    def _said(self, bound: Bound) -> str:
-        """The theorem in words."""
-        met = ", ".join(one.name for one in bound.hypotheses)
-        even = f", even with {self.told}" if self.told else ""
+    def _reason(self, bound: Bound) -> str:
+        hypotheses = ", ".join(hypothesis.name for hypothesis in bound.hypotheses)
+        even = f", even with {self.batch_limits}" if self.batch_limits else ""
         return (
-            f"{bound.name} ({bound.source}): no policy carries more than {number(bound.capacity_per_s)} per "
-            f"second with one{even}, and {number(bound.rate)} come; {bound.inequality}; met: {met}"
+            f"{bound.name} ({bound.source}): no policy sustains more than {number(bound.capacity_per_s)} per "
+            f"second on one replica{even}; the load is {number(bound.rate)}; {bound.inequality}; hypotheses "
+            f"met: {hypotheses}"
         )
 
 
-def ceilings_of(
+def upper_bounds_of(
     demand: Demand, family: Family, router: Router, link: Link | None, objectives: Sequence[Objective]
-) -> Ceilings:
-    """What theory says of a family: of its roomiest engine, which may form every batch that one of it may.
+) -> UpperBounds:
+    """Theoretical bounds of a family, computed for its largest engine.
 
-    So a ceiling of that one is a ceiling of all. No token comes faster than the shortest iteration, so no
-    latency that has one in it is shorter, whatever the number of replicas.
+    That engine can form every batch of every member, so its upper bounds hold for the whole family. No
+    latency that contains an iteration is below the shortest iteration, whatever the number of replicas.
 
     Args:
-        demand: what is asked.
+        demand: the load.
         family: the engines.
-        router: before them.
-        link: between those that prefill and those that decode; None where each does both.
-        objectives: the limits.
+        router: router in front of the replicas.
+        link: link between prefill and decode pools. None if every replica does both.
+        objectives: the limits of the SLO.
     """
-    engine = family.roomiest
+    engine = family.largest
     if engine is None:
-        return Ceilings((), "")
-    floor_s = least_iteration_s(engine)
-    for one in objectives:
-        if one.metric.quantity in _FLOORED and one.limit < floor_s and one.metric.unit == "s":
-            return Ceilings(
+        return UpperBounds((), "")
+    shortest_s = least_iteration_s(engine)
+    for objective in objectives:
+        metric = objective.metric
+        if metric.quantity in _AT_LEAST_ONE_ITERATION and objective.limit < shortest_s and metric.unit == "s":
+            return UpperBounds(
                 (),
-                family.told,
-                f"{one.metric.name} ≤ {amount(one.limit, 's')} is below the shortest iteration, "
-                f"{seconds(floor_s)}: no token comes faster",
+                family.batch_limits,
+                f"{metric.name} ≤ {amount(objective.limit, 's')} is below the shortest iteration, "
+                f"{seconds(shortest_s)}",
             )
-    side = (engine, 1)
+    pool = (engine, 1)
     system = (
         Cluster(engine, replicas=1, router=router)
         if link is None
-        else Disaggregated(prefill=side, decode=side, link=link, prefill_router=router, decode_router=router)
+        else Disaggregated(prefill=pool, decode=pool, link=link, prefill_router=router, decode_router=router)
     )
     try:
         verdict = stability(demand, system)
-    except ConfigError as error:  # what has no room for any request; another one of the family may have it
-        return Ceilings((), family.told, str(error) if family.members == 1 else "")
-    ceilings = (one for one in verdict.bounds if one.kind == "ceiling" and one.applies)
-    return Ceilings(tuple(one for one in ceilings if one.load is not None), family.told)
+    except ConfigError as error:  # no request fits; another member of the family may have room
+        return UpperBounds((), family.batch_limits, str(error) if family.members == 1 else "")
+    return UpperBounds(
+        tuple(
+            bound
+            for bound in verdict.bounds
+            if bound.kind == "upper_bound" and bound.applies and bound.load is not None
+        ),
+        family.batch_limits,
+    )
 
 
 def _least(bound: Bound, ratio: tuple[int, int] | None) -> float:
-    """The fewest units that carry the load of one."""
+    """The minimum units that carry the load of a bound on one unit."""
     assert bound.load is not None
     if bound.resource == "link":
         return math.inf if bound.load > 1 else 1
     if ratio is None:
         return max(1, math.ceil(bound.load * (1 - _ROUNDING)))
-    for side, count in zip(("prefill side", "decode side"), ratio, strict=True):
-        if bound.name.startswith(side):
+    for pool, count in zip(("prefill side", "decode side"), ratio, strict=True):
+        if bound.name.startswith(pool):
             return max(1, math.ceil(bound.load / count * (1 - _ROUNDING)))
     return 1

@@ -1,13 +1,14 @@
-"""The page about a plan: what to rent, what it costs, what rules the others out, what would change it."""
+"""The page of a plan: the fleet to rent, its cost, the other candidates, and the sensitivity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inferq.display.document import HEADS, Chapter, Document, FittedPicture, Grid, Note, cut
+from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedPicture, Grid, cut
 from inferq.display.text import counted, number, percent, sentence
 from inferq.experiments.plans.charts import of_frontier
-from inferq.experiments.plans.fleet_plan import FOUND, FleetPlan
+from inferq.experiments.plans.fleet_plan import FleetPlan
+from inferq.experiments.plans.outcome import ordered
 from inferq.experiments.plans.tables import candidates, costs, frontier, windows
 from inferq.reports import identity, verdicts
 
@@ -19,18 +20,18 @@ def document(plan: FleetPlan, title: str | None) -> Document:
     """The page."""
     return Document(
         title=title if title is not None else _headline(plan),
-        setting=f"The cheapest fleet that keeps {plan.slo}, of {counted(len(plan.fates), 'candidate')}, "
-        f"{plan.requests:,} requests a run.",
+        setting=f"The cheapest fleet that meets {plan.slo}. {counted(len(plan.outcomes), 'candidate')}, "
+        f"{plan.requests:,} requests per run.",
         ran=tuple(_ran(plan)),
-        notes=tuple(_notes(plan)),
-        heads={kind: HEADS[kind] for kind in ("bad", "good", "beware", "plain")},  # the answer first
+        notes=tuple(verdicts.answer_notes(plan.findings)),
+        heads=ANSWER_FIRST,
         facts=tuple(_facts(plan)),
         chapters=tuple(_chapters(plan)),
     )
 
 
 def _headline(plan: FleetPlan) -> str:
-    """What to rent for what load."""
+    """The fleet and its load."""
     load = "" if plan.rate is None else f" for {number(plan.rate)} requests per second"
     if plan.fleet is None:
         return f"No fleet was found{load}"
@@ -38,7 +39,7 @@ def _headline(plan: FleetPlan) -> str:
 
 
 def _ran(plan: FleetPlan) -> Iterator[tuple[str, str]]:
-    """What is to be rented, what comes, and what is to be kept."""
+    """The fleet, the load and the objectives."""
     if plan.fleet is not None:
         yield from identity.of_system(plan.fleet)
     if plan.rate is not None:
@@ -46,30 +47,21 @@ def _ran(plan: FleetPlan) -> Iterator[tuple[str, str]]:
     yield "Objectives", str(plan.slo)
 
 
-def _notes(plan: FleetPlan) -> Iterator[Note]:
-    """The answer, or that there is none, and what else there is to know."""
-    for place, text in enumerate(map(sentence, plan.findings)):
-        kind: verdicts.Kind = "plain" if place else "bad" if plan.answer is None else "good"
-        if text.startswith((FOUND.capitalize(), "Unit")):
-            kind = "beware"
-        yield Note(kind=kind, text=text)
-
-
 def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
-    answer = plan.answer
-    if answer is not None and answer.units is not None:
-        yield "fleet", plan.name(answer.candidate, answer.units)
-        yield "GPUs in all", number(answer.candidate.gpus_of(answer.units))
-        yield "nodes", number(answer.candidate.nodes_of(answer.units))
+    best = plan.best
+    if best is not None and best.units is not None:
+        yield "fleet", plan.name(best.candidate, best.units)
+        yield "GPUs in total", number(best.candidate.gpus_of(best.units))
+        yield "nodes", number(best.candidate.nodes_of(best.units))
         if plan.cost_per_hour is not None:
             yield plan.unit, number(plan.cost_per_hour)
         if plan.priced is not None and plan.summary is not None:
             row, money = plan.summary.row(0, named=True), plan.priced.currency or "cost"
             yield (
-                f"{money} per 10⁶ output tokens, to the last token",
+                f"{money} per 10⁶ output tokens, until the last token",
                 number(row["cost_per_million_output_tokens"], 3),
             )
-            yield f"{money} per request, to the last token", number(row["cost_per_request"], 3)
+            yield f"{money} per request, until the last token", number(row["cost_per_request"], 3)
             if row["watts"] is not None:
                 yield "J per 10⁶ output tokens, at most", number(row["joules_per_million_output_tokens"])
                 yield "J per request, at most", number(row["joules_per_request"])
@@ -82,45 +74,56 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
     if plan.frontier.height:
         picture = FittedPicture(
             title="Cost against latency",
-            caption="Fleets run on all requests, of which no cheaper one is as fast.",
+            caption="Fleets run on all requests, without a cheaper fleet that is as fast.",
             chart=lambda width: of_frontier(plan, width),
         )
-        yield Chapter(title="What a lower latency costs", pictures=(picture,), grids=(frontier(plan),))
-    reasons = [
-        f"{plan.name(one.candidate)}: {one.kind}: {one.why}"
-        for one in plan.fates.ordered(_MOST_REASONS + 1)
-        if one.kind != "cheapest"
-    ]
-    left = len(plan.fates) - _MOST_REASONS - 1
-    if left > 0:
-        reasons.append(f"{left:,} more are in `candidates`.")
+        yield Chapter(title="Cost of a lower latency", pictures=(picture,), grids=(frontier(plan),))
     if plan.scheduled is not None:
         yield Chapter(
-            title="A load that changes",
+            title="Replica schedule",
             text=" ".join(map(sentence, plan.scheduled.explain().splitlines())),
             grids=(windows(plan, _MOST_ROWS),),
         )
-    yield Chapter(
-        title="What rules the others out",
-        grids=(candidates(plan, _MOST_ROWS),),
-        folded=(("Why, one by one", "\n".join(reasons)),) if reasons else (),
-    )
+    yield _candidates(plan)
     if plan.fleet is not None:
-        lines = [
-            [
-                *(row["what"], f"× {row['factor']:g}", "yes" if row["keeps"] else "no"),
-                *(number(row["replicas"]), number(row["gpus"])),
-                *([] if plan.prices is None else [number(row["cost"])]),
-            ]
-            for row in plan.sensitivity().rows(named=True)
+        yield _sensitivity(plan)
+    yield _reproduction(plan)
+
+
+def _candidates(plan: FleetPlan) -> Chapter:
+    reasons = [
+        f"{plan.name(outcome.candidate)}: {outcome.kind}: {outcome.reason}"
+        for outcome in ordered(plan.outcomes)[: _MOST_REASONS + 1]
+        if outcome.kind != "chosen"
+    ]
+    left = len(plan.outcomes) - _MOST_REASONS - 1
+    if left > 0:
+        reasons.append(f"{left:,} more are in `candidates`.")
+    return Chapter(
+        title="All candidates",
+        grids=(candidates(plan, _MOST_ROWS),),
+        folded=(("Reasons", "\n".join(reasons)),) if reasons else (),
+    )
+
+
+def _sensitivity(plan: FleetPlan) -> Chapter:
+    lines = [
+        [
+            *(row["parameter"], f"× {row['factor']:g}", "yes" if row["meets_slo"] else "no"),
+            *(number(row["replicas"]), number(row["gpus"])),
+            *([] if plan.prices is None else [number(row["cost"])]),
         ]
-        header = ["what", "changed", "kept", "replicas needed", *costs(plan)]
-        grid = Grid(title="", header=header, lines=lines, texts=3)
-        yield Chapter(title="What would change the answer", grids=(grid,))
+        for row in plan.sensitivity().rows(named=True)
+    ]
+    header = ["parameter", "change", "SLO met", "replicas needed", *costs(plan)]
+    return Chapter(title="Sensitivity", grids=(Grid(title="", header=header, lines=lines, texts=3),))
+
+
+def _reproduction(plan: FleetPlan) -> Chapter:
     folded = [("What was run, as JSON", cut(plan.scenario))]
     if plan.command:
         folded.insert(0, ("The command", plan.command))
     if plan.fleet is not None:
         folded.insert(0, ("The fleet as a scenario in TOML, for inferq gate", cut(plan.toml())))
     text = "The same workload, SLO, choices and seeds give the same answer, bit for bit, on every machine."
-    yield Chapter(title="Repeat it", text=text, folded=tuple(folded))
+    return Chapter(title="Reproduce", text=text, folded=tuple(folded))

@@ -1,4 +1,4 @@
-"""How many replicas at which hour: a load that changes, served by as many as it needs."""
+"""Replica schedules for a load that changes over time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import np, pl
 from inferq.checks import not_negative, positive
 from inferq.display.text import amount, counted, number, percent
 from inferq.errors import ConfigError
 from inferq.experiments.plans.candidate import Candidate
-from inferq.experiments.plans.simulated import Followed, followed
-from inferq.experiments.replication import at_once
+from inferq.experiments.plans.candidate_state import CandidateState
+from inferq.experiments.plans.prober import Prober
+from inferq.experiments.plans.simulation import ScheduleRun, run_schedule
+from inferq.experiments.replication import run_tasks
 from inferq.progress import Progress
 from inferq.results.slo import Objective, measured
 from inferq.simulation.simulate import simulate
@@ -24,73 +26,70 @@ from inferq.systems.cluster import Cluster
 from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
-if TYPE_CHECKING:
-    from inferq.experiments.plans.fleet_plan import FleetPlan
-
 _MOST_WINDOWS = 100_000
 _SECONDS_OF_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of the time, and what it needs."""
+    """A time window and the units it needs."""
 
     start_s: float
     end_s: float
     requests: int
-    """That arrive in it."""
+    """Requests that arrive in the window."""
     units: int | None
-    """The fewest that keep the SLO over them; None where no number does."""
+    """The fewest units that meet the SLO in the window, without spare. None if no number does."""
     share: float
-    """The largest share that a value has of its limit then."""
+    """The largest value relative to its limit."""
     longest_s: float
-    """From the arrival to the last token of the slowest of them: so long a replica drains at most."""
+    """Largest E2E latency, which is the longest time that draining takes."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Schedule:
-    """How many replicas each window needs, and what that saves; made by `FleetPlan.schedule`."""
+    """Replicas per time window and the savings; made by `FleetPlan.schedule`."""
 
     windows: tuple[Window, ...]
     candidate: Candidate
     unit: str
     unit_cost: float
-    """Of a replica, an hour or in GPUs."""
+    """Cost of a unit per hour, or its GPUs."""
     startup_s: float
     spare: int
     workload: Workload
-    """All requests, as they come."""
+    """All requests."""
     objectives: tuple[Objective, ...]
     seed: int
     options: Mapping[str, Any]
-    """Of the runs."""
+    """Options of `simulate`."""
 
     @property
     def peak(self) -> int | None:
-        """The most that a window needs: a fleet that never changes needs them all the time."""
-        needs = [one.units for one in self.windows]
-        return None if None in needs else max(one for one in needs if one is not None) + self.spare
+        """Units of the busiest window, spare included, which a fixed fleet needs all the time."""
+        needs = [window.units for window in self.windows]
+        return None if None in needs else max(units for units in needs if units is not None) + self.spare
 
     @property
     def replica_hours(self) -> float | None:
-        """Of the schedule: each from the moment it is started until it has drained.
+        """Replica-hours of the schedule, from the start of each replica until it has drained.
 
-        A replica that is there for a window is started `startup_s` before it; one that is not there for the
-        next finishes what it has, as long as the slowest request of its window takes at most.
+        A replica starts `startup_s` before its first window. After its last window it drains for at most the
+        largest E2E latency of that window.
         """
         if self.peak is None:
             return None
         seconds, before, drains_s = 0.0, 0, 0.0
-        for one in self.windows:
-            units = (one.units or 0) + self.spare
-            seconds += units * (one.end_s - one.start_s)
+        for window in self.windows:
+            units = (window.units or 0) + self.spare
+            seconds += units * (window.end_s - window.start_s)
             seconds += max(0, units - before) * self.startup_s + max(0, before - units) * drains_s
-            before, drains_s = units, one.longest_s
+            before, drains_s = units, window.longest_s
         return (seconds + before * drains_s) / _SECONDS_OF_HOUR
 
     @property
     def fixed_hours(self) -> float | None:
-        """Of a fleet for the peak, over the same time."""
+        """Replica-hours of a fixed fleet for the peak, over the same time."""
         if self.peak is None:
             return None
         last = self.windows[-1]
@@ -99,7 +98,7 @@ class Schedule:
 
     @property
     def saved(self) -> float | None:
-        """The share of the fixed fleet's replica-hours that it saves; below 0 where it takes more."""
+        """Saved share of the replica-hours of the fixed fleet; negative if the schedule uses more."""
         if self.replica_hours is None or self.fixed_hours is None:
             return None
         return 1 - self.replica_hours / self.fixed_hours
@@ -108,12 +107,12 @@ class Schedule:
     def frame(self) -> pl.DataFrame:
         """One row for each window: `start_s`, `end_s`, `requests`, `rate_per_s`, `replicas`, `gpus`, `cost`.
 
-        `cost` is that of the replicas for an hour, or their GPUs; `share` the largest share that a value has
-        of its limit.
+        `cost` is the cost of the replicas per hour, or their GPUs. `share` is the largest value divided by
+        its limit.
         """
         rows = []
-        for one in self.windows:
-            units = None if one.units is None else one.units + self.spare
+        for window in self.windows:
+            units = None if window.units is None else window.units + self.spare
             sizes = (
                 (None, None, None)
                 if units is None
@@ -123,31 +122,31 @@ class Schedule:
                     self.unit_cost * units,
                 )
             )
-            rate = one.requests / (one.end_s - one.start_s)
-            rows.append((one.start_s, one.end_s, one.requests, rate, *sizes, one.share))
+            rate = window.requests / (window.end_s - window.start_s)
+            rows.append((window.start_s, window.end_s, window.requests, rate, *sizes, window.share))
         schema: dict[str, Any] = {"start_s": pl.Float64, "end_s": pl.Float64, "requests": pl.Int64}
         schema |= {"rate_per_s": pl.Float64, "replicas": pl.Int64, "gpus": pl.Int64}
         return pl.DataFrame(rows, schema={**schema, "cost": pl.Float64, "share": pl.Float64}, orient="row")
 
     def cluster(self, every_s: float = 15) -> Cluster:
-        """The fleet that follows the schedule, to be simulated: does the SLO hold while replicas come and go?
+        """A cluster whose autoscaler follows the schedule.
 
-        A replica that a window needs is asked for early enough that it is open when the window begins:
-        `startup_s` and a look before. One that is needed no more drains from the next window on.
+        A replica is requested `startup_s + every_s` before its first window, so that it is ready in time. It
+        drains from the end of its last window.
 
         Args:
-            every_s: seconds between two looks of its autoscaler, above 0.
+            every_s: interval of the autoscaler in seconds, above 0.
 
         Raises:
-            ConfigError: a window that no number of replicas serves, or prefill and decode on replicas apart,
-                which cannot come and go.
+            ConfigError: no number of replicas serves one of the windows, or the fleet is disaggregated, which
+                does not support autoscaling.
 
         Example:
             >>> import inferq as iq
             >>> kv = iq.KvCache(tokens=9000)
             >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
-            >>> rates = iq.TimeVarying(times_s=[0, 60, 120], rates=[2, 30, 2])
-            >>> lengths = {"prompt": iq.Fixed(200), "output": iq.Fixed(100)}
+            >>> rates = iq.dist.TimeVarying(times_s=[0, 60, 120], rates=[2, 30, 2])
+            >>> lengths = {"prompt": iq.dist.Fixed(200), "output": iq.dist.Fixed(100)}
             >>> day = iq.Workload.synthetic(requests=2100, arrivals=rates, **lengths)
             >>> plan = iq.plan(day, iq.Slo(ttft_p99=0.5), engines=engine)
             >>> hours = plan.schedule(every_s=60, startup_s=10)
@@ -155,17 +154,17 @@ class Schedule:
             True
         """
         if self.peak is None:
-            raise ConfigError("schedule", "has a window that no number of replicas serves")
+            raise ConfigError("schedule", "contains a window that no number of replicas serves")
         fixed = self.candidate.system(self.peak)
         if not isinstance(fixed, Cluster):
-            raise ConfigError("schedule", "replicas for prefill and for decode apart cannot come and go")
+            raise ConfigError("schedule", "disaggregated fleets do not support autoscaling")
         lead_s = self.startup_s + positive("every_s", every_s)
-        starts = {max(0.0, one.start_s - lead) for one in self.windows for lead in (0.0, lead_s)}
+        starts = {max(0.0, window.start_s - lead) for window in self.windows for lead in (0.0, lead_s)}
         steps: list[tuple[float, int]] = []
         for at_s in sorted(starts):
-            first = bisect_right(self.windows, at_s, key=lambda one: one.end_s)
-            last = bisect_right(self.windows, at_s, key=lambda one: one.start_s - lead_s)
-            needed = max((one.units or 0) + self.spare for one in self.windows[first:last])
+            first = bisect_right(self.windows, at_s, key=lambda window: window.end_s)
+            last = bisect_right(self.windows, at_s, key=lambda window: window.start_s - lead_s)
+            needed = max((window.units or 0) + self.spare for window in self.windows[first:last])
             if not steps or steps[-1][1] != needed:
                 steps.append((at_s, needed))
         counts = [count for _, count in steps]
@@ -175,105 +174,111 @@ class Schedule:
         return replace(fixed, replicas=counts[0], autoscaler=scaler)
 
     @cached_property
-    def followed(self) -> Followed | None:
-        """What simulation says of it: `cluster()` over all requests, beside the fleet for the peak.
+    def run(self) -> ScheduleRun | None:
+        """Simulation of `cluster()` over all requests, compared with the fixed fleet for the peak.
 
-        So what is saved, and whether the SLO holds while replicas come and go, is measured; a window by
-        itself begins with empty replicas and knows of no change. None where a window has no number of
-        replicas, or prefill and decode are on replicas apart.
+        It measures the savings and whether the SLO is met while replicas start and drain. Windows alone
+        cannot show that, since each starts with empty replicas. None if no number of replicas serves one of
+        the windows, or if the fleet is disaggregated.
         """
         fixed = None if self.peak is None else self.candidate.system(self.peak)
         if not isinstance(fixed, Cluster):
             return None
-        return followed(self.cluster(), fixed, self.workload, self.objectives, self.seed, self.options)
+        return run_schedule(self.cluster(), fixed, self.workload, self.objectives, self.seed, self.options)
 
     def explain(self) -> str:
-        """The peak, what the schedule takes, and what it saves, a line each."""
-        peak, taken, fixed = self.peak, self.replica_hours, self.fixed_hours
-        if peak is None or taken is None or fixed is None or self.saved is None:
-            hopeless = [one for one in self.windows if one.units is None]
-            when = amount(hopeless[0].start_s, "s")
-            return f"{counted(len(hopeless), 'window')} no number of replicas serves, first from {when} on"
-        least = min(one.units or 0 for one in self.windows) + self.spare
+        """The peak, the replica-hours and the savings, one per line."""
+        peak, hours, fixed = self.peak, self.replica_hours, self.fixed_hours
+        if peak is None or hours is None or fixed is None or self.saved is None:
+            unserved = [window for window in self.windows if window.units is None]
+            start = amount(unserved[0].start_s, "s")
+            windows = counted(len(unserved), "window")
+            return f"no number of replicas serves {windows}, the first from {start}"
+        least = min(window.units or 0 for window in self.windows) + self.spare
         lines = [
-            f"{self.candidate.size(peak)} serve the peak, {self.candidate.size(least)} the quietest of "
+            f"peak: {self.candidate.size(peak)}; minimum: {self.candidate.size(least)}, in "
             f"{counted(len(self.windows), 'window')}",
-            f"a fleet for the peak takes {number(fixed)} replica-hours, the schedule {number(taken)}: "
+            f"fixed fleet for the peak: {number(fixed)} replica-hours; schedule: {number(hours)}, "
             f"{percent(self.saved)} less",
         ]
         if self.unit != "GPUs":
-            word = self.unit.removesuffix("an hour").strip()
+            word = self.unit.removesuffix("per hour").strip()
             lines.append(
-                f"{number(fixed * self.unit_cost)} against {number(taken * self.unit_cost)} {word}".strip()
+                f"{number(fixed * self.unit_cost)} against {number(hours * self.unit_cost)} {word}".strip()
             )
         lines.append(
-            f"started {amount(self.startup_s, 's')} before they are needed; those that go finish first"
+            f"replicas start {amount(self.startup_s, 's')} before they are needed and drain before they stop"
         )
-        if self.followed is not None:
-            lines.append(str(self.followed))
+        if self.run is not None:
+            lines.append(str(self.run))
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """What `explain()` says."""
+        """The text of `explain()`."""
         return self.explain()
 
     def __repr__(self) -> str:
-        """The peak and the windows."""
+        """The number of windows and the peak."""
         return f"Schedule({counted(len(self.windows), 'window')}, peak {self.peak})"
 
 
 def schedule(
-    plan: FleetPlan, every_s: float, startup_s: float, workload: Workload | Table | None
+    planned: CandidateState | None,
+    prober: Prober,
+    unit: str,
+    every_s: float,
+    startup_s: float,
+    workload: Workload | Table | None,
 ) -> Schedule | None:
-    """The replicas of the planned candidate, window by window; see `FleetPlan.schedule`."""
+    """The replicas of the planned candidate in each window; see `FleetPlan.schedule`."""
     every_s, startup_s = positive("every_s", every_s), not_negative("startup_s", startup_s)
     for name in ("warmup", "cooldown", "horizon_s", "max_in_flight"):
-        if name in plan.prober.options:
-            raise ConfigError(name, "says which requests count; a schedule has windows of its own")
-    answer = plan.answer
-    if answer is None or answer.units is None:
+        if name in prober.options:
+            raise ConfigError(name, "is not supported by schedule, whose windows decide which requests count")
+    if planned is None or planned.high is None:
         return None
-    peak = plan.prober._whole(plan.seeds[0]).frame
+    seed, units = prober.seeds[0], planned.sizes[planned.high]
+    peak = prober.workload_of(seed).frame
     if workload is None:
         whole = peak
     else:
-        other = workload if isinstance(workload, Workload) else Workload(workload)
-        whole = other.ready(plan.seeds[0])
+        whole = (workload if isinstance(workload, Workload) else Workload(workload)).ready(seed)
     if "think_s" in whole.columns or "continues" in whole.columns:
-        raise ConfigError("workload", "has requests that wait for, or go on from, others: it has no windows")
+        raise ConfigError("workload", "contains sessions or continued prompts, which windows would separate")
     arrivals = whole["arrival_s"].to_numpy()
     count = int(arrivals[-1] // every_s) + 1
     if count > _MOST_WINDOWS:
-        raise ConfigError("every_s", f"makes {count:,} windows; at most {_MOST_WINDOWS:,}")
-    standing = plan.standings[answer.candidate.place]
+        raise ConfigError("every_s", f"makes {count:,} windows; at most {_MOST_WINDOWS:,} are supported")
     ends = np.searchsorted(arrivals, every_s * np.arange(count + 1), side="left")
     tokens = np.cumsum(_tokens(whole))
-    carried = float(_tokens(peak).sum()) / max(float(peak["arrival_s"][-1] - peak["arrival_s"][0]), every_s)
+    sustained = float(_tokens(peak).sum()) / max(float(peak["arrival_s"][-1] - peak["arrival_s"][0]), every_s)
     tasks = []
     for place, (first, last) in enumerate(pairwise(ends.tolist())):
         load = float(tokens[last - 1] - (tokens[first - 1] if first else 0)) if last > first else 0.0
-        guess = max(1, round((answer.units - standing.spare) * load / every_s / carried))
+        guess = max(1, round(units * load / every_s / sustained))
+        span = (every_s * place, every_s * (place + 1))
         tasks.append(
             partial(
                 _window,
-                plan,
-                standing.sizes,
+                prober,
+                planned.candidate,
+                planned.sizes,
                 whole[first:last],
-                (every_s * place, every_s * (place + 1)),
-                bisect_left(standing.sizes, guess),
+                span,
+                bisect_left(planned.sizes, guess),
             )
         )
     return Schedule(
-        windows=tuple(at_once(tasks, plan.prober.threads)),
-        candidate=answer.candidate,
-        unit=plan.unit,
-        unit_cost=standing.unit_cost,
+        windows=tuple(run_tasks(tasks, prober.threads)),
+        candidate=planned.candidate,
+        unit=unit,
+        unit_cost=planned.unit_cost,
         startup_s=startup_s,
-        spare=plan.spare,
+        spare=planned.spare,
         workload=Workload(whole),
-        objectives=plan.prober.objectives,
-        seed=plan.seeds[0],
-        options=plan.prober.options,
+        objectives=prober.objectives,
+        seed=seed,
+        options=prober.options,
     )
 
 
@@ -283,31 +288,30 @@ def _tokens(frame: pl.DataFrame) -> Any:
 
 
 def _window(
-    plan: FleetPlan,
+    prober: Prober,
+    candidate: Candidate,
     sizes: tuple[int, ...],
     frame: pl.DataFrame,
     span: tuple[float, float],
     guess: int,
     watch: Progress | None,
 ) -> Window:
-    """The fewest units that keep the SLO over the requests of a window: from a guess up, then down."""
+    """The fewest units that meet the SLO in a window: up from a guess, then down."""
     requests = frame.height
     if requests == 0:
         return Window(*span, 0, sizes[0], 0.0, 0.0)
-    answer, objectives = plan.answer, plan.prober.objectives
-    assert answer is not None
-    workload = Workload(frame)
+    workload, objectives = Workload(frame), prober.objectives
     tried: dict[int, tuple[float, float]] = {}
 
-    def keeps(place: int) -> bool:
+    def meets_slo(place: int) -> bool:
         if place not in tried:
             result = simulate(
                 workload,
-                answer.candidate.system(sizes[place]),
-                seed=plan.seeds[0],
+                candidate.system(sizes[place]),
+                seed=prober.seeds[0],
                 threads=1,
                 progress=watch,
-                **plan.prober.options,
+                **prober.options,
             )
             values = measured(objectives, 0.0, result)
             shares = [
@@ -320,21 +324,21 @@ def _window(
     last = len(sizes) - 1
     place = min(guess, last)
     step = 1
-    while not keeps(place):
+    while not meets_slo(place):
         if place == last:
             return Window(*span, requests, None, *tried[place])
         place, step = min(place + step, last), 2 * step
     step = 1
     while place > 0:
         below = max(0, place - step)
-        if below in tried and not keeps(below):
+        if below in tried and not meets_slo(below):
             break
-        if keeps(below):
+        if meets_slo(below):
             place, step = below, 2 * step
         else:
             low = below
             while place - low > 1:
                 middle = (low + place) // 2
-                low, place = (low, middle) if keeps(middle) else (middle, place)
+                low, place = (low, middle) if meets_slo(middle) else (middle, place)
             break
     return Window(*span, requests, sizes[place], *tried[place])

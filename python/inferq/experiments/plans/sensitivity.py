@@ -1,77 +1,75 @@
-"""What would change a plan: another rate, other lengths, another speed."""
+"""Sensitivity of a plan to the request rate, the lengths, and the speed of the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
-from inferq.experiments.arguments import between
+from inferq.checks import between
+from inferq.experiments.plans.candidate_state import CandidateState
 from inferq.experiments.plans.limits import NO_LIMIT
-from inferq.experiments.plans.probing import Prober
+from inferq.experiments.plans.prober import Prober
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
-from inferq.experiments.plans.standing import Standing
 from inferq.results.slo import Objective
 from inferq.workload.workload import Workload
 
-if TYPE_CHECKING:
-    from inferq.experiments.plans.fleet_plan import FleetPlan
-
-_OF_PROMPTS = ("prefix_hashes", "prefix_parts", "continues")
+_PROMPT_CONTENT = ("prefix_hashes", "prefix_parts", "continues")
 
 
-def sensitivity(plan: FleetPlan, by: float) -> pl.DataFrame:
-    """How many replicas the planned candidate needs where a thing is another; see `FleetPlan.sensitivity`."""
+def sensitivity(planned: CandidateState | None, prober: Prober, within: float, by: float) -> pl.DataFrame:
+    """Replicas that the planned candidate needs after each change; see `FleetPlan.sensitivity`."""
     by = between("by", by, 0, 1)
-    answer = plan.answer
     rows: list[tuple[Any, ...]] = []
-    if answer is not None:
-        planned = plan.standings[answer.candidate.place]
+    if planned is not None:
         assert planned.high is not None
-        for what, factor, prober in _cases(plan, by):
-            standing = Standing(answer.candidate, NO_LIMIT, planned.sizes, planned.spare, planned.unit_cost)
-            standing.guess = planned.high
-            search = Search(prober, plan.standings, plan.within, None)
-            search._together([(standing, search._resolve(standing, prober.rungs[-1]))])
-            first = next(one for one in standing.whole if one.units == planned.sizes[planned.high])
-            found = None if standing.high is None else planned.sizes[standing.high] + planned.spare
-            of, kept = answer.candidate, first.verdict == "kept"
-            if found is None:
-                rows.append((what, factor, kept, None, None, None))
+        candidate = planned.candidate
+        for parameter, factor, changed in _cases(prober, by):
+            state = CandidateState(candidate, NO_LIMIT, planned.sizes, planned.spare, planned.unit_cost)
+            state.guess = planned.high
+            search = Search(changed, (state,), within, None)
+            search.run_steps([(state, search.resolve(state, changed.rungs[-1]))])
+            first = next(trial for trial in state.whole if trial.units == planned.sizes[planned.high])
+            meets_slo = first.verdict == "met"
+            if state.high is None:
+                rows.append((parameter, factor, meets_slo, None, None, None))
             else:
-                sizes = (found * of.replicas_of_unit, of.gpus_of(found), planned.unit_cost * found)
-                rows.append((what, factor, kept, *sizes))
-    schema: dict[str, Any] = {"what": pl.String, "factor": pl.Float64, "keeps": pl.Boolean}
+                units = planned.sizes[state.high] + planned.spare
+                sizes = (units * candidate.replicas_of_unit, candidate.gpus_of(units))
+                rows.append((parameter, factor, meets_slo, *sizes, planned.unit_cost * units))
+    schema: dict[str, Any] = {"parameter": pl.String, "factor": pl.Float64, "meets_slo": pl.Boolean}
     schema |= {"replicas": pl.Int64, "gpus": pl.Int64, "cost": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _cases(plan: FleetPlan, by: float) -> Iterator[tuple[str, float, Prober]]:
-    """What is changed, by how much, and what runs it.
+def _cases(prober: Prober, by: float) -> Iterator[tuple[str, float, Prober]]:
+    """Each changed parameter, its factor, and a prober for it.
 
-    Twice the times give twice the latencies (law L10): an engine whose times are f of what they were is the
-    same as requests that come f times as fast, held to limits that are 1/f of what they were.
+    Twice the times give twice the latencies (invariant L10). So an engine whose times change by a factor f is
+    equivalent to requests that arrive f times as fast and limits that are 1/f of the original ones.
     """
-    seeds = plan.prober.seeds
-    whole = {seed: plan.prober._whole(seed) for seed in seeds}
+    whole = {seed: prober.workload_of(seed) for seed in prober.seeds}
     for factor in (1 + by, 1 - by):
-        yield "rate", factor, _prober(plan, {seed: one.speed(factor) for seed, one in whole.items()})
-    if not any(name in whole[seeds[0]].frame.columns for name in _OF_PROMPTS):
+        yield "rate", factor, _changed(prober, {seed: drawn.speed(factor) for seed, drawn in whole.items()})
+    if not any(name in whole[prober.seeds[0]].frame.columns for name in _PROMPT_CONTENT):
         for factor in (1 + by, 1 - by):
-            yield "lengths", factor, _prober(plan, {s: _longer(one, factor) for s, one in whole.items()})
+            longer = {seed: _longer(drawn, factor) for seed, drawn in whole.items()}
+            yield "lengths", factor, _changed(prober, longer)
     for factor in (1 + by, 1 - by):
         limits = tuple(
-            Objective(one.metric, one.limit / factor, one.class_name) if one.metric.unit == "s" else one
-            for one in plan.prober.objectives
+            Objective(objective.metric, objective.limit / factor, objective.class_name)
+            if objective.metric.unit == "s"
+            else objective
+            for objective in prober.objectives
         )
-        faster = {seed: one.speed(factor) for seed, one in whole.items()}
-        yield "times of the engine", factor, _prober(plan, faster, limits)
+        faster = {seed: drawn.speed(factor) for seed, drawn in whole.items()}
+        yield "engine times", factor, _changed(prober, faster, limits)
 
 
 def _longer(workload: Workload, factor: float) -> Workload:
-    """Prompts and outputs so many times as long, rounded, a token at least."""
+    """The workload with scaled prompt and output lengths, rounded, at least one token."""
     names = ("prompt_tokens", "output_tokens")
     return Workload(
         workload.frame.with_columns(
@@ -80,17 +78,17 @@ def _longer(workload: Workload, factor: float) -> Workload:
     )
 
 
-def _prober(
-    plan: FleetPlan, drawn: dict[int, Workload], objectives: tuple[Objective, ...] | None = None
+def _changed(
+    prober: Prober, drawn: dict[int, Workload], objectives: tuple[Objective, ...] | None = None
 ) -> Prober:
     return replace(
-        plan.prober,
-        objectives=objectives or plan.prober.objectives,
+        prober,
+        objectives=objectives or prober.objectives,
         records=Records(None, ""),
         deadline=float("inf"),
         simulated=0,
         runs=0,
         trials={},
-        _drawn={seed: Workload(one.frame) for seed, one in drawn.items()},
+        _drawn={seed: Workload(workload.frame) for seed, workload in drawn.items()},
         _heads={},
     )

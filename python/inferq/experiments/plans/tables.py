@@ -1,33 +1,35 @@
-"""The tables of a plan, on pages and terminals alike."""
+"""Tables of a plan, for pages, notebooks and terminals."""
 
 from __future__ import annotations
 
 from inferq.display.document import Grid
 from inferq.display.text import NONE, amount, number
 from inferq.experiments.plans.fleet_plan import FleetPlan, shown_value
+from inferq.experiments.plans.outcome import ordered
 
 
 def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
-    """What became of each candidate, those that keep the SLO first, by cost.
+    """The outcome of each candidate, best first.
 
     Args:
-        plan: whose.
-        most: so many at most; None: all.
+        plan: the plan.
+        most: maximum number of rows. Default: all.
     """
     lines = []
-    for one in plan.fates.ordered(most):
-        units = None if one.units is None else one.candidate.gpus_of(one.units)
-        least = NONE if one.at_least is None else f"≥ {number(one.at_least)}"
-        cost = least if one.cost is None else number(one.cost)
-        size = [cost] if plan.prices is None else [number(units), cost]
-        lines.append([plan.name(one.candidate, one.units), one.kind, *size, shown_value(one.trial)])
-    misfits = plan.choices.engines.misfits[: None if most is None else max(0, most - len(lines))]
+    for outcome in ordered(plan.outcomes)[:most]:
+        candidate, units = outcome.candidate, outcome.units
+        gpus = None if units is None else candidate.gpus_of(units)
+        least = NONE if outcome.at_least is None else f"≥ {number(outcome.at_least)}"
+        cost = least if outcome.cost is None else number(outcome.cost)
+        size = [cost] if plan.prices is None else [number(gpus), cost]
+        lines.append([plan.name(candidate, units), outcome.kind, *size, shown_value(outcome.trial)])
+    misfits = plan.grid.misfits[: None if most is None else max(0, most - len(lines))]
     none = [NONE] * (2 if plan.prices is None else 3)
     lines += [[", ".join(misfit.labels.values()), "does not fit", *none] for misfit in misfits]
-    left = len(plan.fates) + len(plan.choices.engines.misfits) - len(lines)
+    left = len(plan.outcomes) + len(plan.grid.misfits) - len(lines)
     return Grid(
-        title="What became of each choice?",
-        header=["choice", "fate", *costs(plan), "its trial"],
+        title="Candidates",
+        header=["candidate", "outcome", *costs(plan), "largest value relative to its limit"],
         lines=lines,
         texts=2,
         last_is_text=True,
@@ -36,18 +38,20 @@ def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
 
 
 def frontier(plan: FleetPlan) -> Grid:
-    """Cost against latency: no cheaper fleet that was run on all requests is as fast."""
+    """Cost against latency: fleets run on all requests, without a cheaper fleet that is as fast."""
     lines = []
     for row in plan.frontier.rows(named=True):
-        metric = next(one for one in plan.prober.objectives if one.metric.name == row["metric"])
-        value, low, high = (amount(row[name], metric.metric.unit) for name in ("value", "low", "high"))
-        between = NONE if row["low"] is None else f"{low} to {high}"
-        kept = "kept" if row["share"] <= 1 else "broken"
+        objective = next(
+            objective for objective in plan.prober.objectives if objective.metric.name == row["metric"]
+        )
+        value, low, high = (amount(row[name], objective.metric.unit) for name in ("value", "low", "high"))
+        interval = NONE if row["low"] is None else f"{low} to {high}"
+        verdict = "met" if row["share"] <= 1 else "violated"
         size = [number(row["gpus"]), number(row["cost"])][: len(costs(plan))]
-        lines.append([row["fleet"], *size, row["metric"], value, between, kept])
+        lines.append([row["fleet"], *size, row["metric"], value, interval, verdict])
     return Grid(
-        title="What does a lower latency cost?",
-        header=["fleet", *costs(plan), "metric", "value", "between", "SLO"],
+        title="Cost against latency",
+        header=["fleet", *costs(plan), "metric", "value", "interval", "SLO"],
         lines=lines,
         texts=1,
         last_is_text=True,
@@ -55,7 +59,7 @@ def frontier(plan: FleetPlan) -> Grid:
 
 
 def windows(plan: FleetPlan, most: int) -> Grid:
-    """How many replicas each window of the plan's schedule needs."""
+    """The replicas that each window of the plan's schedule needs."""
     assert plan.scheduled is not None
     rows = plan.scheduled.frame.rows(named=True)
     lines = [
@@ -75,5 +79,5 @@ def windows(plan: FleetPlan, most: int) -> Grid:
 
 
 def costs(plan: FleetPlan) -> list[str]:
-    """The columns of what a fleet costs: without prices its GPUs are the cost."""
+    """The column headers of costs. Without prices the cost is the number of GPUs."""
     return ["GPUs"] if plan.prices is None else ["GPUs", plan.unit]

@@ -1,70 +1,49 @@
-"""A planned fleet as a scenario in TOML, to be committed and held by `inferq gate`."""
+"""A planned fleet as a scenario in TOML, for `inferq gate`."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq.scenario import Scenario
 from inferq.systems.engine import Engine
 
-if TYPE_CHECKING:
-    from inferq.experiments.plans.fleet_plan import FleetPlan
-
-_OF_CARD = (
-    *(
-        "model",
-        "gpu",
-        "tensor_parallel",
-        "server",
-        "max_model_len",
-        "gpu_memory_utilization",
-        "weights",
-        "kv_dtype",
-    ),
-    "backend",
+_ENGINE_OPTIONS = (
+    *("model", "gpu", "tensor_parallel", "server", "max_model_len", "gpu_memory_utilization"),
+    *("weights", "kv_dtype", "backend"),
 )
-_TOLERANCE = "5%"
 
 
-def scenario_as_toml(plan: FleetPlan) -> str:
-    """The text; see `FleetPlan.toml`."""
-    fleet = plan.fleet
-    if fleet is None:
-        return ""
-    answer = plan.answer
-    assert answer is not None
-    gate: dict[str, Any] = {
-        "seeds": 1 if plan.exact else len(plan.seeds),
-        "tolerance": dict.fromkeys(plan.slo.limits, _TOLERANCE),
-    }
-    if plan.priced is not None:
-        gate["tolerance"]["cost_per_million_output_tokens"] = _TOLERANCE
-        gate["prices"] = plan.priced.to_json()
-    described = Scenario(plan.workload, fleet, dict(plan.prober.options), gate if plan.slo.limits else None)
-    tables = _told(described.to_json())
-    short = _short(answer.candidate.engine)
+def scenario_as_toml(scenario: Scenario, engine: Engine, comment: str) -> str:
+    """The text of a scenario.
+
+    Args:
+        scenario: the scenario.
+        engine: the engine of all replicas, written as arguments of `Engine.on` if these describe it fully.
+        comment: first line of the text.
+    """
+    tables = _without_nulls(scenario.to_json())
+    short = _short(engine)
     if short is not None:
         tables = _with_engine(tables, short)
-    head = f"# {plan.findings[0]}.\n\n"
-    return head + "\n".join(toml(tables)) + "\n"
+    return f"# {comment}\n\n" + "\n".join(toml(tables)) + "\n"
 
 
-def _told(value: Any) -> Any:
-    """JSON without nulls, which TOML has not; the cache without an end has a name of its own."""
+def _without_nulls(value: Any) -> Any:
+    """JSON without nulls, which TOML does not have. An unlimited KV cache is written by name."""
     if isinstance(value, Mapping):
         if set(value) >= {"tokens", "block"} and value["tokens"] is None:
             return "unlimited"
-        return {name: _told(one) for name, one in value.items() if one is not None}
-    return [_told(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _short(engine: Engine) -> dict[str, Any] | None:
-    """The engine as the arguments of `Engine.on`, where these make the same one."""
-    given = {name: engine.on_card[name] for name in _OF_CARD if name in engine.on_card}
-    described = {**given, "scheduler": _told(engine.scheduler.to_json())}
+    """The engine as arguments of `Engine.on`. None if they do not make the same engine."""
+    given = {name: engine.on_card[name] for name in _ENGINE_OPTIONS if name in engine.on_card}
+    described = {**given, "scheduler": _without_nulls(engine.scheduler.to_json())}
     if engine.kv.prefix_cache is None:
         described["prefix_cache"] = "none"
     elif "server" not in given:
@@ -76,17 +55,17 @@ def _short(engine: Engine) -> dict[str, Any] | None:
 
 
 def _with_engine(tables: Any, short: dict[str, Any]) -> Any:
-    """The tables with the engine in its short form, wherever it stands."""
+    """The tables with the short form of the engine in all places."""
     if isinstance(tables, Mapping):
         return {
-            name: short if name in ("engine", "engines") else _with_engine(one, short)
-            for name, one in tables.items()
+            name: short if name in ("engine", "engines") else _with_engine(table, short)
+            for name, table in tables.items()
         }
     return tables
 
 
 def toml(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    r"""The lines of a table and of those within it.
+    r"""The lines of a table and its inner tables.
 
     >>> print("\n".join(toml({"a": 1, "b": {"c": "x", "d": [1.5, True]}})))
     a = 1
@@ -95,16 +74,16 @@ def toml(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
     c = "x"
     d = [1.5, true]
     """
-    inner = {name: one for name, one in table.items() if isinstance(one, Mapping)}
-    for name, one in table.items():
+    inner = {name: value for name, value in table.items() if isinstance(value, Mapping)}
+    for name, value in table.items():
         if name not in inner:
-            yield f"{_key(name)} = {_value(one)}"
-    for name, one in inner.items():
+            yield f"{_key(name)} = {_value(value)}"
+    for name, inner_table in inner.items():
         here = f"{path}.{_key(name)}" if path else _key(name)
-        if not one or any(not isinstance(value, Mapping) for value in one.values()):
+        if not inner_table or any(not isinstance(value, Mapping) for value in inner_table.values()):
             yield ""
             yield f"[{here}]"
-        yield from toml(one, here)
+        yield from toml(inner_table, here)
 
 
 def _key(name: str) -> str:
@@ -113,7 +92,7 @@ def _key(name: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_value(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float):

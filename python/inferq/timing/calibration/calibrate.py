@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from inferq._version import __version__
-from inferq.checks import MOST_COUNT, flag, whole
+from inferq.checks import MOST_COUNT, flag, nearest, whole
 from inferq.errors import ConfigError
 from inferq.progress import watched
 from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
-from inferq.workload.columns import nearest
+from inferq.timing.tables.parts import ChunkPart, DecodePart, LinearPart
+from inferq.timing.tables.timing_table import TimingTable
 
 Grids: TypeAlias = Mapping[str, Sequence[int]]
 

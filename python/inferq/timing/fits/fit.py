@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
-from inferq.checks import flag, not_negative, whole, within
+from inferq.checks import flag, nearest, not_negative, whole, within
 from inferq.description import spelled
 from inferq.errors import ConfigError
 from inferq.timing.fits.iteration_log import checked_log, overlap_note
@@ -15,7 +15,7 @@ from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, 
 from inferq.timing.fits.table_fit import tabulated
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
 from inferq.timing.models.timing_model import TimingModel
-from inferq.workload.columns import MOST_TOKENS, nearest
+from inferq.workload.columns import MOST_TOKENS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

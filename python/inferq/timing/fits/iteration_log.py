@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
+from inferq.checks import nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.workload.columns import as_frame, nearest
+from inferq.workload.columns import as_frame
 from inferq.workload.traces.source import Source
 
 if TYPE_CHECKING:

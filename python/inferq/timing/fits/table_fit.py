@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
-from inferq.checks import whole
+from inferq.checks import nearest, whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD
 from inferq.timing.fits.smoothing import System
 from inferq.timing.fits.terms import LEAST_S, tokens
-from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
-from inferq.workload.columns import MOST_TOKENS, nearest
+from inferq.timing.tables.parts import ChunkPart, DecodePart, LinearPart
+from inferq.timing.tables.timing_table import TimingTable
+from inferq.workload.columns import MOST_TOKENS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

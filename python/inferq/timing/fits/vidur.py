@@ -10,7 +10,8 @@ from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.iteration_log import checked_source, source_of
 from inferq.timing.fits.table_fit import between, spread
-from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.tables.parts import ChunkPart, DecodePart, LinearPart
+from inferq.timing.tables.timing_table import TimingTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""How many tokens of context does a card keep beside the model?"""
+"""KvMemory: GPU memory left for the KV cache."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from inferq.timing.hardware.model_shape import ACTIVATION_BYTES, KvType, ModelSh
 
 GIB = 2**30
 RESERVED_BYTES = 1 * GIB
-"""What the driver, the CUDA context and the communication library hold. Logs of vLLM show 0.16 GiB outside
-PyTorch for one H100 (pull request 12126) and 1.79 GiB (10511), beside 0.4 GiB that `nvidia-smi` counts and a
+"""Memory of the driver, the CUDA context and the communication library. Logs of vLLM show 0.16 GiB outside
+PyTorch for one H100 (pull request 12126) and 1.79 GiB (10511), plus 0.4 GiB that `nvidia-smi` counts and a
 process never sees."""
 
 SAMPLING_BYTES = 40
-"""Bytes of a logit while tokens are sampled: sorted values and places, probabilities and their sums, at 32
-and 64 bits. The peak of 1.26 GiB in vLLM's log of Llama-3-8B (pull request 10511), the same for one GPU and
-two, is 256 requests times 128,256 words times 41 bytes."""
+"""Bytes of a logit during sampling: sorted values and indices, probabilities and their sums, at 32 and 64
+bits. The peak of 1.26 GiB in vLLM's log of Llama-3-8B (pull request 10511), equal for one GPU and two, is 256
+requests times 128,256 words times 41 bytes."""
 
 _MOST_GPUS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """What is in the memory of one GPU of a replica.
+    """The memory of one GPU of a replica.
 
-    The KV cache gets `memory_bytes·gpu_memory_utilization − weight_bytes − activation_bytes −
-    reserved_bytes`, divided by the bytes of a token's keys and values, rounded down to whole blocks. All GPUs of a replica hold a
-    share of every token, so this is the capacity of the replica.
+    The KV cache has `memory_bytes·gpu_memory_utilization − weight_bytes − activation_bytes −
+    reserved_bytes`, divided by the KV bytes of a token, rounded down to whole blocks. Every GPU of a replica
+    holds a share of every token, so this is the capacity of the replica.
 
-    `weight_bytes` is the model's over the GPUs. `activation_bytes` is the peak of a forward pass: two times
-    the residual of `batched_tokens` tokens, and the larger of their feed-forward part (its three widths, a
-    token's experts together) and the sampling of `sampled_rows` requests at 40 bytes a logit.
+    `weight_bytes` is the model's weights divided by the GPUs. `activation_bytes` is the peak of a forward
+    pass: two times the residual of `batched_tokens` tokens, and the larger of their feed-forward part (its
+    three widths, a token's experts together) and the sampling of `sampled_rows` requests at 40 bytes a logit.
 
-    Source: vLLM's rule at start: total memory times `gpu_memory_utilization`, less weights, less what is held
-        outside PyTorch, less the peak of a profiling run.
+    Source: vLLM's rule at start: total memory times `gpu_memory_utilization`, minus weights, minus memory
+        outside PyTorch, minus the peak of a profiling run.
 
     Args:
         memory_bytes: memory of the GPU.
-        gpu_memory_utilization: share of it that the engine may use.
+        gpu_memory_utilization: fraction of it that the engine may use.
         weight_bytes: weights on this GPU.
         activation_bytes: peak of the activations.
-        reserved_bytes: everything else.
+        reserved_bytes: driver, CUDA context and communication library.
         kv_bytes_per_token: keys and values of one token on this GPU.
-        block: tokens of one block.
+        block: tokens of a block.
         tensor_parallel: GPUs of the replica.
 
     Example:
@@ -84,23 +84,24 @@ class KvMemory:
         reserved_bytes: float = RESERVED_BYTES,
         block: int = 16,
     ) -> KvMemory:
-        """The memory of a model on a GPU.
+        """Compute the memory of a model on a GPU.
 
         Args:
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
                 a `ModelShape`.
             gpu: a name of `timing.known_gpus()`, a `Gpu`, or a mapping with its fields.
-            tensor_parallel: GPUs of a replica; None: the smallest power of two that leaves room for a token.
-            weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
-            kv_dtype: numbers of the cache, `"bf16"`, `"fp8"` or `"int8"`.
-            gpu_memory_utilization: share of the memory that the engine may use.
-            batched_tokens: most tokens of an iteration.
-            sampled_rows: most requests of an iteration.
-            reserved_bytes: held by the driver, the CUDA context and the communication library.
-            block: tokens of one block.
+            tensor_parallel: GPUs of a replica. Default: the smallest power of two that leaves room for a
+                token.
+            weights: number format of the weight matrices, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
+            kv_dtype: number format of the cache, `"bf16"`, `"fp8"` or `"int8"`.
+            gpu_memory_utilization: fraction of the memory that the engine may use.
+            batched_tokens: maximum tokens of an iteration.
+            sampled_rows: maximum requests of an iteration.
+            reserved_bytes: driver, CUDA context and communication library.
+            block: tokens of a block.
 
         Raises:
-            ConfigError: the model does not fit: it says the weights, the memory, and the least
+            ConfigError: the model does not fit; the message has the weights, the memory, and the smallest
                 `tensor_parallel` that fits; an unknown name; a number outside its range.
         """
         shape, card = ModelShape.of(model), Gpu.of(gpu)
@@ -130,29 +131,29 @@ class KvMemory:
         memory = on(tensor_parallel or 1)
         if memory.tokens > 0:
             return memory
-        beside = memory.activation_bytes + reserved
-        advice = "it fits on no number of them" if fitting is None else f"tensor_parallel={fitting} fits"
+        other = memory.activation_bytes + reserved
+        advice = "no number of GPUs fits" if fitting is None else f"tensor_parallel={fitting} fits"
         raise ConfigError(
             "tensor_parallel",
-            f"{shape.name} does not fit on {memory.tensor_parallel} × {card.name}: its "
-            f"weights are {_gib(memory.weight_bytes)} GiB a GPU, beside {_gib(beside)} GiB for "
-            f"activations and everything else, and {_gib(share * card.memory_bytes)} GiB of "
-            f"{_gib(card.memory_bytes)} may be used; {advice}",
+            f"{shape.name} does not fit on {memory.tensor_parallel} × {card.name}: each GPU needs "
+            f"{_gib(memory.weight_bytes)} GiB for weights and {_gib(other)} GiB for activations and "
+            f"everything else, and {_gib(share * card.memory_bytes)} of {_gib(card.memory_bytes)} GiB may be "
+            f"used; {advice}",
         )
 
     @property
     def kv_bytes(self) -> float:
-        """What is left for keys and values; below 0 where the model does not fit."""
+        """Bytes left for keys and values, negative if the model does not fit."""
         used = self.weight_bytes + self.activation_bytes + self.reserved_bytes
         return self.memory_bytes * self.gpu_memory_utilization - used
 
     @property
     def tokens(self) -> int:
-        """The tokens of context that fit, in whole blocks."""
+        """Tokens of context that fit, in whole blocks."""
         return max(0, int(self.kv_bytes // (self.kv_bytes_per_token * self.block))) * self.block
 
     def explain(self) -> str:
-        """How the number of tokens comes about, in words."""
+        """Report the computation of the number of tokens."""
         usable = self.memory_bytes * self.gpu_memory_utilization
         gpus = f" on each of {self.tensor_parallel} GPUs" if self.tensor_parallel > 1 else ""
         return (
@@ -165,14 +166,14 @@ class KvMemory:
 
 
 def _activation_bytes(shape: ModelShape, gpus: int, tokens: int, rows: int) -> float:
-    """The peak of one forward pass on one GPU; logits are gathered, and sampled, on each of them."""
+    """The peak of one forward pass on one GPU; each GPU gathers and samples logits."""
     residual = 2 * tokens * shape.hidden * ACTIVATION_BYTES
     feed_forward = 3 * tokens * shape.active_experts * shape.intermediate / gpus * ACTIVATION_BYTES
     return residual + max(feed_forward, rows * shape.vocab * SAMPLING_BYTES)
 
 
 def _shares(shape: ModelShape) -> list[int]:
-    """The powers of two that can share the heads."""
+    """The powers of two by which the heads can be divided."""
     powers = [2**power for power in range(_MOST_GPUS.bit_length())]
     fits = [gpus for gpus in powers if shape.heads % gpus == 0]
     return [gpus for gpus in fits if shape.kv_heads % gpus == 0 or gpus % shape.kv_heads == 0]

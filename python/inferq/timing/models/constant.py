@@ -1,4 +1,4 @@
-"""One length for every iteration: the slot of slotted models."""
+"""Constant: one duration for every iteration."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from inferq.timing.models.timing_model import TimingModel, TokenCost
 
 @dataclass(frozen=True, slots=True)
 class Constant(TimingModel):
-    """Every iteration lasts `seconds`, whatever is in it: one slot of the papers' slotted models.
+    """Every iteration takes `seconds`: one slot of the papers' slotted models.
 
     Source: nie2026 section 3, li2025 section 4.3.
 
     Args:
-        seconds: length of an iteration in seconds.
+        seconds: duration of an iteration.
 
     Raises:
         ConfigError: `seconds` is negative, not finite, or rounds to 0 attoseconds although it is not 0.
@@ -28,9 +28,9 @@ class Constant(TimingModel):
     seconds: float
 
     def cost(self) -> TokenCost:
-        """The same for any number of tokens."""
+        """A constant."""
         return TokenCost(self.seconds)
 
     def shortest_iteration_s(self) -> float:
-        """Each is as long."""
+        """The duration of every iteration."""
         return self.seconds

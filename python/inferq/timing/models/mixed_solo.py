@@ -1,4 +1,4 @@
-"""One line for batches with a prompt, one length for batches of decodes alone (lin2026)."""
+"""MixedSolo: a line for batches with a prompt, a constant for decodes only (lin2026)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from inferq.timing.models.timing_model import TimingModel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedSolo(TimingModel):
-    """Linear in prefill tokens while a prompt is in the batch, otherwise one fixed time.
+    """Time linear in prefill tokens if the batch has a prompt, else constant.
 
-    An iteration lasts `alpha + beta·(prefill tokens)` when a chunk is present, else `solo`.
+    An iteration takes `alpha + beta·(prefill tokens)` if it has a chunk, else `solo`.
 
     Source: lin2026 (2) and (3), with `solo` = 1/γ.
 
     Args:
-        alpha: seconds of an iteration with a chunk, before its tokens are counted.
-        beta: seconds for each prefill token.
+        alpha: fixed seconds of an iteration with a chunk.
+        beta: seconds per prefill token.
         solo: seconds of an iteration of decodes only.
 
     Raises:
@@ -26,7 +26,7 @@ class MixedSolo(TimingModel):
 
     Example:
         >>> import inferq as iq
-        >>> iq.MixedSolo(alpha=0.02, beta=0.0001, solo=0.015).solo
+        >>> iq.research.MixedSolo(alpha=0.02, beta=0.0001, solo=0.015).solo
         0.015
     """
 
@@ -34,8 +34,8 @@ class MixedSolo(TimingModel):
     beta: float
     solo: float
 
-    uncounted: ClassVar[str] = "asks whether a prompt is there, not for tokens; use allocation"
+    uncounted: ClassVar[str] = "depends on whether a prompt is present, not on tokens; use allocation"
 
     def shortest_iteration_s(self) -> float:
-        """One of decodes, or of a short chunk."""
+        """Decodes only, or a short chunk."""
         return min(self.alpha, self.solo)

@@ -1,8 +1,8 @@
-"""How long would an iteration take if only the datasheet decided?
+"""Roofline: the duration of an iteration from a datasheet and the shape of a model.
 
-Each part of an iteration is bound by computing or by reading memory, whichever takes longer. What a part
-computes and reads follows from the shape of the model, how fast from the GPU; how much of that speed is
-reached are the efficiencies.
+Each part of an iteration is bound by computing or by reading memory, whichever takes longer. The shape of the
+model determines computation and memory traffic, the GPU their rates. The efficiencies are the fractions of
+these rates that are reached.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from inferq.checks import whole, within
+from inferq.checks import nearest, whole, within
 from inferq.description import Description, fields_in, fields_of
 from inferq.errors import ConfigError
 from inferq.timing.hardware.gpu import Gpu
@@ -25,7 +25,6 @@ from inferq.timing.hardware.model_shape import (
     one_of,
 )
 from inferq.timing.models.timing_model import TimingModel
-from inferq.workload.columns import nearest
 
 EFFICIENCIES: Mapping[str, float] = {
     "flops_efficiency": 0.66,
@@ -36,18 +35,18 @@ EFFICIENCIES: Mapping[str, float] = {
     "pcie_efficiency": 0.11,
     "layer_s": 36e-6,
 }
-"""Fitted once to 24 of the shipped tables together by `benches/fit_roofline.py`, and rounded."""
+"""Fitted once to 24 shipped tables together by `benches/fit_roofline.py`, and rounded."""
 
 EXCHANGES: Mapping[str, float] = {
     "exchange_s": 3.6e-6,
     "link_step_s": 0.47e-6,
     "pcie_step_s": 1e-6,
 }
-"""What an all-reduce takes whatever it carries, by the model that NCCL chooses its algorithms by: a ring with
-its protocol for short messages (`baseLat` and `hwLat` in its `src/graph/tuning.cc`)."""
+"""Fixed times of an all-reduce, from the model by which NCCL selects algorithms: a ring with its protocol for
+short messages (`baseLat` and `hwLat` in its `src/graph/tuning.cc`)."""
 
 _LONGEST_KERNEL_S = 1.0
-"""What a layer waits for its kernels is some tens of microseconds; what is above is in another unit."""
+"""Upper bound on fixed times, which are tens of microseconds; larger values are in another unit."""
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "linear": ("flops_s_per_token", "weight_s", "activation_s_per_token"),
@@ -55,14 +54,14 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "decode": ("compute_s_per_token", "memory_s_per_token"),
     "all_reduce": ("latency_s", "s_per_token"),
 }
-"""The tables of the description that the core reads, and their fields."""
+"""The tables of the core's description, and their fields."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Roofline(TimingModel):
-    """First principles: for each part of an iteration the longer of computing and reading memory.
+    """First principles: each part of an iteration takes the longer of computing and reading memory.
 
-    An iteration of τ tokens, with chunks of c tokens at context x and decodes at some context, lasts
+    An iteration of τ tokens, with chunks of c tokens at context x and decodes at some context, takes
 
     - `base_s`, and for more than one GPU `all_reduce_latency_s + all_reduce_s_per_token·τ`,
     - plus the larger of `linear_flops_s_per_token·τ` and `linear_weight_s + linear_activation_s_per_token·τ`,
@@ -70,7 +69,7 @@ class Roofline(TimingModel):
       `chunk_memory_s_per_token·Σ (x + c)`,
     - plus the larger of `decode_compute_s_per_token` and `decode_memory_s_per_token`, times Σ (context + 1).
 
-    With P weights of the layers that a token passes, p GPUs, F operations per second, W bytes per second and
+    With P weights per token in the layers, p GPUs, F operations per second, W bytes per second and
     the efficiencies f, a, b, k, l of the arguments, in their order (l of NVLink or of PCIe): a token computes
     2·P/(p·f·F); the weights of all layers and of the output layer are read once, bytes/(p·b·W); a pair of
     tokens of a chunk computes 4·layers·heads·head_size/(p·a·F); a token of context is read in (KV
@@ -78,40 +77,40 @@ class Roofline(TimingModel):
     each token sends 2·(p − 1)/p · 2·layers·hidden·2 bytes/(l·link), and the latency is
     2·layers·(`exchange_s` + 2·(p − 1)·`link_step_s`), or `pcie_step_s`. `base_s` is `layers·layer_s`.
 
-    Where it is wrong: it knows no tiles, caches or kernel launches beside `layer_s`, and the output layer is
-    computed for no request (it is read). For experts all weights are read in every iteration, as is so once a
-    batch touches them all. But n tokens touch about 1 − (1 − active/experts)ⁿ of them, so that small batches
-    come out too long: for one token of Mixtral-8x7B three times what was measured.
-    What an all-reduce over PCIe costs depends on how the GPUs are wired; one share stands for all of them.
-    `timing.roofline_against_tables` shows by how much it misses measured kernels.
+    Limits: the model has no tiles, caches or kernel launches except `layer_s`, and computes the output layer
+    for no request (it is read). All experts are read in every iteration, which holds once a batch uses them
+    all. But n tokens use about 1 − (1 − active/experts)ⁿ of them, so that small batches are too slow: one
+    token of Mixtral-8x7B takes three times the measured time. The time of an all-reduce over PCIe depends on
+    the wiring of the GPUs; one efficiency represents all. `timing.roofline_against_tables` compares the model
+    with measured kernels.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009) for the form; the ring all-reduce of Patarasuk
-        and Yuan (2009), with the latencies of NCCL's tuning model. The default efficiencies are fitted once
-        to 24 shipped tables, one set for all of them.
+        and Yuan (2009), with the latencies of NCCL's tuning model. The default efficiencies are one
+        set, fitted to 24 shipped tables.
 
     Args:
         model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or a
             `timing.ModelShape`.
         gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
         tensor_parallel: GPUs that share every layer.
-        weights: how the matrices of the layers are kept: `"bf16"` (also float16), `"fp8"` and `"int8"`
-            (activations too, where the GPU computes with 8 bits; else only read so), or `"int4"` (computed
-            with 16 bits).
-        kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`; attention computes with 16 bits.
-        flops_efficiency: share of the GPU's operations per second that the matrices of the layers reach.
+        weights: number format of the matrices: `"bf16"` (also float16), `"fp8"` and `"int8"` (also
+            activations, if the GPU computes with 8 bits; otherwise only reads are 8-bit), or `"int4"`
+            (computed with 16 bits).
+        kv_dtype: number format of the KV cache, `"bf16"`, `"fp8"` or `"int8"`; attention has 16 bits.
+        flops_efficiency: fraction of the GPU's operations per second reached by the matrices of the layers.
         attention_flops_efficiency: the same for attention.
-        bandwidth_efficiency: share of the memory's bandwidth that reading weights reaches.
+        bandwidth_efficiency: fraction of the memory bandwidth reached when reading weights.
         kv_bandwidth_efficiency: the same for reading the KV cache.
-        link_efficiency: share of the link's bandwidth that an all-reduce reaches over NVLink.
+        link_efficiency: fraction of the link bandwidth reached by an all-reduce over NVLink.
         pcie_efficiency: the same over PCIe, where the data may go through the host.
-        layer_s: seconds for each layer, whatever is in the batch: small kernels and their gaps.
-        exchange_s: seconds of an all-reduce that no step of its ring takes.
-        link_step_s: seconds of a step over NVLink, whatever it carries.
+        layer_s: fixed seconds per layer: small kernels and their gaps.
+        exchange_s: fixed seconds of an all-reduce, in addition to the steps of its ring.
+        link_step_s: fixed seconds of a step over NVLink.
         pcie_step_s: the same over PCIe.
 
     Raises:
-        ConfigError: an unknown model or GPU, with the nearest known name; a `config.json` without the needed
-            keys; a share outside 0.001 to 1; seconds that are negative or above 1; GPUs that cannot share
+        ConfigError: an unknown model or GPU, with the nearest known name; a `config.json` without a required
+            key; an efficiency outside 0.001 to 1; seconds outside 0 to 1; GPUs that cannot share
             the heads.
         OSError: a `config.json` cannot be read.
 
@@ -134,8 +133,8 @@ class Roofline(TimingModel):
     all_reduce_latency_s: float
     all_reduce_s_per_token: float
     base_s: float
-    made_of: str = field(default="", compare=False)
-    """How it was written; a model read from its numbers does not know."""
+    call: str = field(default="", compare=False)
+    """The call that created it; empty for a model read from numbers."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class Roofline(TimingModel):
         link_step_s: float = EXCHANGES["link_step_s"],
         pcie_step_s: float = EXCHANGES["pcie_step_s"],
     ) -> None:
-        """Work out the seconds of every part."""
+        """Compute the seconds of every part."""
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
         one_of("weights", weights, get_args(Weights))
@@ -208,17 +207,16 @@ class Roofline(TimingModel):
             for name, word in (("weights", weights), ("kv_dtype", kv_dtype))
             if word != "bf16"
         ]
-        given, usual = {**shares, **seconds}, {**EFFICIENCIES, **EXCHANGES}
-        arguments += [f"{name}={value!r}" for name, value in given.items() if value != usual[name]]
-        self._settle(values, f"Roofline({', '.join(arguments)})")
+        settings, defaults = {**shares, **seconds}, {**EFFICIENCIES, **EXCHANGES}
+        arguments += [f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]]
+        self._set(values, f"Roofline({', '.join(arguments)})")
 
     @classmethod
     def of_seconds(cls, **seconds: float) -> Roofline:
-        """A roofline of numbers of your own, without a model and a GPU.
+        """Create a roofline from your own numbers, without a model and a GPU.
 
         Args:
-            seconds: the fields that the formula of this class names, all of them; those of the all-reduce may
-                be left out.
+            seconds: all fields in the formula of the class; those of the all-reduce are optional.
 
         Raises:
             ConfigError: an unknown or missing field; a number that is negative, not finite, or rounds to 0
@@ -236,45 +234,45 @@ class Roofline(TimingModel):
         """
         for name in seconds:
             if name not in ROOFLINE_SECONDS:
-                raise ConfigError(name, f"unknown{nearest(name, ROOFLINE_SECONDS)}")
+                raise ConfigError(name, f"unknown field{nearest(name, ROOFLINE_SECONDS)}")
         values = {"all_reduce_latency_s": 0.0, "all_reduce_s_per_token": 0.0, **seconds}
         if missing := [name for name in ROOFLINE_SECONDS if name not in values]:
             raise ConfigError(f"{missing[0]}", "missing")
         model = object.__new__(cls)
-        model._settle(values, "")
+        model._set(values, "")
         return model
 
-    def _settle(self, values: Mapping[str, float], made_of: str) -> None:
+    def _set(self, values: Mapping[str, float], call: str) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "made_of", made_of)
+        object.__setattr__(self, "call", call)
         Description.__post_init__(self)
 
     def shortest_iteration_s(self) -> float:
-        """The weights are read, whatever is computed."""
+        """The time to read the weights."""
         return self.base_s + self.all_reduce_latency_s + self.linear_weight_s
 
     def to_json(self) -> dict[str, Any]:
-        """The seconds of every part, as the core reads them."""
+        """Return the seconds of every part, as the core reads them."""
         flat = fields_of(self)
         nested = {part: {name: flat[f"{part}_{name}"] for name in names} for part, names in _PARTS.items()}
         return {"kind": "Roofline", **nested, "base_s": flat["base_s"]}
 
     def __repr__(self) -> str:
-        """As it was written; as its numbers where it was read from a description."""
-        if self.made_of:
-            return self.made_of
+        """The call that created it, or its numbers if it was read from a description."""
+        if self.call:
+            return self.call
         numbers = ", ".join(f"{name}={value!r}" for name, value in fields_of(self).items())
         return f"Roofline.of_seconds({numbers})"
 
     @classmethod
     def written_fields(cls) -> list[str]:
-        """What a user writes: the arguments of the class."""
+        """The arguments of the class."""
         return ["model", "gpu", "tensor_parallel", "weights", "kv_dtype", *EFFICIENCIES, *EXCHANGES]
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Roofline:
-        """The roofline of a table with `model`, `gpu` and so on, or of what `to_json()` says.
+        """Read the roofline from a table with `model`, `gpu` and so on, or from `to_json()`.
 
         Raises:
             ConfigError: an unknown or missing field, named by its path.
@@ -298,7 +296,7 @@ class Roofline(TimingModel):
             if key not in _PARTS:
                 raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), (*_PARTS, 'base_s'))}")
             if not isinstance(part, Mapping):
-                raise ConfigError(f"{path}.{key}", f"{part!r} is not a table of fields")
+                raise ConfigError(f"{path}.{key}", f"must be a table of fields, got {part!r}")
             for name, value in part.items():
                 if name not in _PARTS[key]:
                     raise ConfigError(
@@ -312,11 +310,11 @@ class Roofline(TimingModel):
 
 
 ROOFLINE_SECONDS = (*(f"{part}_{name}" for part, names in _PARTS.items() for name in names), "base_s")
-"""The fields of a `Roofline`: what `Roofline.of_seconds` takes."""
+"""The fields of a `Roofline`, the arguments of `Roofline.of_seconds`."""
 
 
 def _flops(gpu: Gpu, weights: Weights) -> float:
-    """Operations per second with the given weights: 8 bits where the GPU computes with them."""
+    """Operations per second with the given weights, 8-bit if the GPU supports it."""
     eight = {"fp8": gpu.fp8_flops, "int8": gpu.int8_flops}.get(weights)
     return gpu.bf16_flops if eight is None else eight
 

@@ -1,4 +1,4 @@
-"""What every timing model is, the cost of a token where it has one, and the length of one iteration."""
+"""TimingModel: the base class of timing models, and the duration of one iteration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from inferq.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TokenCost:
-    """An iteration's length by its n tokens, and what contexts add, request by request.
+    """Coefficients of an iteration's duration by its n tokens and the contexts of its requests.
 
-    base + per_token·max(0, n − knee), and the terms of `PiecewiseLinear` and of `MemoryLinear`.
+    base + per_token·max(0, n − knee), plus the terms of `PiecewiseLinear` and `MemoryLinear`.
     """
 
     base_s: float
@@ -31,37 +31,38 @@ class TokenCost:
 
 
 class TimingModel(Description):
-    """A description of how long an iteration takes: one of the classes of this folder."""
+    """The duration of an iteration: the base class of the timing models."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "timing"
-    uncounted: ClassVar[str] = "has no closed form by tokens; see what stability bounds"
-    """Why a model has no `cost()`."""
+    uncounted: ClassVar[str] = "has no closed form in tokens; see the bounds of stability"
+    """The reason why a model has no `cost()`."""
 
     def cost(self) -> TokenCost | None:
-        """The model as a function of tokens and contexts; None where it is no such function."""
+        """The model as a function of tokens and contexts; None if it has no such form."""
         return None
 
     def shortest_iteration_s(self) -> float:
-        """No iteration is shorter; 0 where nothing is known of that."""
+        """A lower bound on the duration of an iteration; 0 if unknown."""
         return 0.0
 
 
 def iteration_s(
     model: TimingModel, *, chunks: Iterable[tuple[int, int]] = (), decodes: Iterable[int] = ()
 ) -> float:
-    """Seconds of one iteration, as the core computes them in a run; an engine's overhead is not in them.
+    """Compute the duration of one iteration as the core does, without an engine's overhead.
 
     Args:
         model: any timing model.
-        chunks: for each prefill chunk its tokens, and the tokens of its request that were computed before.
-        decodes: for each decode its context in tokens, before the iteration.
+        chunks: tokens of each prefill chunk, and tokens of its request computed before.
+        decodes: context of each decode in tokens, before the iteration.
 
     Returns:
-        Seconds, rounded once from whole attoseconds.
+        Seconds, rounded once from integer attoseconds.
 
     Raises:
-        ConfigError: no model, an empty batch, a chunk without tokens, a number that is not whole.
+        ConfigError: not a timing model, an empty batch, a chunk without tokens, a number that is not an
+            integer.
 
     Example:
         >>> import inferq as iq
@@ -70,13 +71,13 @@ def iteration_s(
         0.0398
     """
     if not isinstance(model, TimingModel):
-        raise ConfigError("model", f"must be a timing model such as inferq.Constant, is {model!r}")
+        raise ConfigError("model", f"must be a timing model such as inferq.Constant, got {model!r}")
     rows = []
     for place, chunk in enumerate(chunks):
         try:
             tokens, context = chunk
         except (TypeError, ValueError):
-            raise ConfigError(f"chunks[{place}]", f"must be (tokens, context), is {chunk!r}") from None
+            raise ConfigError(f"chunks[{place}]", f"must be (tokens, context), got {chunk!r}") from None
         rows.append(
             (
                 whole(f"chunks[{place}] tokens", tokens, 1, MOST_TOKENS),

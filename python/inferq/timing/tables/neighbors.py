@@ -1,7 +1,7 @@
-"""Tables of a card that was not measured, from those of its nearest relative.
+"""Tables of a GPU that was not measured, scaled from those of a similar GPU.
 
-A part of an iteration takes as much longer as the roofline of the one card says it does than that of the
-other: what computing binds stays, what memory binds grows as bandwidths differ.
+Each part of an iteration is scaled by the ratio of the rooflines of both GPUs: compute-bound times stay, and
+memory-bound times grow with the ratio of bandwidths.
 """
 
 from __future__ import annotations
@@ -10,46 +10,41 @@ from typing import Any
 
 from inferq._lazy import np
 from inferq.timing.models.roofline import Roofline
-from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable, thawed
+from inferq.timing.tables.parts import ChunkPart, DecodePart, Grids, LinearPart
 
 NEIGHBORS = {"a100-40gb": "a100-80gb"}
-"""Cards without measurements, and the card whose tables stand for theirs."""
+"""GPUs without measurements, and the measured GPU that replaces each."""
 
 
-def as_on(table: TimingTable, model: str, gpu: str, tensor_parallel: int) -> TimingTable:
-    """The table of a model on its neighbor, as it would be on `gpu`; its provenance says so."""
-    near = NEIGHBORS[gpu]
-    here, there = (Roofline(model, one, tensor_parallel) for one in (gpu, near))
-    linear, chunk, decode = table.linear, table.chunk, table.decode
+def scaled(grids: Grids, model: str, gpu: str, tensor_parallel: int) -> Grids:
+    """The table of a model on `gpu`, from `grids`, measured on its neighbor."""
+    here, there = (Roofline(model, name, tensor_parallel) for name in (gpu, NEIGHBORS[gpu]))
+    linear, chunk, decode = grids
     tokens = np.array(linear.tokens, dtype=float)
     computed, context = np.array(chunk.chunk, dtype=float)[:, None], np.array(chunk.context, dtype=float)
     pairs = computed * (context + (computed + 1) / 2)
     read = np.multiply.outer(np.array(decode.sequences, dtype=float), np.array(decode.mean_context) + 1.0)
 
-    def linear_s(one: Roofline) -> Any:
-        moved = one.linear_weight_s + one.linear_activation_s_per_token * tokens
-        sent = one.all_reduce_latency_s + one.all_reduce_s_per_token * tokens
-        return np.maximum(one.linear_flops_s_per_token * tokens, moved) + sent + one.base_s
+    def linear_s(roofline: Roofline) -> Any:
+        memory_s = roofline.linear_weight_s + roofline.linear_activation_s_per_token * tokens
+        link_s = roofline.all_reduce_latency_s + roofline.all_reduce_s_per_token * tokens
+        return np.maximum(roofline.linear_flops_s_per_token * tokens, memory_s) + link_s + roofline.base_s
 
-    def chunk_s(one: Roofline) -> Any:
+    def chunk_s(roofline: Roofline) -> Any:
         return np.maximum(
-            one.chunk_compute_s_per_pair * pairs, one.chunk_memory_s_per_token * (computed + context)
+            roofline.chunk_compute_s_per_pair * pairs,
+            roofline.chunk_memory_s_per_token * (computed + context),
         )
 
-    def decode_s(one: Roofline) -> Any:
-        return np.maximum(one.decode_compute_s_per_token, one.decode_memory_s_per_token) * read
+    def decode_s(roofline: Roofline) -> Any:
+        return np.maximum(roofline.decode_compute_s_per_token, roofline.decode_memory_s_per_token) * read
 
-    def longer(seconds: Any, by: Any) -> Any:
-        return np.round(np.asarray(seconds) * by, 9).tolist()
+    def times(seconds: Any, ratio: Any) -> Any:
+        return np.round(np.asarray(seconds) * ratio, 9).tolist()
 
     ratios = [part(here) / part(there) for part in (linear_s, chunk_s, decode_s)]
-    said = thawed(table.provenance)
-    why = f"no measurement: times of {near}, each part longer by the ratio of the rooflines of both cards"
-    return TimingTable(
-        linear=LinearPart(linear.tokens, longer(linear.seconds, ratios[0])),
-        chunk=ChunkPart(
-            chunk.chunk, chunk.context, longer(chunk.seconds, ratios[1]), shared_s=chunk.shared_s
-        ),
-        decode=DecodePart(decode.sequences, decode.mean_context, longer(decode.seconds, ratios[2])),
-        provenance={**said, "gpu": gpu, "notes": [*said.get("notes", ()), why], "derived_from": near},
+    return Grids(
+        LinearPart(linear.tokens, times(linear.seconds, ratios[0])),
+        ChunkPart(chunk.chunk, chunk.context, times(chunk.seconds, ratios[1]), shared_s=chunk.shared_s),
+        DecodePart(decode.sequences, decode.mean_context, times(decode.seconds, ratios[2])),
     )

@@ -1,4 +1,4 @@
-"""How far is a roofline from measured kernels?"""
+"""Errors of rooflines against measured tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from inferq.timing.tables.shipped import files
 from inferq.timing.tables.timing_table import TimingTable
 
 CONTEXTS = (128, 512, 2048, 8192)
-"""Tokens of context of the batches that are compared."""
+"""Tokens of context of the compared batches."""
 
 
 class ComparedBatch(NamedTuple):
-    """A batch that both models price."""
+    """A batch whose duration both models compute."""
 
     regime: str
     chunks: tuple[tuple[int, int], ...]
@@ -25,7 +25,7 @@ class ComparedBatch(NamedTuple):
 
 
 def compared_batches() -> Iterator[ComparedBatch]:
-    """The batches of the comparison: decodes few and many, prompts, and both together."""
+    """The batches of the comparison: few and many decodes, prompts, and both together."""
     for count, context in product((1, 2, 4, 8, 16), CONTEXTS):
         yield ComparedBatch("decode, 1 to 16", (), (context,) * count)
     for count, context in product((32, 64, 128, 256), CONTEXTS):
@@ -41,37 +41,38 @@ def shipped_models() -> list[tuple[str, str, int, TimingTable]]:
     """The shipped tables of vLLM with 16-bit weights: model, GPU, number of GPUs, table."""
     return [
         (
-            one.model,
-            one.gpu,
-            one.tensor_parallel,
-            TimingTable.shipped(one.model, one.gpu, tensor_parallel=one.tensor_parallel, backend=one.backend),
+            file.model,
+            file.gpu,
+            file.tensor_parallel,
+            TimingTable.shipped(
+                file.model, file.gpu, tensor_parallel=file.tensor_parallel, backend=file.backend
+            ),
         )
-        for one in files()
-        if (one.backend, one.weights) == ("vllm", "bf16")
+        for file in files()
+        if (file.backend, file.weights) == ("vllm", "bf16")
     ]
 
 
 def roofline_against_tables(
     models: Sequence[str] | None = None, gpus: Sequence[str] | None = None, **efficiencies: float
 ) -> pl.DataFrame:
-    """What a `Roofline` says beside what the shipped tables have measured, batch by batch.
+    """Compare a `Roofline` with the shipped tables, batch by batch.
 
     Args:
-        models: only the tables of these models; None: all.
-        gpus: only the tables of these GPUs; None: all.
-        efficiencies: arguments of `Roofline` instead of its defaults, which are fitted to 24 tables
-            together.
+        models: models of the tables. Default: all.
+        gpus: GPUs of the tables. Default: all.
+        efficiencies: arguments of `Roofline`. Default: its defaults, fitted to 24 tables together.
 
     Returns:
         A row for each table and batch: `model`, `gpu`, `tensor_parallel`, `regime`, `prefill_tokens`,
         `decodes`, `context_tokens` (of each row), `table_s`, `roofline_s` and `error` = roofline / table − 1.
-        Median and 95th percentile by regime are one `group_by` away:
+        Median and 95th percentile by regime:
 
         `frame.group_by("regime").agg(pl.col("error").median(),
         pl.col("error").abs().quantile(0.95).alias("p95"))`
 
     Raises:
-        ConfigError: an argument that `Roofline` refuses.
+        ConfigError: an argument that `Roofline` rejects.
 
     Example:
         >>> import inferq as iq

@@ -1,4 +1,4 @@
-"""The file of a table of measured times: Parquet, a row a point, provenance in the metadata."""
+"""The Parquet format of a table of measured times: a row per point, provenance in the metadata."""
 
 from __future__ import annotations
 
@@ -12,91 +12,79 @@ from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.files import writable, write_frame
 from inferq.inputs import guarded, parsed_json, path_of, read_parquet
-from inferq.timing.tables.timing_table import (
-    ChunkPart,
-    DecodePart,
-    LinearPart,
-    TimingTable,
-    refuse_milliseconds,
-    thawed,
-)
+from inferq.timing.tables.parts import ChunkPart, DecodePart, Grids, LinearPart
+from inferq.timing.tables.provenance import thawed
 
 KEY = "inferq.timing_table"
-"""Under this name a file's metadata hold the provenance, as JSON."""
+"""The metadata key of the provenance."""
 
 _AXES = {"linear": ("tokens", ""), "chunk": ("chunk", "context"), "decode": ("sequences", "mean_context")}
-"""What the columns `row` and `column` of a part are."""
+"""The axes in the columns `row` and `column` of each part."""
 _SHARED = "chunk shared"
-"""The part of the one row that holds `ChunkPart.shared_s`; it is left out where that is 0."""
+"""The part of the row with `ChunkPart.shared_s`, absent if that is 0."""
 
 
-def write(table: TimingTable, file: str | os.PathLike[str]) -> None:
-    """Write `table`, whole or not at all; the schema is that of `TimingTable.write`.
+def write_file(file: str | os.PathLike[str], grids: Grids, provenance: Mapping[str, Any]) -> None:
+    """Write a table atomically; `TimingTable.write` documents the schema.
 
     Raises:
-        ConfigError: `file` cannot be the path of a file.
-        OSError: it cannot be written.
+        ConfigError: the path is not valid for a file.
+        OSError: the file cannot be written.
     """
     place = writable("file", file)
-    frame = _points(table)
-    provenance = json.dumps(thawed(table.provenance), ensure_ascii=False, separators=(",", ":"))
-    write_frame(place, frame, compression="zstd", statistics=False, metadata={KEY: provenance})
+    text = json.dumps(thawed(provenance), ensure_ascii=False, separators=(",", ":"))
+    write_frame(place, _points(grids), compression="zstd", statistics=False, metadata={KEY: text})
 
 
-def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
-    """The table in a file; see `TimingTable.read`.
+def read_file(file: Path) -> tuple[Grids, dict[str, Any]]:
+    """Read the parts of a table and its provenance.
 
     Raises:
-        ConfigError: what is there is no table; it names the file.
+        ConfigError: the file is not a table.
     """
-    place = existing(file)
-    try:
-        frame = read_parquet(place)
-        metadata = guarded(lambda: pl.read_parquet_metadata(place))
-        return _table(frame, metadata, check_units)
-    except ConfigError as error:
-        raise ConfigError("file", f"{place}: {error}") from None
+    frame = read_parquet(file)
+    provenance = _provenance(guarded(lambda: pl.read_parquet_metadata(file)))
+    return _grids(frame), provenance
 
 
 def provenance_of(file: Path) -> Mapping[str, Any]:
-    """The provenance in a file that inferq wrote, without its points."""
+    """Read the provenance of a valid file, without its points."""
     return _provenance(pl.read_parquet_metadata(file))
 
 
 def existing(file: object) -> Path:
-    """The path of a file that is there, or a `ConfigError`."""
+    """Return the path of an existing file, or raise a `ConfigError`."""
     place = path_of("file", file)
     if not place.is_file():
-        raise ConfigError("file", f"there is no file {str(place)!r}")
+        raise ConfigError("file", f"no such file: {str(place)!r}")
     return place
 
 
-def _points(table: TimingTable) -> pl.DataFrame:
+def _points(grids: Grids) -> pl.DataFrame:
     """A row for each point of each grid."""
     rows: list[tuple[str, int, int, float]] = []
-    linear = table.linear
+    linear = grids.linear
     rows += [
         ("linear", tokens, 0, seconds) for tokens, seconds in zip(linear.tokens, linear.seconds, strict=True)
     ]
     for name in ("chunk", "decode"):
-        part = getattr(table, name)
-        above, along = (getattr(part, axis) for axis in _AXES[name])
+        part = getattr(grids, name)
+        row_axis, column_axis = (getattr(part, axis) for axis in _AXES[name])
         rows += [
-            (name, row, column, part.seconds[down][over])
-            for down, row in enumerate(above)
-            for over, column in enumerate(along)
+            (name, row, column, part.seconds[i][j])
+            for i, row in enumerate(row_axis)
+            for j, column in enumerate(column_axis)
         ]
-    if table.chunk.shared_s:
-        rows.append((_SHARED, 0, 0, table.chunk.shared_s))
+    if grids.chunk.shared_s:
+        rows.append((_SHARED, 0, 0, grids.chunk.shared_s))
     schema = {"part": pl.String, "row": pl.Int64, "column": pl.Int64, "seconds": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) -> TimingTable:
-    provenance = _provenance(metadata)
+def _grids(frame: pl.DataFrame) -> Grids:
     for name, kinds in (("part", "text"), ("row", "whole"), ("column", "whole"), ("seconds", "numbers")):
         if name not in frame.columns:
-            raise ConfigError(f"has no column {name}; a table has part, row, column and seconds")
+            raise ConfigError(f"column {name} is missing; a table has part, row, column and seconds")
         dtype = frame[name].dtype
         fits = {
             "text": str(dtype) in ("String", "Categorical") or str(dtype).startswith(("Enum", "Categorical")),
@@ -105,7 +93,7 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
         }
         if not fits[kinds]:
             raise ConfigError(
-                f"column {name} holds {dtype}, must hold {kinds}{' numbers' * (kinds == 'whole')}"
+                f"column {name} must have {kinds}{' numbers' * (kinds == 'whole')}, got {dtype}"
             )
         if name != "seconds" and frame[name].null_count():
             at = int(frame[name].is_null().to_numpy().argmax())
@@ -115,7 +103,7 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
         frame.select("part", "row", "column", "seconds").iter_rows()
     ):
         if part not in values:
-            raise ConfigError(f"row {at}: part is {part!r}, must be linear, chunk, {_SHARED} or decode")
+            raise ConfigError(f"row {at}: unknown part {part!r}: must be linear, chunk, {_SHARED} or decode")
         if part == "linear" and column != 0:
             raise ConfigError(f"row {at}: the linear part has one axis, but column is {column}, not 0")
         if part == _SHARED and (row, column) != (0, 0):
@@ -128,36 +116,31 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
     shared_s = values.pop(_SHARED).get((0, 0), 0.0)
     grids = {part: _grid(part, points) for part, points in values.items()}
     tokens, _, seconds_of = grids["linear"]
-    table = TimingTable(
-        linear=LinearPart(tokens, [row[0] for row in seconds_of]),
-        chunk=ChunkPart(*grids["chunk"], shared_s=shared_s),
-        decode=DecodePart(*grids["decode"]),
-        provenance=provenance,
-        check_units=False,
+    return Grids(
+        LinearPart(tokens, [row[0] for row in seconds_of]),
+        ChunkPart(*grids["chunk"], shared_s=shared_s),
+        DecodePart(*grids["decode"]),
     )
-    if check_units:
-        refuse_milliseconds(table)
-    return table
 
 
 def _provenance(metadata: Mapping[str, str]) -> dict[str, Any]:
     if KEY not in metadata:
         raise ConfigError(
-            f"the file's metadata have no {KEY}, the provenance: it is no table of times. "
-            "TimingTable.write makes such files"
+            f"not a table of times: the file's metadata lack {KEY}, the provenance; "
+            "TimingTable.write creates such files"
         )
     provenance = parsed_json(
         metadata[KEY], lambda reason: ConfigError(f"the provenance in the metadata {reason}")
     )
     if not isinstance(provenance, dict):
-        raise ConfigError(f"the provenance in the metadata must be a table, is {provenance!r}")
+        raise ConfigError(f"the provenance in the metadata must be a table, got {provenance!r}")
     return provenance
 
 
 def _grid(
     part: str, points: Mapping[tuple[int, int], float]
 ) -> tuple[list[int], list[int], list[list[float]]]:
-    """The axes of a part, ascending, and its times; every row of points must have every column."""
+    """The ascending axes of a part, and its times."""
     rows, columns = (sorted({point[axis] for point in points}) for axis in (0, 1))
     for axis, numbers in ((0, rows), (1, columns)):
         if len(numbers) < 2 and _AXES[part][axis]:

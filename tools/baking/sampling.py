@@ -1,4 +1,4 @@
-"""A table sampled from a kernel database, and how far it is from that."""
+"""Tables sampled from a kernel database, with their errors on held-out points."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from inferq._lazy import np
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.timing.tables.baking import lattice
-from inferq.timing.tables.baking.kernels import CARRIED, SYSTEMS, KernelDatabase
-from inferq.timing.tables.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.tables.parts import ChunkPart, DecodePart, LinearPart
+from inferq.timing.tables.timing_table import TimingTable
+
+from . import lattice
+from .kernels import CARRIED, SYSTEMS, KernelDatabase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,30 +24,54 @@ if TYPE_CHECKING:
     Whole = NDArray[np.int64]
 
 MOST_CONTEXT_TOKENS = 2**21
-"""Sequences times mean context beyond this fit in no cache that we know of, so no points are spent there."""
+"""Maximum of sequences times mean context; no known cache holds more, so the grid has no points there."""
 LARGEST_CHUNK, MOST_DECODES, MOST_PROMPTS = 8192, 512, 64
-"""Of the iterations whose error is measured."""
+"""Limits of the iterations on which the error is measured."""
 SEED = 7
 
 
-def sampled(
+def bake(
     model: str | os.PathLike[str],
     system: str,
-    backend: str,
+    backend: str = "vllm",
     *,
-    version: str | None,
-    tensor_parallel: int,
-    quantization: Mapping[str, str] | None,
-    most_tokens: int,
-    most_sequences: int,
-    most_context: int | None,
-    held_out: int,
+    version: str | None = None,
+    tensor_parallel: int = 1,
+    quantization: Mapping[str, str] | None = None,
+    most_tokens: int = 16_384,
+    most_sequences: int = 1024,
+    most_context: int | None = None,
+    held_out: int = 3000,
 ) -> TimingTable:
-    """A table of a kernel database; see `TimingTable.from_aiconfigurator`."""
+    """Sample a table from the kernel database of aiconfigurator, and measure its error on other points.
+
+    Grid points are added one at a time where linear interpolation has the largest error.
+
+    Source: aiconfigurator (NVIDIA, Apache-2.0), <https://github.com/ai-dynamo/aiconfigurator>. The page on
+        measured tables lists what it measures.
+
+    Args:
+        model: a known model (`llama-3.1-8b`), a model of aiconfigurator (`Qwen/Qwen3-8B`), or a folder with
+            the `config.json` of a model.
+        system: a known GPU (`h100-80gb`), or a system of aiconfigurator (`h100_sxm`).
+        backend: `vllm`, `sglang` or `trtllm`.
+        version: version of the backend. Default: the current one of the database.
+        tensor_parallel: GPUs that share the model; experts are cut the same way.
+        quantization: modes by aiconfigurator's names, such as `{"gemm_quant_mode": "fp8"}`. Default: as in
+            the model's `config.json`.
+        most_tokens: largest batch, and largest chunk, of the grid.
+        most_sequences: most decodes of the grid.
+        most_context: largest context of the grid. Default: the model's, at most 131,072.
+        held_out: random points off the grid on which the error of each part is measured; 0 for none.
+
+    Raises:
+        ConfigError: the package is missing, lacks the model, system, backend, version or quantization, or
+            cannot split the model this way; it names the argument.
+    """
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     for name, text in (("model", model), ("system", system), ("backend", backend)):
         if not isinstance(text, str) or not text:
-            raise ConfigError(name, f"must be a name, is {text!r}")
+            raise ConfigError(name, f"must be a name, got {text!r}")
     whole("tensor_parallel", tensor_parallel, 1, 1024)
     whole("most_tokens", most_tokens, 32, 1_048_576)
     whole("most_sequences", most_sequences, 4, 65_536)
@@ -53,7 +79,7 @@ def sampled(
     if most_context is not None:
         whole("most_context", most_context, 32, 1_048_576)
     if quantization is not None and not isinstance(quantization, Mapping):
-        raise ConfigError("quantization", f"must be a table of modes, is {quantization!r}")
+        raise ConfigError("quantization", f"must be a table of modes, got {quantization!r}")
     database = KernelDatabase(
         model,
         system,
@@ -63,19 +89,19 @@ def sampled(
         quantization=quantization or {},
     )
     furthest = database.most_context if most_context is None else most_context
-    tried = Tried.up_to(most_tokens, most_sequences, furthest)
-    parts = _parts(database, tried)
+    candidates = Candidates.up_to(most_tokens, most_sequences, furthest)
+    parts = _parts(database, candidates)
     provenance = {
         **_provenance(database, model, system, backend, tensor_parallel),
         **({"quantization": dict(quantization)} if quantization else {}),
     }
     if held_out:
-        provenance["held_out_error"] = errors(database, parts, tried, held_out)
+        provenance["held_out_error"] = errors(database, parts, candidates, held_out)
     return TimingTable(**parts, provenance=provenance)
 
 
-class Tried(NamedTuple):
-    """The points at which the database is asked before those are chosen that a table keeps."""
+class Candidates(NamedTuple):
+    """Points at which the database is evaluated; a table keeps some of them."""
 
     tokens: list[int]
     chunk: list[int]
@@ -84,10 +110,10 @@ class Tried(NamedTuple):
     mean_context: list[int]
 
     @classmethod
-    def up_to(cls, most_tokens: int, most_sequences: int, most_context: int) -> Tried:
-        """Spreads over orders of magnitude, and what was measured.
+    def up_to(cls, most_tokens: int, most_sequences: int, most_context: int) -> Candidates:
+        """Points over orders of magnitude, and the measured points.
 
-        Decodes were measured at powers of 2; the context there counts the new token too.
+        Decodes were measured at powers of 2 of the context, including the new token.
         """
         measured = (power - 1 for power in lattice.powers(most_context + 1))
         return cls(
@@ -99,9 +125,9 @@ class Tried(NamedTuple):
         )
 
 
-def _parts(database: KernelDatabase, tried: Tried) -> dict[str, Any]:
-    """The database at points that suffice."""
-    tokens, chunk, context, sequences, mean_context = tried
+def _parts(database: KernelDatabase, candidates: Candidates) -> dict[str, Any]:
+    """The database at enough points."""
+    tokens, chunk, context, sequences, mean_context = candidates
     linear = np.array([database.linear(count) for count in tokens])
     chunk_s = lattice.values(database.chunk, chunk, context)
     decode_s = lattice.values(database.decode, sequences, mean_context)
@@ -116,7 +142,7 @@ def _parts(database: KernelDatabase, tried: Tried) -> dict[str, Any]:
             [chunk[at] for at in rows],
             [context[at] for at in columns],
             of_chunk,
-            # What a chunk takes that has next to nothing in it, a batch of chunks takes once.
+            # A batch of chunks takes the time of an almost empty chunk once.
             shared_s=min(map(min, of_chunk)),
         ),
         "decode": DecodePart(
@@ -128,7 +154,7 @@ def _parts(database: KernelDatabase, tried: Tried) -> dict[str, Any]:
 
 
 def _rounded(seconds: Floats) -> Any:
-    """To nanoseconds, with no noise in the last digits to store."""
+    """Round to nanoseconds, so that the file stores no noise."""
     return np.round(seconds, 9).tolist()
 
 
@@ -138,9 +164,9 @@ def _provenance(
     ours = {theirs: name for name, theirs in SYSTEMS.items()}
     known = {theirs: name for name, theirs in CARRIED.items()}
     notes = [
-        "chunks were measured at context 0 only; beyond it their attention is a share of a whole prompt's",
-        "the time of the host is not in it",
-        *database.mended,
+        "chunks were measured at context 0 only; other contexts use a fraction of a whole prompt's time",
+        "host time is not included",
+        *database.corrections,
     ]
     if backend == "vllm" and database.system == "l40s" and tensor_parallel > 1:
         notes.append("all-reduce was measured over PCIe, about 2.5 GB/s, and is most of a large batch")
@@ -165,53 +191,56 @@ def _provenance(
     }
 
 
-def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, count: int) -> dict[str, Any]:
-    """The relative errors of a table against its database on random points that had no say in its grid.
+def errors(
+    database: KernelDatabase, parts: Mapping[str, Any], candidates: Candidates, count: int
+) -> dict[str, Any]:
+    """The relative errors of a table against its database, on random points that its grid did not use.
 
-    The points are log-uniform over all that was tried, and none of it: batches and chunks, contexts (15 % of
-    the chunks at context 0), decodes with at most `MOST_CONTEXT_TOKENS` tokens of context in all. Mixed
-    iterations have one chunk of at most `LARGEST_CHUNK` tokens beside at most `MOST_DECODES` decodes; those
-    of several prompts 2 to `MOST_PROMPTS` whole ones of a length, of at most `LARGEST_CHUNK` tokens together.
+    The points are log-uniform over the range of all candidates and none of them: batches and chunks, contexts
+    (15 % of the chunks at context 0), decodes with at most `MOST_CONTEXT_TOKENS` tokens of context together.
+    Mixed iterations have one chunk of at most `LARGEST_CHUNK` tokens and at most `MOST_DECODES` decodes;
+    iterations of several prompts have 2 to `MOST_PROMPTS` whole prompts of equal length, with at most
+    `LARGEST_CHUNK` tokens together.
     """
     rng = np.random.default_rng(SEED)
     linear, chunk, decode = parts["linear"], parts["chunk"], parts["decode"]
-    # More are drawn than are kept: what was tried, and caches of sizes that no GPU has, are left out.
-    batches = _loguniform(rng, tried.tokens[-1], 4 * count)
-    batches = batches[~np.isin(batches, tried.tokens)][:count]
-    chunks = _loguniform(rng, tried.chunk[-1], 2 * count)
-    contexts = np.where(rng.random(2 * count) < 0.15, 0, _loguniform(rng, tried.context[-1], 2 * count))
-    apart = ~(np.isin(chunks, tried.chunk) & np.isin(contexts, tried.context))
-    chunks, contexts = chunks[apart][:count], contexts[apart][:count]
-    sequences = _loguniform(rng, tried.sequences[-1], 4 * count)
-    means = _loguniform(rng, tried.mean_context[-1], 4 * count)
-    apart = ~(np.isin(sequences, tried.sequences) & np.isin(means, tried.mean_context))
-    apart &= sequences * means <= MOST_CONTEXT_TOKENS
-    sequences, means = sequences[apart][:count], means[apart][:count]
+    # More points are drawn than kept: candidates, and caches larger than any GPU has, are left out.
+    batches = _loguniform(rng, candidates.tokens[-1], 4 * count)
+    batches = batches[~np.isin(batches, candidates.tokens)][:count]
+    chunks = _loguniform(rng, candidates.chunk[-1], 2 * count)
+    contexts = np.where(rng.random(2 * count) < 0.15, 0, _loguniform(rng, candidates.context[-1], 2 * count))
+    is_kept = ~(np.isin(chunks, candidates.chunk) & np.isin(contexts, candidates.context))
+    chunks, contexts = chunks[is_kept][:count], contexts[is_kept][:count]
+    sequences = _loguniform(rng, candidates.sequences[-1], 4 * count)
+    means = _loguniform(rng, candidates.mean_context[-1], 4 * count)
+    is_kept = ~(np.isin(sequences, candidates.sequences) & np.isin(means, candidates.mean_context))
+    is_kept &= sequences * means <= MOST_CONTEXT_TOKENS
+    sequences, means = sequences[is_kept][:count], means[is_kept][:count]
 
     def linear_s(tokens: Whole) -> tuple[Floats, Floats]:
-        """What the table says, and what the database says."""
+        """Times of the table and of the database."""
         predicted = np.interp(tokens, linear.tokens, linear.seconds)
         return predicted, np.array([database.linear(int(number)) for number in tokens])
 
     of_linear = linear_s(batches)
     of_chunk = (
-        _said(chunk.chunk, chunk.context, chunk.seconds, chunks, contexts),
+        _of_grid(chunk.chunk, chunk.context, chunk.seconds, chunks, contexts),
         np.array([database.chunk(int(c), int(x)) for c, x in zip(chunks, contexts, strict=True)]),
     )
     of_decode = (
-        _said(decode.sequences, decode.mean_context, decode.seconds, sequences, means),
+        _of_grid(decode.sequences, decode.mean_context, decode.seconds, sequences, means),
         np.array([database.decode(int(n), int(m)) for n, m in zip(sequences, means, strict=True)]),
     )
     both = min(len(chunks), len(sequences))
     small = (chunks[:both] <= LARGEST_CHUNK) & (sequences[:both] <= MOST_DECODES)
-    beside = linear_s(chunks[:both][small] + sequences[:both][small])
-    mixed = [beside[at] + of_chunk[at][:both][small] + of_decode[at][:both][small] for at in (0, 1)]
+    linear_both = linear_s(chunks[:both][small] + sequences[:both][small])
+    mixed = [linear_both[at] + of_chunk[at][:both][small] + of_decode[at][:both][small] for at in (0, 1)]
     alone = linear_s(sequences)
     prompts = _loguniform(rng, MOST_PROMPTS // 2, 4 * count) * 2
     lengths = _loguniform(rng, LARGEST_CHUNK // 2, 4 * count)
-    apart = prompts * lengths <= LARGEST_CHUNK
-    prompts, lengths = prompts[apart][:count], lengths[apart][:count]
-    each = _said(chunk.chunk, chunk.context, chunk.seconds, lengths, np.zeros_like(lengths))
+    is_kept = prompts * lengths <= LARGEST_CHUNK
+    prompts, lengths = prompts[is_kept][:count], lengths[is_kept][:count]
+    each = _of_grid(chunk.chunk, chunk.context, chunk.seconds, lengths, np.zeros_like(lengths))
     together = linear_s(prompts * lengths)
     several = (
         together[0] + prompts * each - (prompts - 1) * chunk.shared_s,
@@ -221,12 +250,12 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
     return {
         "points": count,
         "seed": SEED,
-        "linear": _judged(*of_linear),
-        "chunk": _judged(*of_chunk),
-        "decode": _judged(*of_decode),
-        "mixed_iteration": _judged(mixed[0], mixed[1]),
-        "decode_iteration": _judged(alone[0] + of_decode[0], alone[1] + of_decode[1]),
-        "prompts_iteration": _judged(*several),
+        "linear": _error_quantiles(*of_linear),
+        "chunk": _error_quantiles(*of_chunk),
+        "decode": _error_quantiles(*of_decode),
+        "mixed_iteration": _error_quantiles(mixed[0], mixed[1]),
+        "decode_iteration": _error_quantiles(alone[0] + of_decode[0], alone[1] + of_decode[1]),
+        "prompts_iteration": _error_quantiles(*several),
     }
 
 
@@ -234,11 +263,11 @@ def _loguniform(rng: np.random.Generator, last: int, count: int) -> Whole:
     return np.exp(rng.uniform(0, np.log(last), count)).round().astype(np.int64)
 
 
-def _said(rows: Any, columns: Any, seconds: Any, row: Whole, column: Whole) -> Floats:
+def _of_grid(rows: Any, columns: Any, seconds: Any, row: Whole, column: Whole) -> Floats:
     return lattice.interpolated(np.array(rows), np.array(columns), np.array(seconds), row, column)
 
 
-def _judged(predicted: Floats, true: Floats) -> dict[str, float]:
+def _error_quantiles(predicted: Floats, true: Floats) -> dict[str, float]:
     error = np.abs(predicted / true - 1)
     quantiles = {"median": np.median(error), "p95": np.quantile(error, 0.95), "max": error.max()}
     return {name: round(float(value), 5) for name, value in quantiles.items()}

@@ -1,4 +1,4 @@
-"""Runs of fleets: each once, on threads or wherever an executor is, kept in a file if there is one."""
+"""Runs of fleets, on threads or an executor. Each run happens once; a file can store its values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 from inferq._lazy import np
 from inferq.errors import ConfigError, SimulationError
-from inferq.experiments.capacity_search.probe import ObjectiveValue, judge
+from inferq.experiments.objective_value import ObjectiveValue, evaluate, overall, share_of
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.records import Records
-from inferq.experiments.replication import at_once, is_user_defined, workers
+from inferq.experiments.replication import is_user_defined, run_tasks, workers
 from inferq.experiments.sweeps.executors import Item, opened, run_all
 from inferq.experiments.sweeps.point import Outcome, Stopped
 from inferq.progress import Progress
@@ -33,12 +33,12 @@ _KNOWN_AT = {
     **{"ttft": "first_token_s", "queue": "admitted_s"},
     **dict.fromkeys(("tpot", "itl", "e2e"), "finish_s"),
 }
-"""For a quantity the instant at which that of a request is known."""
+"""Column with the instant at which a quantity of a request is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """One run of a fleet: plain values, which travel to where it is run."""
+    """One run of a fleet, as values that can be pickled."""
 
     workload: Workload
     system: System
@@ -46,19 +46,19 @@ class FleetRun:
     objectives: tuple[Objective, ...]
     options: Mapping[str, Any]
     of: int
-    """How many requests the whole run has; more than these where they are the first of them."""
+    """Requests of the whole run. A partial run has fewer."""
     causal: bool
-    """Whether what comes later changes nothing of what was before, so that a part may prove a whole."""
+    """Whether later requests cannot affect earlier ones, so that a partial run can prove a violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRunner:
-    """Runs tasks; one that shares a process with the search can be told to stop."""
+    """Runs tasks. A runner in the process of the search stops when `stop` is set."""
 
     stop: threading.Event | None = None
 
     def __call__(self, task: FleetRun) -> Outcome:
-        """For each objective its value, and 1.0 where it is beyond its limit however the run goes on."""
+        """For each objective its value, followed by 1.0 if a violation is proved, else 0.0."""
         progress = None if self.stop is None else self._watch
         return Outcome(run_fleet(task, 1, progress))
 
@@ -68,7 +68,7 @@ class FleetRunner:
 
 
 def run_fleet(task: FleetRun, threads: int | None, progress: Progress | None) -> tuple[float, ...]:
-    """The values of the objectives in a run, each followed by whether it is beyond its limit for sure."""
+    """The value of each objective in a run, followed by 1.0 if a violation is proved, else 0.0."""
     system = copy.deepcopy(task.system) if is_user_defined(task.system) else task.system
     result = simulate(
         task.workload, system, seed=task.seed, threads=threads, progress=progress, **task.options
@@ -79,22 +79,26 @@ def run_fleet(task: FleetRun, threads: int | None, progress: Progress | None) ->
     except ConfigError:
         if not is_part:
             raise
-        values = (math.nan,) * len(task.objectives)  # a class that is not among the first
-    sure = [is_part and task.causal and surely_broken(one, result, task.of) for one in task.objectives]
-    return tuple(float(one) for pair in zip(values, sure, strict=True) for one in pair)
+        values = (math.nan,) * len(task.objectives)  # a class without requests in this part
+    proved = [
+        is_part and task.causal and is_surely_violated(objective, result, task.of)
+        for objective in task.objectives
+    ]
+    return tuple(float(number) for pair in zip(values, proved, strict=True) for number in pair)
 
 
-def surely_broken(objective: Objective, result: Result, of: int) -> bool:
-    """Whether the first requests of a run prove that the whole of it breaks an objective.
+def is_surely_violated(objective: Objective, result: Result, of: int) -> bool:
+    """Whether a partial run proves that the whole run violates an objective.
 
-    Until the last of them arrives, all is as in the whole run: the future does not change the past (law L11).
-    Of `of` requests at most ⌊q·(of − 1)⌋ may lie at or below a limit if the percentile q is beyond it; so as
-    many above it as are left are proof, whatever comes. Of means it is the sum, of largest values one.
+    Until the last request of the part arrives, both runs are equal: the future does not change the past
+    (invariant L11). If percentile q of `of` requests is above its limit, at most ⌊q·(of − 1)⌋ requests are at
+    or below the limit. So `of − ⌊q·(of − 1)⌋` requests above the limit are proof. The proof for a mean is the
+    sum, for a maximum a single request.
 
     Args:
-        objective: a limit.
-        result: of the first requests.
-        of: how many requests the whole run has.
+        objective: the objective.
+        result: the run of the first requests.
+        of: requests of the whole run.
     """
     if objective.class_name is not None:
         return False
@@ -107,7 +111,7 @@ def surely_broken(objective: Objective, result: Result, of: int) -> bool:
         return bool(failed.sum() > objective.limit * of)
     quantity, statistic = objective.metric.quantity, objective.metric.statistic
     if quantity not in _COLUMN or (quantity == "itl" and statistic != "max"):
-        return False  # percentiles of gaps are of tokens, and how many come is not known
+        return False  # percentiles of ITL count tokens, whose number is not known yet
     values = columns[_COLUMN[quantity]]
     known = counted & (columns[_KNOWN_AT[quantity]] <= last_s)
     above = known & (values > objective.limit)
@@ -125,50 +129,48 @@ def surely_broken(objective: Objective, result: Result, of: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fleet on so many requests, as far as it was run."""
+    """A fleet on a number of requests."""
 
     candidate: Candidate
     units: int
     requests: int
-    """The first so many of each run."""
+    """Number of requests, from the start of the workload."""
     whole: bool
-    """Whether that is all of them."""
+    """Whether these are all requests."""
     seeds: int
-    judged: tuple[ObjectiveValue, ...]
+    values: tuple[ObjectiveValue, ...]
     shares: tuple[float, ...]
-    """Of each seed the largest share that a value has of its limit."""
-    sure: bool
-    """Whether a part of the run proves that the whole breaks the SLO."""
+    """For each seed the largest value divided by its limit."""
+    is_proof: bool
+    """Whether a partial run proves that the whole run violates the SLO."""
 
     @property
     def share(self) -> float:
-        """The largest share that a mean value has of its limit."""
-        return max((one.share for one in self.judged), default=math.nan)
+        """The largest mean value divided by its limit."""
+        return max((value.share for value in self.values), default=math.nan)
 
     @property
-    def looks_kept(self) -> bool:
+    def looks_met(self) -> bool:
         """Whether every value is within its limit so far."""
-        return not self.sure and all(not one.value > one.objective.limit for one in self.judged)
+        return not self.is_proof and all(not value.value > value.objective.limit for value in self.values)
 
     @property
     def worst(self) -> ObjectiveValue:
-        """The objective that is nearest to its limit, or furthest beyond it."""
-        return max(self.judged, key=lambda one: one.share)
+        """The objective with the largest value relative to its limit."""
+        return max(self.values, key=lambda value: value.share)
 
     @property
     def verdict(self) -> str:
-        """Of the whole run: kept, broken, undecided; of a part: broken where that is proved, else open."""
-        if self.sure:
-            return "broken"
-        verdicts = {one.verdict for one in self.judged}
-        if not self.whole:
-            return "broken" if "broken" in verdicts else "open"
-        return "broken" if "broken" in verdicts else "undecided" if "undecided" in verdicts else "kept"
+        """`"met"`, `"violated"` or `"undecided"` for a whole run; `"violated"` or `"open"` for a part."""
+        if self.is_proof:
+            return "violated"
+        verdict = overall(self.values)
+        return verdict if self.whole or verdict == "violated" else "open"
 
 
 @dataclass(slots=True, eq=False)
 class Prober:
-    """Makes the trials of a search; what was run once is not run again."""
+    """Makes the trials of a search. No run is repeated."""
 
     workload: Workload
     objectives: tuple[Objective, ...]
@@ -178,7 +180,7 @@ class Prober:
     exact: bool
     """Whether every seed gives the same run."""
     steady: bool
-    """Whether a queue that begins empty only grows towards what it is in the long run."""
+    """Whether a queue that starts empty grows monotonically towards its stationary length."""
     causal: bool
     options: Mapping[str, Any]
     threads: int | None
@@ -187,22 +189,20 @@ class Prober:
     deadline: float = math.inf
     simulated: int = 0
     runs: int = 0
-    took_s: float = 0.0
-    """All runs together, in wall time."""
     trials: dict[tuple[int, int, int], Trial] = field(default_factory=dict)
-    _described: dict[int, bool] = field(default_factory=dict)
+    _serializable: dict[int, bool] = field(default_factory=dict)
     _keys: dict[tuple[int, int], str] = field(default_factory=dict)
     _drawn: dict[int, Workload] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Workload] = field(default_factory=dict)
 
     @property
     def requests(self) -> int:
-        """Of one whole run, with the first seed."""
-        return self._whole(self.seeds[0]).frame.height
+        """Requests of a whole run with the first seed."""
+        return self.workload_of(self.seeds[0]).frame.height
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The lengths of runs, each four times the one before, the last the whole."""
+        """Lengths of runs in requests, each four times the one before; the last is the whole workload."""
         lengths = [self.requests]
         while self.causal and lengths[0] // 4 >= 250:
             lengths.insert(0, -(-lengths[0] // 4))
@@ -210,45 +210,53 @@ class Prober:
 
     @property
     def late(self) -> bool:
-        """Whether the time is over."""
+        """Whether the deadline has passed."""
         return time.monotonic() > self.deadline
 
-    def ask(self, wanted: Sequence[tuple[Candidate, int, int]]) -> list[Trial]:
-        """The trials of some candidates with so many units on so many requests, in their order.
+    def run(self, wanted: Sequence[tuple[Candidate, int, int]]) -> list[Trial]:
+        """The trials of candidates, each with a number of units and of requests, in the given order.
 
-        All take the first seeds; those that are whole and undecided take more, twice as many at a look.
+        All use the first seeds. Whole trials that are undecided use more seeds, up to twice as many per look.
         """
-        new = [one for one in dict.fromkeys((c.place, n, h) for c, n, h in wanted) if one not in self.trials]
-        of_place = {candidate.place: candidate for candidate, _, _ in wanted}
-        open_ = list(new)
+        candidates = {candidate.place: candidate for candidate, _, _ in wanted}
+        keys = dict.fromkeys((candidate.place, units, requests) for candidate, units, requests in wanted)
+        pending = [key for key in keys if key not in self.trials]
         for look in self.looks:
-            self._run([(of_place[place], n, h, seed) for place, n, h in open_ for seed in self.seeds[:look]])
-            for place, n, h in open_:
-                self.trials[place, n, h] = self._trial(of_place[place], n, h, look)
-            open_ = [
-                one for one in open_ if self.trials[one].whole and self.trials[one].verdict == "undecided"
+            self._simulate(
+                [
+                    (candidates[place], units, requests, seed)
+                    for place, units, requests in pending
+                    for seed in self.seeds[:look]
+                ]
+            )
+            for place, units, requests in pending:
+                trial = self._trial(candidates[place], units, requests, look)
+                self.trials[place, units, requests] = trial
+            pending = [
+                key for key in pending if self.trials[key].whole and self.trials[key].verdict == "undecided"
             ]
-            if not open_ or self.late:
+            if not pending or self.late:
                 break
-        return [self.trials[candidate.place, n, h] for candidate, n, h in wanted]
+        return [self.trials[candidate.place, units, requests] for candidate, units, requests in wanted]
 
     def _key(self, candidate: Candidate, units: int) -> str:
-        """What a fleet is recorded under: all that it is, or its place where no description says that."""
+        """The key of a fleet in the records: of its JSON, or its place if JSON does not describe it."""
         place = candidate.place
         if (place, units) not in self._keys:
-            if place not in self._described:
-                self._described[place] = self.records.is_kept and candidate.is_described
-            known = self._described[place]
-            self._keys[place, units] = candidate.key(units) if known else f"{place} × {units}"
+            if place not in self._serializable:
+                self._serializable[place] = self.records.has_file and candidate.is_serializable
+            by_json = self._serializable[place]
+            self._keys[place, units] = candidate.key(units) if by_json else f"{place} × {units}"
         return self._keys[place, units]
 
-    def _whole(self, seed: int) -> Workload:
+    def workload_of(self, seed: int) -> Workload:
+        """The requests of a seed."""
         if seed not in self._drawn:
             self._drawn[seed] = self.workload.draw(seed)
         return self._drawn[seed]
 
     def _first(self, seed: int, requests: int) -> Workload:
-        whole = self._whole(seed)
+        whole = self.workload_of(seed)
         if requests >= whole.frame.height:
             return whole
         if (seed, requests) not in self._heads:
@@ -259,15 +267,15 @@ class Prober:
         key = self._key(candidate, units)
         rows = [self.records[key, requests, seed] for seed in self.seeds[:seeds]]
         whole = requests == self.requests
-        judged_ = []
+        values_of = []
         for place, objective in enumerate(self.objectives):
             values = tuple(row[2 * place] for row in rows)
             if not whole and (self.exact or not self.steady or any(map(math.isnan, values))):
                 mean = math.fsum(values) / len(values)
-                judged_.append(ObjectiveValue(objective, mean, None, None, "undecided"))
+                values_of.append(ObjectiveValue(objective, mean, None, None, "undecided"))
                 continue
-            judged_.append(
-                judge(
+            values_of.append(
+                evaluate(
                     objective,
                     values,
                     exact=self.exact,
@@ -275,14 +283,15 @@ class Prober:
                     among=len(self.objectives),
                 )
             )
-        sure = all(any(row[1::2]) for row in rows)
+        is_proof = all(any(row[1::2]) for row in rows)
         shares = tuple(
-            max(_share(one, row[2 * place]) for place, one in enumerate(self.objectives)) for row in rows
+            max(share_of(objective, row[2 * place]) for place, objective in enumerate(self.objectives))
+            for row in rows
         )
-        return Trial(candidate, units, requests, whole, seeds, tuple(judged_), shares, sure)
+        return Trial(candidate, units, requests, whole, seeds, tuple(values_of), shares, is_proof)
 
-    def _run(self, wanted: Sequence[tuple[Candidate, int, int, int]]) -> None:
-        """Run what is not there yet, in one go."""
+    def _simulate(self, wanted: Sequence[tuple[Candidate, int, int, int]]) -> None:
+        """Run what is not recorded yet."""
         missing = [
             (candidate, units, requests, seed, key)
             for candidate, units, requests, seed in wanted
@@ -295,46 +304,33 @@ class Prober:
                 seed,
                 self.objectives,
                 self.options,
-                self._whole(seed).frame.height,
+                self.workload_of(seed).frame.height,
                 self.causal,
             )
             for candidate, units, requests, seed, _ in missing
         ]
-        begun = time.monotonic()
-        done = self._done(tasks)
-        self.took_s += time.monotonic() - begun
-        for (_, _, requests, seed, key), task, values in zip(missing, tasks, done, strict=True):
+        for (_, _, requests, seed, key), task, values in zip(
+            missing, tasks, self._values(tasks), strict=True
+        ):
             self.records[key, requests, seed] = values
             self.simulated += task.workload.frame.height
             self.runs += 1
         self.records.write()
 
-    def _done(self, tasks: Sequence[FleetRun]) -> list[tuple[float, ...]]:
-        """The values of each task, wherever it is run."""
+    def _values(self, tasks: Sequence[FleetRun]) -> list[tuple[float, ...]]:
+        """The values of each task, run on threads or by the executor."""
         if self.executor is None:
-            alone = workers(self.threads, len(tasks)) == 1
-            return at_once(
-                [partial(_local, task, self.threads if alone else 1) for task in tasks], self.threads
-            )
+            threads = self.threads if workers(self.threads, len(tasks)) == 1 else 1
+            return run_tasks([partial(run_fleet, task, threads) for task in tasks], self.threads)
         outcomes: dict[int, Outcome] = {}
         items: Iterator[Item] = (Item(place, task) for place, task in enumerate(tasks))
         with opened(self.executor) as (pool, runner):
             run_all(items, FleetRunner(runner.stop), pool, outcomes.__setitem__, lambda: None)
-        failed = next((one.error for _, one in sorted(outcomes.items()) if one.error), None)
-        if failed is not None:
-            raise SimulationError(f"a run failed where it was sent: {failed}")
+        error = next((outcome.error for _, outcome in sorted(outcomes.items()) if outcome.error), None)
+        if error is not None:
+            raise SimulationError(f"a run failed in the executor: {error}")
         return [tuple(map(_number, outcomes[place].summary or ())) for place in range(len(tasks))]
-
-
-def _local(task: FleetRun, threads: int | None, watch: Progress | None) -> tuple[float, ...]:
-    return run_fleet(task, threads, watch)
 
 
 def _number(value: float | int | None) -> float:
     return math.nan if value is None else float(value)
-
-
-def _share(objective: Objective, value: float) -> float:
-    if objective.limit > 0:
-        return value / objective.limit
-    return math.inf if value > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Points at which a function is sampled so that straight lines between them come close to it."""
+"""Grid points for linear interpolation of a sampled function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LINE_TOLERANCE, MOST_ON_LINE = 0.01, 56
-"""A line gets points until no candidate is further off than this share, or it has so many."""
+"""A line gets points until the largest relative error is below the tolerance, up to this many points."""
 LATTICE_TOLERANCE, MOST_ON_SIDE = 0.02, 20
 """The same for each side of a lattice."""
 
 
 def spread(first: int, last: int, per_doubling: int) -> list[int]:
-    """Whole numbers from `first` to `last`, so many to each factor of 2."""
+    """Integers from `first` to `last`, with `per_doubling` for each factor of 2."""
     steps = int(np.ceil(np.log2(last / first) * per_doubling)) + 1
     return sorted({round(value) for value in np.geomspace(first, last, steps)})
 
@@ -30,19 +30,19 @@ def powers(last: int) -> list[int]:
 
 
 def batch_sizes(last: int) -> list[int]:
-    """Every count up to 16, then a spread, and both sides of the tile edges where matrix products jump."""
+    """Every count up to 16, then a spread, and both sides of the tile edges, where matrix products jump."""
     edges = [edge for edge in range(32, last, 16) if edge <= 256 or edge % 256 == 0]
     chosen = {*range(1, 17), *spread(16, last, 12), *edges, *(edge + 1 for edge in edges)}
     return sorted(count for count in chosen if count <= last)
 
 
 def values(function: Callable[[int, int], float], rows: Sequence[int], columns: Sequence[int]) -> Floats:
-    """A function on a lattice, a row a row."""
+    """A function on a grid, by rows."""
     return np.array([[function(row, column) for column in columns] for row in rows])
 
 
 def line(points: Sequence[int], times: Floats) -> list[int]:
-    """Places of the points that suffice: the one that is most wrong is added, again and again."""
+    """Indices of enough points: repeatedly add the point with the largest error."""
     chosen = [0, len(points) - 1]
     while len(chosen) < MOST_ON_LINE:
         error = np.abs(np.interp(points, np.take(points, chosen), times[chosen]) / times - 1)
@@ -55,10 +55,10 @@ def line(points: Sequence[int], times: Floats) -> list[int]:
 def sides(
     rows: Sequence[int], columns: Sequence[int], times: Floats, counts: NDArray[np.bool_]
 ) -> tuple[list[int], list[int]]:
-    """Places of the rows and of the columns that suffice.
+    """Indices of enough rows and columns.
 
-    The point that is most wrong gets its row or its column, whichever lowers the mean square of the errors
-    more. `counts` says where an error counts.
+    The point with the largest error adds its row or its column, whichever reduces the mean square of the
+    errors more. `counts` selects the points whose errors count.
     """
     over, down = [0, len(rows) - 1], [0, len(columns) - 1]
     while True:
@@ -98,7 +98,7 @@ def _error(
 
 
 def interpolated(rows: Any, columns: Any, times: Floats, row: Any, column: Any) -> Floats:
-    """Lines between rows, then a line between columns: what a table says, but for rounding."""
+    """Interpolate between rows, then between columns, as a table does, but for rounding."""
     row, column = np.broadcast_arrays(np.asarray(row, dtype=float), np.asarray(column, dtype=float))
     upper = np.clip(np.searchsorted(rows, row, side="right") - 1, 0, len(rows) - 2)
     left = np.clip(np.searchsorted(columns, column, side="right") - 1, 0, len(columns) - 2)

@@ -1,1 +1,0 @@
-"""Tables baked from a database of kernel timings."""
