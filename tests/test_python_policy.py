@@ -366,9 +366,9 @@ def test_ids_come_in_any_kind_of_row(ids: Any) -> None:
     assert result.requests["finish_s"].to_list() == [2.0, 2.0]
 
 
-HERE = "a plan names only requests that are here"
+HERE = "a plan names only requests of this replica"
 ONCE = "a request decodes once in an iteration"
-OWED = "a chunk has from 1 token to all tokens that its request has still to compute"
+CHUNK = "a chunk has from 1 token to all tokens that its request has still to compute"
 ALONE = "only an admitted request can have a chunk in a batch, and only one"
 BUDGET = "an iteration must not load more tokens than the budget"
 SEATS = "at most max_seqs requests can be admitted"
@@ -376,9 +376,9 @@ BLOCKS = "a plan takes at most the free blocks"
 WAITING = "only a waiting request can be admitted"
 VICTIM = "only an admitted request can be preempted"
 DECODE = "only an admitted request without a chunk in this batch can decode"
-IDS = "decode and preempt list requests by id, a whole number"
-PAIRS = "prefill and admit list pairs (id, tokens) of whole numbers"
-REPEAT = "repeat is a whole number, at least 1"
+IDS = "decode and preempt list requests by id, an integer"
+PAIRS = "prefill and admit list pairs (id, tokens) of integers"
+REPEAT = "repeat is a positive integer"
 WAKE = "wake_at_s is a time in seconds, after now_s if the batch is empty"
 RETURNS = "plan(view) returns an iq.Batch or None"
 
@@ -399,12 +399,12 @@ RETURNS = "plan(view) returns an iq.Batch or None"
         (iq.Batch(decode=[0], preempt=[0]), DECODE, "request 0"),
         (iq.Batch(preempt=[2]), VICTIM, "request 2"),
         (iq.Batch(preempt=[0, 0]), VICTIM, "request 0"),
-        (iq.Batch(prefill=[(1, 0)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(1, -1)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(1, 13)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(2, 2**70)]), OWED, "request 2"),
-        (iq.Batch(prefill=[(0, 1)]), OWED, "request 0"),  # its next row is a decode
-        (iq.Batch(decode=[0], prefill=[(0, 1)]), OWED, "request 0"),
+        (iq.Batch(prefill=[(1, 0)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(1, -1)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(1, 13)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(2, 2**70)]), CHUNK, "request 2"),
+        (iq.Batch(prefill=[(0, 1)]), CHUNK, "request 0"),  # its next row is a decode
+        (iq.Batch(decode=[0], prefill=[(0, 1)]), CHUNK, "request 0"),
         (iq.Batch(prefill=[(1, 2), (1, 2)]), ALONE, "request 1"),
         (iq.Batch(decode=[0], prefill=[(1, 12), (2, 4)]), BUDGET, "request 2"),
         (iq.Batch(prefill=[(2, 1), (3, 1)]), SEATS, "request 3"),
@@ -413,7 +413,11 @@ RETURNS = "plan(view) returns an iq.Batch or None"
         (iq.Batch(prefill=[(2, 1)], admit=[(2, -1)]), PAIRS, "admit: (2, -1)"),
         (iq.Batch(prefill=[(2, 1)], admit=[(2, 1), (2, 4)]), WAITING, "request 2"),
         (iq.Batch(prefill=[(1, 1)], admit={1: 1}), WAITING, "request 1"),
-        (iq.Batch(admit={2: 1}), "a request is admitted by the batch that computes its first chunk", "request 2"),
+        (
+            iq.Batch(admit={2: 1}),
+            "a request is admitted by the batch that computes its first chunk",
+            "request 2",
+        ),
         (iq.Batch(decode=True), IDS, "decode: True"),
         (iq.Batch(decode=[True]), IDS, "decode: True"),
         (iq.Batch(decode=np.array([True, False])), IDS, "decode: True"),

@@ -87,7 +87,7 @@ pub(crate) fn shortened(object: &Bound<PyAny>) -> String {
 }
 
 /// Returns an integer, clamped to 64 bits; `None` for other objects and for booleans.
-pub(crate) fn whole(object: &Bound<PyAny>) -> Option<i64> {
+pub(crate) fn integer(object: &Bound<PyAny>) -> Option<i64> {
     if object.is_instance_of::<PyBool>() {
         return None;
     }
@@ -157,7 +157,7 @@ pub(crate) fn ids(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Pl
     let not_ids = |object: &Bound<PyAny>| broken(plan, IDS, format!("{field}: {}", shortened(object)));
     let mut ids = Vec::with_capacity(object.cast_exact::<PyList>().map_or(0, |list| list.len()));
     each(&listed(object)?, |entry| {
-        ids.push(whole(entry).ok_or_else(|| not_ids(entry))?);
+        ids.push(integer(entry).ok_or_else(|| not_ids(entry))?);
         Ok(())
     })?
     .ok_or_else(|| not_ids(object))?;
@@ -184,11 +184,11 @@ pub(crate) fn pairs(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &
     each(&all, |entry| {
         let pair = match entry.cast_exact::<PyTuple>() {
             Ok(tuple) if tuple.len() == 2 => {
-                whole(&*tuple.get_borrowed_item(0)?).zip(whole(&*tuple.get_borrowed_item(1)?))
+                integer(&*tuple.get_borrowed_item(0)?).zip(integer(&*tuple.get_borrowed_item(1)?))
             }
             _ => {
                 let mut cells = entries(entry)?.ok_or_else(|| no_pairs(entry))?;
-                let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(whole));
+                let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(integer));
                 match (cell()?, cell()?, cell()?) {
                     (Some(Some(id)), Some(Some(tokens)), None) => Some((id, tokens)),
                     _ => None,

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// lengths.
 #[pyfunction]
 pub(crate) fn draw<'py>(py: Python<'py>, synthetic: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Synthetic>(synthetic)?.draw(seed).map(in_seconds)).map_err(raise)?;
     named(py, drawn)
 }
@@ -27,7 +27,7 @@ pub(crate) struct PyDrawing(Mutex<distributions::Drawing>);
 impl PyDrawing {
     #[new]
     fn new(synthetic: &str, seed: &Bound<'_, PyAny>) -> PyResult<PyDrawing> {
-        let seed = whole(seed)?;
+        let seed = integer(seed)?;
         let drawing =
             parse::<Synthetic>(synthetic).and_then(|parts| distributions::Drawing::new(parts, seed)).map_err(raise)?;
         Ok(PyDrawing(Mutex::new(drawing)))
@@ -78,7 +78,7 @@ pub(crate) fn draw_sessions<'py>(
     sessions: &str,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Sessions>(sessions)?.draw(seed)).map_err(raise)?;
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
@@ -97,7 +97,7 @@ pub(crate) fn draw_client<'py>(
     client: &str,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Client>(client)?.draw(seed)).map_err(raise)?;
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
@@ -116,7 +116,7 @@ pub(crate) fn draw_durations<'py>(
     source: &str,
     stream: u64,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let source = match source {
         "think" => Source::Think,
         "patience" => Source::Patience,
@@ -137,7 +137,7 @@ pub(crate) fn draw_column<'py>(
     seed: &Bound<'py, PyAny>,
     stream: u64,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
-    let stream = Stream::numbered(whole(seed)?, Source::Lengths, stream);
+    let stream = Stream::numbered(integer(seed)?, Source::Lengths, stream);
     let drawn = py.detach(|| parse::<Length>(distribution)?.draw_from(stream, requests));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
@@ -150,7 +150,7 @@ pub(crate) fn draw_arrivals<'py>(
     requests: u64,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Arrivals>(arrivals)?.draw(requests, seed).map(seconds));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within("arrivals")))?))
 }
@@ -165,7 +165,7 @@ pub(crate) fn draw_lengths<'py>(
     source: &str,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
     let side = source.parse::<Side>().map_err(raise)?;
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Length>(distribution)?.draw(requests, seed, side));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within(side.name())))?))
 }
@@ -178,13 +178,13 @@ pub(crate) fn draw_rows<'py>(
     requests: u64,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| distributions::draw_rows(rows, requests, seed));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
 /// Reads a seed, an integer of 64 bits. The error names the field.
-fn whole(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
+fn integer(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
     let refuse = |_| raise(Error::config("seed", format!("must be an integer from 0 to {}, got {seed}", u64::MAX)));
     seed.extract().map_err(refuse)
 }

@@ -44,17 +44,17 @@ fn events(news: News) -> Events {
 
 impl PyLive {
     /// Runs a function on the simulation without the GIL.
-    fn with<Done: Send>(&self, py: Python, what: impl FnOnce(&mut Running) -> Result<Done> + Send) -> PyResult<Done> {
+    fn with<Done: Send>(&self, py: Python, run: impl FnOnce(&mut Running) -> Result<Done> + Send) -> PyResult<Done> {
         let outcome = py.detach(|| {
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            running.as_mut().map(|running| what(running).map_err(|error| running.border.raised.explain(error)))
+            running.as_mut().map(|running| run(running).map_err(|error| running.border.raised.explain(error)))
         });
         outcome.unwrap_or_else(|| Err(run_ended()))
     }
 }
 
 fn run_ended() -> PyErr {
-    PyValueError::new_err("the run is run_ended")
+    PyValueError::new_err("the run has ended")
 }
 
 #[pymethods]
@@ -102,15 +102,15 @@ impl PyLive {
     }
 
     /// Schedules the death, drain or start of a replica at a future instant.
-    fn schedule_change(&self, py: Python, replica: usize, at_s: f64, what: &str) -> PyResult<()> {
+    fn schedule_change(&self, py: Python, replica: usize, at_s: f64, command: &str) -> PyResult<()> {
         self.with(py, |running| {
-            let what = match what {
+            let command = match command {
                 "die" => Command::Die,
                 "drain" => Command::Drain,
                 "start" => Command::Start,
-                _ => return Err(Error::config("what", format!("must be die, drain or start, got {what:?}"))),
+                _ => return Err(Error::config("command", format!("must be die, drain or start, got {command:?}"))),
             };
-            running.live.add_command(replica, Instant(attoseconds(at_s, "at_s")?), what)
+            running.live.add_command(replica, Instant(attoseconds(at_s, "at_s")?), command)
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! [`PythonScheduler`] keeps the requests of its replica, shows them as a [`View`], calls `plan(view)`, and requests
 //! the difference between the returned [`PyBatch`] and the running batch. The core checks this plan like any other
-//! (rule R6). Only the rules that a Rust policy cannot break are checked places.
+//! (rule R6). Only the rules that a Rust policy cannot break are checked here.
 
 use inferq_core::clock::Instant;
 use inferq_core::clock::{Span, attoseconds};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
+use crate::batch::{PAIRS, PyBatch, ids, integer, pairs, seconds, shortened};
 use crate::border::Raised;
 use crate::view::{Objectives, Progress, PyRequests, Row, Table, View};
 
@@ -326,8 +326,8 @@ impl PythonScheduler {
             return self.decode(Vec::new(), plan);
         }
         let Ok(batch) = answer.cast::<PyBatch>() else {
-            let what = format!("{} returned {}", self.name, shortened(&answer));
-            return Err(broken(plan, "plan(view) returns an iq.Batch or None", what));
+            let detail = format!("{} returned {}", self.name, shortened(&answer));
+            return Err(broken(plan, "plan(view) returns an iq.Batch or None", detail));
         };
         let PyBatch { decode, prefill, admit, preempt, repeat, wake_at_s } = batch.get();
         let preempt = ids("preempt", preempt, py, plan)?;
@@ -364,8 +364,8 @@ impl PythonScheduler {
     /// Looks up a request of this replica by id.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Place)> {
         let find = |id: u32| self.places.get(&id).map(|&place| (id, place));
-        let known = u32::try_from(id).ok().and_then(find);
-        known.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
+        let entry = u32::try_from(id).ok().and_then(find);
+        entry.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
     }
 
     /// Sets the steady decodes to these ids.
@@ -465,18 +465,18 @@ impl PythonScheduler {
         plan: &mut Plan,
     ) -> Planned<()> {
         let repeat = repeat.bind(py);
-        let times = whole(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
+        let times = integer(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
         let Some(iterations) = times else {
-            let what = format!("repeat={}", shortened(repeat));
-            return Err(broken(plan, "repeat is a positive integer", what));
+            let detail = format!("repeat={}", shortened(repeat));
+            return Err(broken(plan, "repeat is a positive integer", detail));
         };
         plan.hold(Hold { iterations, through_arrivals: false });
         if let Some(wake_at_s) = wake_at_s {
             let wake_at_s = wake_at_s.bind(py);
             let at = seconds(wake_at_s).filter(|&at| !is_empty || at > plan.now());
             let Some(at) = at else {
-                let what = format!("wake_at_s={}", shortened(wake_at_s));
-                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", what));
+                let detail = format!("wake_at_s={}", shortened(wake_at_s));
+                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", detail));
             };
             plan.wake_at(at);
         }
@@ -529,15 +529,15 @@ fn progress(place: Place, table: &Requests) -> Progress {
     }
 }
 
-/// Blocks used_blocks by a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
+/// Blocks of a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
 fn used_blocks(plan: &Plan, place: Place) -> u64 {
     const MANY: u64 = Limits::NONE;
     plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)
 }
 
 #[cold]
-pub(crate) fn broken(plan: &Plan, rule: &'static str, what: String) -> Trouble {
-    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what }).into()
+pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> Trouble {
+    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what: detail }).into()
 }
 
 fn request(id: impl std::fmt::Display) -> String {

@@ -114,7 +114,7 @@ impl PyRequestRows {
     }
 
     /// Returns a column that was known before the run, or `None` if the name is unknown.
-    fn known<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn known_column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let rows = self.rows.len() as u32;
         let of_ids = |row: u32| self.measured.contains(&(self.first + row));
         Ok(Some(match (name, &self.workload_columns.class) {
@@ -164,8 +164,8 @@ impl PyRequestRows {
 
     /// Returns the column of that name, or None if there is none.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if let Some(known) = self.known(py, name)? {
-            return Ok(Some(known));
+        if let Some(array) = self.known_column(py, name)? {
+            return Ok(Some(array));
         }
         let made = self.make(py, |workload| self.rows.column(name, workload, self.threads))?;
         Ok(made.map(|made| self.made(py, made).1))
@@ -179,7 +179,7 @@ impl PyRequestRows {
         let mut columns: Vec<Counted> = Vec::new();
         for made in self.make(py, |workload| self.rows.named_columns(but, workload, self.threads))? {
             for &name in known_before(made.name) {
-                columns.extend(self.known(py, name)?.map(|array| (name, array, 0)));
+                columns.extend(self.known_column(py, name)?.map(|array| (name, array, 0)));
             }
             let (name, array, absent) = self.made(py, made);
             columns.push((name, array.clone(), absent));

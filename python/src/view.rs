@@ -92,32 +92,32 @@ struct ObjectiveColumns {
 impl Objectives {
     /// Adds the objectives of the next requests; both columns are empty or complete.
     pub(crate) fn append(&self, rows: usize, ttft_s: &[f64], itl_s: &[f64]) {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        held.rows += rows;
-        held.ttft_s.extend_from_slice(ttft_s);
-        held.itl_s.extend_from_slice(itl_s);
+        let mut objectives = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        objectives.rows += rows;
+        objectives.ttft_s.extend_from_slice(ttft_s);
+        objectives.itl_s.extend_from_slice(itl_s);
     }
 
     /// Drops objectives of requests before `end`, all of which have left, once they are half of the stored ones.
     pub(crate) fn forget(&self, end: usize) {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let rows = end.saturating_sub(held.first);
-        if 2 * rows >= held.rows {
-            held.first += rows;
-            held.rows -= rows;
-            let (of_ttft, of_itl) = (rows.min(held.ttft_s.len()), rows.min(held.itl_s.len()));
-            held.ttft_s.drain(..of_ttft);
-            held.itl_s.drain(..of_itl);
+        let mut objectives = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let rows = end.saturating_sub(objectives.first);
+        if 2 * rows >= objectives.rows {
+            objectives.first += rows;
+            objectives.rows -= rows;
+            let (of_ttft, of_itl) = (rows.min(objectives.ttft_s.len()), rows.min(objectives.itl_s.len()));
+            objectives.ttft_s.drain(..of_ttft);
+            objectives.itl_s.drain(..of_itl);
         }
     }
 
     /// Returns the TTFT and ITL objectives of a request.
     pub(crate) fn reader(&self) -> impl Fn(u32) -> (f64, f64) + '_ {
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let objectives = self.0.read().unwrap_or_else(PoisonError::into_inner);
         move |id| {
-            let row = id as usize - held.first;
+            let row = id as usize - objectives.first;
             let of = |column: &[f64]| column.get(row).copied().unwrap_or(f64::NAN);
-            (of(&held.ttft_s), of(&held.itl_s))
+            (of(&objectives.ttft_s), of(&objectives.itl_s))
         }
     }
 }
@@ -238,9 +238,9 @@ impl PyRequests {
     #[getter]
     fn prompt_left<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         let left = |row: &Row| {
-            let known = i64::from(row.prompt_tokens) + row.progress.emitted;
+            let known_tokens = i64::from(row.prompt_tokens) + row.progress.emitted;
             // Handed off under `FirstToken::Decode`, it has computed all its tokens and its next row is a decode.
-            if row.progress.decodes { 0 } else { (known - row.progress.context).max(1) }
+            if row.progress.decodes { 0 } else { (known_tokens - row.progress.context).max(1) }
         };
         self.table.progress.prompt_left.of(py, self.table.rows.iter().map(left))
     }

@@ -23,7 +23,6 @@
 //! - `policies` runs W1 (200,000 requests) under every scheduler, each at 0.9 of its own saturated rate.
 //! - `fleets` runs W1 over several replicas at 0.9 of their total capacity. "alone" is one replica without a router,
 //!   for comparison in the same run.
-//! serve: "alone" is one replica without a router, for comparison in the same run.
 
 use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use inferq_core::cluster::{Cluster, Pool};

@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     // 40 requests per second, evenly spaced, for 250 seconds: prompts of 1,000 to 2,000 tokens, outputs of 100 to
     // 400.
     let requests = 10_000;
-    let column = |least: i32, most: i32| (0..requests).map(move |row| least + (row * 7919) % (most - least + 1));
+    let column = |low: i32, high: i32| (0..requests).map(move |row| low + (row * 7919) % (high - low + 1));
     let (prompt, output): (Vec<i32>, Vec<i32>) = (column(1000, 2000).collect(), column(100, 400).collect());
     let arrivals: Vec<f64> = (0..requests).map(|row| f64::from(row) / 40.0).collect();
     let workload = Workload {

@@ -278,9 +278,9 @@ impl KvBlocks {
     fn change(&mut self, place: Place, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };
         let alone = cache.shared(place);
-        let held = cache.cached() - cache.unreferenced();
+        let used_before = cache.cached() - cache.unreferenced();
         act(cache.as_mut());
-        self.used = self.used + (cache.cached() - cache.unreferenced()) - held;
+        self.used = self.used + (cache.cached() - cache.unreferenced()) - used_before;
         self.used -= cache.shared(place) - alone;
     }
 

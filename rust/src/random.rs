@@ -291,7 +291,7 @@ mod tests {
 
     /// Known answers published with Random123 (`kat_vectors`, philox4x64 with 10 rounds).
     #[test]
-    fn philox_gives_the_published_words() {
+    fn philox_matches_published_words() {
         let all = u64::MAX;
         let cases = [
             ([0; 4], [0; 2], [0x16554d9eca36314c, 0xdb20fe9d672d0fdc, 0xd7e772cee186176b, 0x7e68b68aec7ba23b]),
@@ -324,7 +324,7 @@ mod tests {
 
     /// Neither the number of requests nor the grouping by four affects a draw.
     #[test]
-    fn a_column_is_the_single_draws() {
+    fn a_column_equals_single_draws() {
         let stream = Stream::new(u64::MAX, Source::Rows);
         for requests in [0, 1, 3, 4, 5, 8, 1001] {
             let mut column = Vec::new();
@@ -355,7 +355,7 @@ mod tests {
     /// The three values printed in the paper, and others from tables of the normal distribution (rounded from 30
     /// digits).
     #[test]
-    fn normal_quantile_gives_the_published_values() {
+    fn normal_quantile_matches_published_values() {
         let cases = [
             (0.25, -0.674_489_750_196_081_7),
             (0.001, -3.090_232_306_167_813_5),

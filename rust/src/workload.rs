@@ -131,7 +131,7 @@ impl Arrival {
 }
 
 /// Rows that are checked together: all rows before the first invalid one are valid.
-const CHECKED_AT_ONCE: usize = 256;
+const ROWS_PER_CHECK: usize = 256;
 
 impl Workload<'_> {
     /// Number of requests.
@@ -174,9 +174,9 @@ impl Workload<'_> {
         if u32::try_from(self.first as usize + rows).is_err() {
             return Err(Kind::TooMuch(format!("{rows} requests exceed the maximum of 2^32 − 1")).into());
         }
-        for first in (0..rows).step_by(CHECKED_AT_ONCE) {
-            let part = first..rows.min(first + CHECKED_AT_ONCE);
-            if self.has_wrong_row(part.clone(), last) {
+        for first in (0..rows).step_by(ROWS_PER_CHECK) {
+            let part = first..rows.min(first + ROWS_PER_CHECK);
+            if self.has_invalid_row(part.clone(), last) {
                 part.clone().try_fold(last, |last, row| self.check_row(row, last))?;
             }
             last = self.arrival_s[part.end - 1];
@@ -223,18 +223,18 @@ impl Workload<'_> {
     }
 
     /// Whether any of these rows is invalid; the first row follows one that arrives at `last`.
-    fn has_wrong_row(&self, rows: std::ops::Range<usize>, last: f64) -> bool {
+    fn has_invalid_row(&self, rows: std::ops::Range<usize>, last: f64) -> bool {
         let arrivals = &self.arrival_s[rows.clone()];
         let lengths = self.prompt_tokens[rows.clone()].iter().zip(&self.output_tokens[rows]);
         // NaN fails each test.
-        let mut are_right = arrivals.first().is_none_or(|&first| first >= last);
-        arrivals.iter().for_each(|&arrival| are_right &= arrival < 9e9);
-        arrivals.iter().zip(&arrivals[1..]).for_each(|(before, arrival)| are_right &= arrival >= before);
+        let mut are_valid = arrivals.first().is_none_or(|&first| first >= last);
+        arrivals.iter().for_each(|&arrival| are_valid &= arrival < 9e9);
+        arrivals.iter().zip(&arrivals[1..]).for_each(|(before, arrival)| are_valid &= arrival >= before);
         lengths.for_each(|(&prompt, &output)| {
             // The wrapped sum of two positive numbers is negative if it overflows.
-            are_right &= (prompt > 0) & (output > 0) & (prompt.wrapping_add(output) > 0);
+            are_valid &= (prompt > 0) & (output > 0) & (prompt.wrapping_add(output) > 0);
         });
-        !are_right
+        !are_valid
     }
 
     /// Returns the arrival of a row if it is valid and not before `last`.
@@ -243,7 +243,7 @@ impl Workload<'_> {
         let arrival = self.arrival_s[row];
         // NaN fails each test.
         if !(arrival >= last && arrival < 9e9) {
-            return Err(self.wrong_arrival(row, last));
+            return Err(self.invalid_arrival(row, last));
         }
         let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
         if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
@@ -257,7 +257,7 @@ impl Workload<'_> {
         Ok(arrival)
     }
 
-    fn wrong_arrival(&self, row: usize, last: f64) -> Error {
+    fn invalid_arrival(&self, row: usize, last: f64) -> Error {
         let arrival = self.arrival_s[row];
         let message = if arrival < last && arrival >= 0.0 {
             format!("arrival_s is {arrival}, before that of the previous row ({last}): sort by arrival_s")
@@ -336,7 +336,7 @@ impl Workload<'_> {
         arrival.id = self.id(row);
         arrival.class = self.class.get(row).copied().unwrap_or(0);
         arrival.priority = self.priority.get(row).copied().unwrap_or(0);
-        arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&most| most.max(0) as u32);
+        arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&limit| limit.max(0) as u32);
         arrival.itl_slo = span(self.itl_slo_s, row).unwrap_or(Span::NEVER);
         arrival.queue_key = self.queue_key.get(row).map_or(0, |&key| order_of(key));
         arrival.session = self.session.get(row).copied().filter(|&session| session != NO_SESSION);
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     /// Returns the error of two otherwise valid requests after a change.
-    pub(super) fn wrong(change: impl FnOnce(&mut Workload)) -> String {
+    pub(super) fn error_after(change: impl FnOnce(&mut Workload)) -> String {
         let mut workload = Workload {
             arrival_s: &[0.0, 1.0],
             prompt_tokens: &[3, 3],
@@ -389,17 +389,17 @@ mod tests {
         };
         workload.check().expect("a workload");
         change(&mut workload);
-        workload.check().expect_err("it is wrong").to_string()
+        workload.check().expect_err("an invalid workload").to_string()
     }
 
     #[test]
-    fn requests_are_of_a_class_and_have_ascending_ids() {
-        assert!(wrong(|workload| workload.class_count = 0).contains("class_count"));
-        assert!(wrong(|workload| workload.ids = &[7]).contains("ids"));
-        assert!(wrong(|workload| workload.ids = &[7, 7]).contains("ascending"));
+    fn classes_exist_and_ids_ascend() {
+        assert!(error_after(|workload| workload.class_count = 0).contains("class_count"));
+        assert!(error_after(|workload| workload.ids = &[7]).contains("ids"));
+        assert!(error_after(|workload| workload.ids = &[7, 7]).contains("ascending"));
         let flow = Flow { parents: &[0, 1], children_start: &[0, 1, 1], children: &[1], delay_s: &[0.0, 0.0] };
         assert!(
-            wrong(|workload| {
+            error_after(|workload| {
                 workload.flow = flow;
                 workload.ids = &[7, 8];
             })

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_mean_is_twice_each_draw() {
+    fn twice_the_mean_doubles_each_draw() {
         let draw = |mean_s| Duration::Exponential { mean_s }.draw(stream(), 1000).expect("a distribution");
         assert!(draw(1.5).iter().zip(draw(3.0)).all(|(short, long)| (2 * short - long).abs() <= 1));
     }

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_and_outputs_are_drawn_apart() {
+    fn prompts_and_outputs_have_independent_draws() {
         let distribution = Length::Uniform { low: 1, high: 1_000_000 };
         let (prompt, output) = (distribution.draw(100, 1, Side::Prompt), distribution.draw(100, 1, Side::Output));
         assert_ne!(prompt, output);

@@ -4,7 +4,6 @@
 //! run. Here it has a *nominal* arrival, the earliest possible one: the session's start plus the think times so far,
 //! as if every answer were immediate. Turn t of session s uses the draws of request t in stream s + 1 of each source,
 //! so it does not depend on the number of sessions or on the turns of other sessions.
-//! source, so neither the number of sessions nor the turns of the others reach it.
 
 use super::{Arrivals, Duration, LONGEST, Length, MAX_REQUESTS, column};
 use crate::error::{Error, Kind, Result};
@@ -133,14 +132,14 @@ impl Sessions {
         let whole = history + added;
         match self.max_context {
             None => (whole + output <= LONGEST).then_some(whole),
-            Some(most) => (added + output <= most).then_some(whole.min(most - output)),
+            Some(limit) => (added + output <= limit).then_some(whole.min(limit - output)),
         }
     }
 
     fn too_long(&self, session: u32, turn: i32) -> Error {
         let message = match self.max_context {
-            Some(most) => format!(
-                "is {most} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
+            Some(limit) => format!(
+                "is {limit} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
                  the distributions of prompt and output"
             ),
             None => {
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_prompt_is_the_conversation_so_far_and_the_users_tokens() {
+    fn a_growing_prompt_includes_the_conversation_so_far() {
         let grown = chat(300).draw(8).expect("sessions");
         let plain = Sessions { grows: false, ..chat(300) }.draw(8).expect("sessions");
         assert_eq!((&grown.arrival_ns, &grown.output_tokens), (&plain.arrival_ns, &plain.output_tokens));
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_too_many_or_too_long_are_named() {
+    fn too_many_or_too_long_sessions_are_named() {
         let cases = [
             (Sessions { turns: Length::Fixed { tokens: 1 << 30 }, ..chat(9) }, "the sessions have 9663676416 turns"),
             (

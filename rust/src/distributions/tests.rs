@@ -54,7 +54,7 @@ fn a_shorter_workload_is_a_prefix() {
 
 /// Parts equal the whole, for any part sizes and for any order of calls.
 #[test]
-fn parts_are_the_whole() {
+fn parts_equal_the_whole() {
     let mut workloads = every_kind(1003);
     for arrivals in [
         Arrivals::Weibull { rate: 3.0, shape: 0.6 },
@@ -88,7 +88,7 @@ fn parts_are_the_whole() {
 }
 
 #[test]
-fn another_rate_brings_the_same_requests() {
+fn another_rate_keeps_the_requests() {
     let mut faster = w1(1000);
     faster.arrivals = Arrivals::Deterministic { rate: 99.0 };
     let (slow, fast) = (w1(1000).draw(1).expect("a distribution"), faster.draw(1).expect("a distribution"));
@@ -117,7 +117,7 @@ fn the_bits_are_the_same_everywhere() {
 }
 
 #[test]
-fn rows_are_alike_and_pairs_stay_together() {
+fn rows_are_uniform_and_pairs_stay_together() {
     let (prompts, outputs) = table().draw_from(Stream::new(8, Source::Rows), 200_000).expect("a distribution");
     assert!(prompts.iter().zip(&outputs).all(|(prompt, output)| *prompt == 10 * output));
     for row in 1..=3 {

@@ -250,7 +250,7 @@ mod tests {
 
     /// Arrivals before the second piece do not depend on it.
     #[test]
-    fn the_past_does_not_know_the_future() {
+    fn the_past_does_not_depend_on_the_future() {
         let (constant, stepped) =
             (draw(&varying(&[0.0], &[4.0], None)), draw(&varying(&[0.0, 500.0], &[4.0, 11.0], None)));
         let before = constant.iter().filter(|&&at| at <= 500_000_000_000).count();

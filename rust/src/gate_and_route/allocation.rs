@@ -15,7 +15,7 @@ const PLACES: i32 = 12;
 /// The number 1 in the units of [`Allocation`].
 pub(super) const ONE: u64 = 1_000_000_000_000;
 /// Maximum mean number of requests per replica: values fit 64 bits, and their products 128.
-const MOST: f64 = 1e6;
+const MAX_REQUESTS: f64 = 1e6;
 
 /// An allocation as described by the user: numbers by class. A missing table is not used by any decision.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -101,8 +101,8 @@ fn column(name: &str, table: &BTreeMap<String, f64>, classes: &[String]) -> Resu
         let path = || format!("{name}.{class}");
         let &number =
             table.get(class).ok_or_else(|| Error::config(path(), "missing: every class requires a number"))?;
-        if number.is_nan() || number.abs() > MOST {
-            return Err(Error::config(path(), format!("must be from 0 to {MOST}, got {number}")));
+        if number.is_nan() || number.abs() > MAX_REQUESTS {
+            return Err(Error::config(path(), format!("must be from 0 to {MAX_REQUESTS}, got {number}")));
         }
         let units = decimal(number.abs(), PLACES).unwrap_or(u128::MAX);
         match u64::try_from(units) {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_name_their_class() {
+    fn invalid_numbers_name_their_class() {
         for (numbers, message) in [
             (&[0.6, 0.5][..], "prefill: must add up to at most 1 (one prefill per replica), got 1.1"),
             (&[0.1, -0.2], "prefill.1: must not be negative, got -0.2"),

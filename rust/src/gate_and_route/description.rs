@@ -122,9 +122,9 @@ impl Setup {
 }
 
 /// Upper limit of replicas, slots and chunk tokens; larger values are mistakes.
-const MOST: u64 = 1 << 24;
+const MAX_COUNT: u64 = 1 << 24;
 /// Highest price: with 18 decimal places, the revenue fits 128 bits.
-const HIGHEST_PRICE: f64 = 1e6;
+const MAX_PRICE: f64 = 1e6;
 
 impl GateAndRoute {
     /// Checks everything that does not depend on the workload; returns the first error.
@@ -140,8 +140,8 @@ impl GateAndRoute {
     /// Converts the description for a workload with these classes.
     pub fn build(&self, classes: &[String]) -> Result<Setup> {
         let within = |name: &str, value: u64| match u32::try_from(value) {
-            Ok(value) if (1..=MOST).contains(&u64::from(value)) => Ok(value),
-            _ => Err(Error::config(name, format!("must be from 1 to {MOST}, got {value}"))),
+            Ok(value) if (1..=MAX_COUNT).contains(&u64::from(value)) => Ok(value),
+            _ => Err(Error::config(name, format!("must be from 1 to {MAX_COUNT}, got {value}"))),
         };
         let (replicas, slots, chunk) =
             (within("replicas", self.replicas)?, within("slots", self.slots)?, within("chunk", self.chunk)?);
@@ -160,9 +160,9 @@ impl GateAndRoute {
         let allocation = allocation.map_err(|error| error.within("allocation"))?;
         policy.check(slots, allocation.as_ref())?;
         let price = |name: &str, price: f64| {
-            let units = if (0.0..=HIGHEST_PRICE).contains(&price) { decimal(price, 18) } else { None };
+            let units = if (0.0..=MAX_PRICE).contains(&price) { decimal(price, 18) } else { None };
             units.ok_or_else(|| {
-                Error::config(format!("prices.{name}"), format!("must be from 0 to {HIGHEST_PRICE}, got {price}"))
+                Error::config(format!("prices.{name}"), format!("must be from 0 to {MAX_PRICE}, got {price}"))
             })
         };
         Ok(Setup {

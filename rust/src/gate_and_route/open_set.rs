@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_and_every_member_is_drawn(changes in prop::collection::vec((0_u32..12, any::<bool>()), 0..80)) {
+        fn every_member_of_the_set_can_be_picked(changes in prop::collection::vec((0_u32..12, any::<bool>()), 0..80)) {
             let (mut open, mut plain) = (OpenSet::new(12), BTreeSet::new());
             for (replica, is_open) in changes {
                 open.set(replica, is_open);

@@ -9,7 +9,6 @@
 //!
 //! Consecutive entries of one node that the same requests use are stored as a run, which is split when a request uses
 //! only part of it. So the cost is per run, not per block.
-//! requests hold less of it: what is done costs by the run, and not by the block.
 
 mod entries;
 mod followed;
@@ -27,7 +26,7 @@ use super::reported::Reported;
 use crate::request::Place;
 
 /// Capacity in runs that a place keeps for its next request.
-const MOST_KEPT: usize = 64;
+const MAX_SPARE_RUNS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct BlockCache {
@@ -115,7 +114,7 @@ impl BlockCache {
     /// End of the cached blocks of a node.
     #[inline]
     fn cached_until(&self, node: u32) -> u32 {
-        self.runs.all.get(self.chains.tree.nodes[node as usize].known.last as usize).map_or(0, |run| run.end)
+        self.runs.all.get(self.chains.tree.nodes[node as usize].cached_runs.last as usize).map_or(0, |run| run.end)
     }
 
     /// Returns the nodes that contain the first `limit` cached whole blocks of a chain, each with its end block. The
@@ -123,15 +122,15 @@ impl BlockCache {
     #[inline]
     fn cached_blocks(&self, path: impl Iterator<Item = Step>, limit: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut block = 0;
-        let mut goes_on = limit > 0;
+        let mut continues = limit > 0;
         path.map_while(move |Step { node, end }| {
-            if !goes_on {
+            if !continues {
                 return None;
             }
             let until = limit.min(self.blocks_until(end));
-            let known = self.cached_until(node).clamp(block, until);
-            goes_on = known == until && known < limit;
-            block = known;
+            let cached_end = self.cached_until(node).clamp(block, until);
+            continues = cached_end == until && cached_end < limit;
+            block = cached_end;
             Some((node, block))
         })
     }
@@ -148,10 +147,10 @@ impl BlockCache {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
             let until = whole.min(self.blocks_until(end));
-            let known = self.cached_until(node).min(until);
-            if block < known {
-                self.insert(place, node, block..known, true);
-                block = known;
+            let cached_end = self.cached_until(node).min(until);
+            if block < cached_end {
+                self.insert(place, node, block..cached_end, true);
+                block = cached_end;
             }
             if block < until {
                 self.insert(place, node, block..until, false);
@@ -179,7 +178,7 @@ impl PrefixCache for BlockCache {
             self.follow(before);
         }
         self.owners.insert(request.own, place);
-        let cached_until = |known: CachedRuns| match known.last {
+        let cached_until = |runs: CachedRuns| match runs.last {
             NONE => 0,
             last => self.tokens(self.runs.at(last).end),
         };
@@ -265,7 +264,7 @@ impl PrefixCache for BlockCache {
         let mut runs = std::mem::take(&mut holding.runs);
         runs.drain(..).rev().for_each(|used_blocks| self.drop_holder(used_blocks));
         // Places that thousands of runs passed through keep no capacity for them.
-        if runs.capacity() <= MOST_KEPT {
+        if runs.capacity() <= MAX_SPARE_RUNS {
             self.used_blocks[place.index()].runs = runs;
         }
     }

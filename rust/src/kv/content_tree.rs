@@ -56,7 +56,7 @@ pub(super) struct ContentNode {
     /// Number of pinned children and of reports that need it: a pinned node keeps its number.
     pins: u32,
     /// Runs of blocks whose last token is in it, as linked by the block cache.
-    pub(super) known: CachedRuns,
+    pub(super) cached_runs: CachedRuns,
 }
 
 /// The cached blocks of a node.
@@ -152,16 +152,16 @@ impl Tree {
         let mut new_from = u32::MAX;
         while let Some(next) = chain.next(&position) {
             let key = position.key(next.content);
-            let (node, goes_on) = match self.by_key.get(&key) {
+            let (node, is_at_end) = match self.by_key.get(&key) {
                 Some(&node) => (node, self.follow(node, chain, &mut position)),
                 None => (self.add(key), true),
             };
-            if goes_on && chain.next(&position).is_some() {
+            if is_at_end && chain.next(&position).is_some() {
                 new_from = position.tokens;
-                let known = &mut self.nodes[node as usize].content;
+                let node_parts = &mut self.nodes[node as usize].content;
                 while let Some(next) = chain.next(&position) {
                     position.end_part(next.tokens - position.skipped, chain);
-                    known.push(Part { content: next.content, end: position.tokens });
+                    node_parts.push(Part { content: next.content, end: position.tokens });
                 }
             }
             path.push(Step { node, end: position.tokens });
@@ -177,8 +177,8 @@ impl Tree {
     #[inline]
     fn follow(&self, node: u32, chain: Chain, position: &mut Position) -> bool {
         position.node = node;
-        let ContentNode { key, content: known, .. } = &self.nodes[node as usize];
-        let (mut begin, mut parts) = (key.start, &known[..]);
+        let ContentNode { key, content: node_parts, .. } = &self.nodes[node as usize];
+        let (mut begin, mut parts) = (key.start, &node_parts[..]);
         if let Some((before, rest)) = self.leap(node, chain, position) {
             (begin, parts) = (before, rest);
         }
@@ -186,14 +186,14 @@ impl Tree {
             let Some(next) = chain.next(position).filter(|next| next.content == content) else {
                 return false;
             };
-            let (left, known) = (next.tokens - position.skipped, end - begin);
-            if known < left {
-                position.tokens += known;
-                position.skipped += known;
+            let (left, in_node) = (next.tokens - position.skipped, end - begin);
+            if in_node < left {
+                position.tokens += in_node;
+                position.skipped += in_node;
                 return false;
             }
             position.end_part(left, chain);
-            if left < known {
+            if left < in_node {
                 return false;
             }
             begin = end;
@@ -206,22 +206,22 @@ impl Tree {
     /// of the shorter of the two.
     #[inline]
     fn leap(&self, node: u32, chain: Chain, position: &mut Position) -> Option<(u32, &[Part])> {
-        let known = &self.nodes[node as usize].content;
+        let node_parts = &self.nodes[node as usize].content;
         let rest = chain.content.get(position.part..)?;
-        let ahead = rest.len().min(known.len()).checked_sub(1).filter(|&ahead| ahead > 0)?;
+        let ahead = rest.len().min(node_parts.len()).checked_sub(1).filter(|&ahead| ahead > 0)?;
         let Segment { content, tokens: of_this } = rest[ahead];
-        (content >= OWN && known[ahead].content == content).then_some(())?;
-        let before = known[ahead - 1].end;
+        (content >= OWN && node_parts[ahead].content == content).then_some(())?;
+        let before = node_parts[ahead - 1].end;
         chain.own.is_none_or(|(_, tokens)| before + of_this <= tokens).then_some(())?;
         (position.part, position.skipped, position.tokens) = (position.part + ahead, 0, before);
-        Some((before, &known[ahead..]))
+        Some((before, &node_parts[ahead..]))
     }
 
     /// Adds an unused node without content.
     fn add(&mut self, key: Key) -> u32 {
         let node = self.vacant.pop().unwrap_or_else(|| {
-            let known = CachedRuns { last: NONE, oldest_duplicate: NONE };
-            self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, known });
+            let cached_runs = CachedRuns { last: NONE, oldest_duplicate: NONE };
+            self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, cached_runs });
             self.nodes.len() as u32 - 1
         });
         self.nodes[node as usize].key = key;
@@ -457,7 +457,7 @@ impl Chains {
         let node = self.content_at(place, first);
         let mut others = (0..self.paths.len() as u32).map(Place).filter(|&other| other != place);
         let is_known = |(other, at): (usize, &ContentNode)| {
-            cached_until(at.known) > first && self.tree.is_behind(other as u32, node, first as u32)
+            cached_until(at.cached_runs) > first && self.tree.is_behind(other as u32, node, first as u32)
         };
         others.any(|other| self.has(other, first, node)) || self.tree.nodes.iter().enumerate().any(is_known)
     }

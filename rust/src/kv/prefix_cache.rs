@@ -86,7 +86,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Cached blocks that no request uses.
     fn unreferenced(&self) -> u64;
 
-    /// Evicts blocks in the order of their release until at limit `unreferenced` are left.
+    /// Evicts blocks in the order of their release until at most `unreferenced` are left.
     fn evict_until(&mut self, unreferenced: u64);
 
     /// Whether an eviction may remove more blocks than required.
@@ -137,7 +137,7 @@ mod tests {
 
     /// Runs requests one after another, with the last three present at the same time.
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
-        let held = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
+        let used_blocks = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
         let texts = |cache: &dyn PrefixCache| {
             let cached = |text| cache.cached_prefix(&[Segment { content: text, tokens: 60 }], 60).0;
             (0..3).map(cached).collect::<Vec<u64>>()
@@ -184,7 +184,7 @@ mod tests {
             contexts[index] = Some(u64::from(prompt + output) - 1);
             cache.evict_until(left);
             assert!(cache.unreferenced() <= left && cache.unreferenced() <= cache.cached());
-            assert!(held(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
+            assert!(used_blocks(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
         }
         for index in (0..3).filter(|&index| contexts[index].is_some()) {
             cache.leave(Place(index as u32));
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_cached_is_hit_and_what_is_evicted_leaves_nothing(block in 1_u64..9, visits in visits()) {
+        fn cached_content_is_hit_and_eviction_leaves_nothing(block in 1_u64..9, visits in visits()) {
             let (mut blocks, mut radix) = (BlockCache::new(block, 0), RadixCache::new(block));
             run(&mut blocks, block, &visits);
             run(&mut radix, block, &visits);

@@ -402,7 +402,7 @@ impl PrefixCache for RadixCache {
     }
 
     fn release_detached(&mut self, part: Part) {
-        part.0.into_iter().for_each(|held| self.unlock(held.run));
+        part.0.into_iter().for_each(|entry| self.unlock(entry.run));
     }
 
     fn cached(&self) -> u64 {

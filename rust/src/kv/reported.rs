@@ -79,11 +79,11 @@ impl Reported {
 
     /// Returns the number of reported whole blocks within the first `limit` tokens of a chain. A block must match
     /// `beyond` tokens after it too.
-    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], (block, beyond): (u32, u32), most: u64) -> u64 {
+    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], (block, beyond): (u32, u32), limit: u64) -> u64 {
         let blocks_until = |end: u32| u64::from(end.saturating_sub(beyond) / block);
         let mut count = 0;
         for Step { node, end } in tree.steps(content) {
-            let until = blocks_until(end).min(most / u64::from(block));
+            let until = blocks_until(end).min(limit / u64::from(block));
             if until > count {
                 let first = blocks_until(tree.nodes[node as usize].start());
                 let cached = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.cached);

@@ -42,7 +42,6 @@ impl Divisor {
 
 /// Counts of contexts, all growing by one token per tick, by their position in their last block.
 ///
-/// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
 /// A context of x tokens needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so their
 /// residues relative to the tick are constant, and one counter per residue serves any number of ticks.
 #[derive(Clone, Debug)]

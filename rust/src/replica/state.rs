@@ -202,7 +202,7 @@ impl State {
     /// Adds an empty group of steady decodes.
     pub(crate) fn add_group(&mut self) {
         self.variant = self.variant.with_groups();
-        let measured = self.groups[0].measured.of_none();
+        let measured = self.groups[0].measured.empty_like();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
     }

@@ -40,8 +40,10 @@ impl<'a> Block<'a> {
     /// Returns the arrivals in whole nanoseconds; `None` if they are not those of the workload, or not whole.
     fn nanoseconds(&self) -> Option<&[f64]> {
         let nanoseconds = self.nanoseconds.get_or_init(|| {
-            let is_said = self.rows.arrivals(self.first..self.last).is_none();
-            is_said.then(|| arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])).flatten()
+            let is_in_workload = self.rows.arrivals(self.first..self.last).is_none();
+            is_in_workload
+                .then(|| arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last]))
+                .flatten()
         });
         nanoseconds.as_deref()
     }
@@ -80,13 +82,13 @@ impl<'a> Block<'a> {
     }
 
     fn finish(&self) -> &Times {
-        let of_some = self.finish.get_or_init(|| {
-            let others = self.rows.not_finished(self.first..self.last)?;
+        let finish = self.finish.get_or_init(|| {
+            let unfinished = self.rows.not_finished(self.first..self.last)?;
             let mut finish = self.left().clone();
-            finish.forget(others);
+            finish.forget(unfinished);
             Some(finish)
         });
-        of_some.as_ref().unwrap_or_else(|| self.left())
+        finish.as_ref().unwrap_or_else(|| self.left())
     }
 
     pub(super) fn replica(&self, cells: &mut [u32]) -> usize {

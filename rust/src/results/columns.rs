@@ -252,7 +252,7 @@ fn every_run(_rows: &RequestRows) -> bool {
 }
 
 /// Blocks per thread that justify starting a thread.
-const BLOCKS_A_THREAD: usize = 32;
+const BLOCKS_PER_THREAD: usize = 32;
 
 /// Processes all blocks of the rows on several threads.
 fn in_parallel<Block: Send>(
@@ -262,7 +262,7 @@ fn in_parallel<Block: Send>(
     work: impl Fn(Block) + Sync,
 ) {
     let threads = threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let threads = threads.min(rows / BLOCK / BLOCKS_A_THREAD);
+    let threads = threads.min(rows / BLOCK / BLOCKS_PER_THREAD);
     if threads <= 1 {
         return blocks.for_each(work);
     }

@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bin_holds_its_span_and_is_narrow(span: u128) {
+        fn a_bin_contains_its_span_and_is_narrow(span: u128) {
             let span = span >> 1;
             let bin = bin(span);
             let (lower, upper) = (lower_edge(bin), lower_edge(bin + 1));
@@ -281,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn a_progression_counts_as_its_members_one_by_one(
+        fn a_progression_counts_like_its_members(
             first in (1_u128..1 << 80, 0_u32..80).prop_map(|(first, shift)| (first >> shift).max(1)),
             growth in (-(1_i128 << 66)..1 << 66, 0_u32..66).prop_map(|(growth, shift)| growth >> shift),
             count in 1_u64..300,

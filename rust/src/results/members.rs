@@ -1,7 +1,7 @@
 //! Number of requests by class.
 
 /// Up to this number of classes each has its own counter; beyond it, only nonempty classes are listed.
-const FEW: usize = 16;
+const MAX_COUNTERS: usize = 16;
 
 /// Requests by class.
 #[derive(Debug)]
@@ -18,14 +18,14 @@ pub(crate) struct Members {
 impl Members {
     /// Builds empty counts for `classes` classes.
     pub(crate) fn new(classes: usize) -> Members {
-        let are_many = classes > FEW;
+        let are_many = classes > MAX_COUNTERS;
         let further = if are_many { 0 } else { classes.saturating_sub(1) };
         Members { first: 0, further: vec![0; further], listed: Vec::new(), are_many }
     }
 
     /// Builds empty counts for the same number of classes.
-    pub(crate) fn of_none(&self) -> Members {
-        Members::new(if self.are_many { FEW + 1 } else { self.further.len() + 1 })
+    pub(crate) fn empty_like(&self) -> Members {
+        Members::new(if self.are_many { MAX_COUNTERS + 1 } else { self.further.len() + 1 })
     }
 
     /// Adds requests of a class.
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_and_many_classes_are_counted_alike() {
-        for classes in [1, FEW, FEW + 1, 1000] {
-            let mut members = Members::new(classes).of_none();
+    fn few_and_many_classes_have_equal_counts() {
+        for classes in [1, MAX_COUNTERS, MAX_COUNTERS + 1, 1000] {
+            let mut members = Members::new(classes).empty_like();
             let mut plain = vec![0; classes];
             for step in 0..5000_u64 {
                 let class = (step * 7919 % 4093) as usize % classes;

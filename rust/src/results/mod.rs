@@ -27,7 +27,7 @@ pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
 pub(crate) use live_events::{Emissions, LiveEvents};
 pub(crate) use members::Members;
-pub(crate) use recorder::{Cut, MOST_SAMPLES, Recorder, Rejections, too_many_samples};
+pub(crate) use recorder::{Cut, MAX_SAMPLES, Recorder, Rejections, too_many_samples};
 pub use rows::RequestRows;
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};

@@ -439,7 +439,7 @@ impl Recorder {
     /// Reserves room for further samples.
     pub(crate) fn make_room_for_samples(&mut self, samples: usize) -> Result<()> {
         let timeline = &mut self.results.timeline;
-        if timeline.len() + samples > MOST_SAMPLES {
+        if timeline.len() + samples > MAX_SAMPLES {
             return Err(too_many_samples());
         }
         timeline.reserve(samples);
@@ -448,8 +448,8 @@ impl Recorder {
 }
 
 /// Maximum number of samples of a timeline, over all replicas.
-pub(crate) const MOST_SAMPLES: usize = 5_000_000;
+pub(crate) const MAX_SAMPLES: usize = 5_000_000;
 
 pub(crate) fn too_many_samples() -> Error {
-    Kind::TooMuch(format!("timeline_s is too short: the run exceeds {MOST_SAMPLES} samples")).into()
+    Kind::TooMuch(format!("timeline_s is too short: the run exceeds {MAX_SAMPLES} samples")).into()
 }

@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seconds_of_short_rows_are_those_of_each_time(
+        fn seconds_of_short_rows_equal_seconds_of_each_time(
             steps in prop::collection::vec(
                 ((0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50), 0_u32..50, 1_i32..5000),
                 1..40,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_never_was_or_is_long_is_not_short() {
+    fn missing_and_long_times_are_not_short() {
         for (row, is_short) in [([5, 6, 7, 1 << 52], false), ([u64::MAX, 6, 7, 1], false), ([5, 6, 1 << 53, 1], false)]
         {
             assert_eq!(Short::of(&[row], Unit::of(50_000), &[0.0]).is_some(), is_short);

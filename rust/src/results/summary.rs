@@ -11,7 +11,7 @@ use crate::clock::seconds;
 /// Statistics of one group; NaN if the group has no values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Arithmetic mean: the sum in whole attoseconds, divided as integers.
+    /// Arithmetic mean: the sum in to_integer attoseconds, divided as integers.
     pub mean: f64,
     /// Linear percentiles at [`PERCENTS`].
     pub percentiles: [f64; PERCENTS.len()],
@@ -103,7 +103,7 @@ impl ByGroup {
                 if !self.is_counted {
                     group.count += 1;
                     // Each double is rounded to the nearest attosecond; a sum of 2^32 values below 2^63 s fits.
-                    group.sum = group.sum.saturating_add(whole(value * 1e18));
+                    group.sum = group.sum.saturating_add(to_integer(value * 1e18));
                     group.max = group.max.max(value);
                 }
                 group.add(value, self.limits);
@@ -156,11 +156,11 @@ impl Group {
 
     /// Ranks of the values that determine the percentiles.
     fn places(&self) -> BTreeSet<u64> {
-        let Some(most) = self.count.checked_sub(1) else { return BTreeSet::new() };
+        let Some(last_rank) = self.count.checked_sub(1) else { return BTreeSet::new() };
         PERCENTS
             .iter()
             .flat_map(|&percent| {
-                let place = most * u64::from(percent);
+                let place = last_rank * u64::from(percent);
                 [place / 100, place.div_ceil(100)]
             })
             .collect()
@@ -258,7 +258,7 @@ impl Range {
 
 /// Rounds a nonnegative number down.
 #[inline]
-fn whole(number: f64) -> u128 {
+fn to_integer(number: f64) -> u128 {
     // Most numbers fit 64 bits, for which there is an instruction.
     if number < u64::MAX as f64 { u128::from(number as u64) } else { number as u128 }
 }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_a_few_values_are_those_of_the_sorted() {
+    fn percentiles_match_the_sorted_values() {
         for rows in 1..30_u32 {
             let values: Vec<f64> = (0..rows).map(|row| f64::from(row * 7 % rows) * 0.1).collect();
             let mut sorted = values.clone();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_apart_and_absent_values_do_not_count() {
+    fn groups_are_separate_and_absent_values_are_ignored() {
         let of = by_group(&[1.0, f64::NAN, 3.0, 5.0], &[0, 0, 1, 1], 3);
         assert_eq!((of[0].mean, of[1].mean), (1.0, 4.0));
         assert!(of[2].mean.is_nan() && of[2].max.is_nan());
@@ -313,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_that_are_kept_and_many_parts_change_nothing(
+        fn small_limits_and_many_parts_change_nothing(
             values in prop::collection::vec(
                 prop_oneof![Just(f64::NAN), Just(0.0), Just(-0.0), (0_u32..9).prop_map(f64::from), 0.0..1e9_f64, 1.0..1.0001_f64],
                 0..200,
@@ -324,13 +324,13 @@ mod tests {
             part in 1_usize..70,
         ) {
             let groups = &groups[..values.len()];
-            let whole = by_group(&values, groups, 3);
+            let to_integer = by_group(&values, groups, 3);
             let limited = in_parts(ByGroup::with_room(3, (stored, counts)), &values, groups, part);
             let bits = |all: &[Statistics]| -> Vec<Vec<u64>> {
                 let of = |group: &Statistics| [&[group.mean, group.max][..], &group.percentiles].concat();
                 all.iter().map(|group| of(group).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
             };
-            prop_assert_eq!(bits(&limited), bits(&whole));
+            prop_assert_eq!(bits(&limited), bits(&to_integer));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Branch-free conversion of many times to seconds, so that the compiler can vectorize it.
+//! Branch-free conversion of cells times to seconds, so that the compiler can vectorize it.
 
 use crate::clock::{Instant, SECOND, seconds};
 
@@ -177,14 +177,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seconds_of_many_are_those_of_each(times in times()) {
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds(&mut many), 0);
-            prop_assert_eq!(many, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
+        fn seconds_of_many_times_equal_seconds_of_each(times in times()) {
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds(&mut cells), 0);
+            prop_assert_eq!(cells, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
         }
 
         #[test]
-        fn seconds_since_arrivals_are_those_of_the_spans(
+        fn seconds_since_arrivals_equal_seconds_of_spans(
             spans in times(),
             nanoseconds in prop::collection::vec((0_u64..1 << 52, 0_u32..52).prop_map(|(all, shift)| all >> shift), 40),
         ) {
@@ -196,16 +196,16 @@ mod tests {
             let times: Vec<u128> = spans.iter().zip(&since).map(|(span, since)| span + since).collect();
             let arrivals = Times::of_nanoseconds(&nanoseconds);
             let each = |times: &[u128]| times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>();
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut many), 0);
-            prop_assert_eq!(&many, &each(&spans));
-            arrivals.fill_seconds(&mut many);
-            prop_assert_eq!(&many, &each(&since));
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut cells), 0);
+            prop_assert_eq!(&cells, &each(&spans));
+            arrivals.fill_seconds(&mut cells);
+            prop_assert_eq!(&cells, &each(&since));
         }
     }
 
     #[test]
-    fn what_is_no_time_is_not_a_number_and_counted() {
+    fn missing_times_are_nan_and_counted() {
         let mut cells = [0.0; 4];
         let mut times = split(&[SECOND, u128::MAX >> (128 - BITS), 1 << 94, 2 * SECOND]);
         times.forget([3].into_iter());

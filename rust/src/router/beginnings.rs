@@ -27,10 +27,10 @@ struct Beginning {
 }
 
 /// Maximum number of replicas to inspect individually.
-const FEW: usize = 16;
+const MAX_INSPECTED: usize = 16;
 
 /// Number of entries below which nothing is removed.
-const LEAST_PLACES: usize = 1 << 12;
+const MIN_PLACES: usize = 1 << 12;
 
 /// For a chain, after 1, 2, 4, 8 … contents: a hash of these contents, and the tokens before the last one. A hash
 /// collision only causes an additional replica to be inspected.
@@ -48,11 +48,11 @@ fn marks(chain: impl Iterator<Item = Segment>) -> impl Iterator<Item = (u64, u64
 impl Beginnings {
     /// Returns a few replicas that received prompts with the longest common beginning, and an upper bound of the
     /// prompt's tokens cached at any other replica.
-    pub(super) fn few(&self, chain: &[Segment]) -> (&[u32], u64) {
+    pub(super) fn candidates(&self, chain: &[Segment]) -> (&[u32], u64) {
         for (number, before) in marks(chain.iter().copied()) {
-            let known = self.by_contents.get(&number).map_or(&[][..], |known| &known.replicas);
-            if known.len() <= FEW {
-                return (known, before);
+            let replicas = self.by_contents.get(&number).map_or(&[][..], |entry| &entry.replicas);
+            if replicas.len() <= MAX_INSPECTED {
+                return (replicas, before);
             }
         }
         // Too many replicas have all of it.
@@ -68,9 +68,9 @@ impl Beginnings {
         let chain = || fleet.content().iter().copied().chain([own]);
         let first = chain().next().unwrap_or(own).content;
         for (number, _) in marks(chain()) {
-            let known = self.by_contents.entry(number).or_insert_with(|| Beginning { first, replicas: Vec::new() });
-            if let Err(place) = known.replicas.binary_search(&(replica as u32)) {
-                known.replicas.insert(place, replica as u32);
+            let entry = self.by_contents.entry(number).or_insert_with(|| Beginning { first, replicas: Vec::new() });
+            if let Err(place) = entry.replicas.binary_search(&(replica as u32)) {
+                entry.replicas.insert(place, replica as u32);
                 self.places += 1;
             }
         }
@@ -79,12 +79,12 @@ impl Beginnings {
     /// Removes entries that no cache has. All sent requests have reached their replicas.
     fn forget(&mut self, fleet: &Fleet) {
         let mut places = 0;
-        self.by_contents.retain(|_, known| {
-            known.replicas.retain(|&replica| fleet.has_content(replica as usize, known.first));
-            places += known.replicas.len();
-            !known.replicas.is_empty()
+        self.by_contents.retain(|_, entry| {
+            entry.replicas.retain(|&replica| fleet.has_content(replica as usize, entry.first));
+            places += entry.replicas.len();
+            !entry.replicas.is_empty()
         });
         self.places = places;
-        self.most_places = LEAST_PLACES.max(2 * places);
+        self.most_places = MIN_PLACES.max(2 * places);
     }
 }

@@ -298,9 +298,9 @@ impl Fleet {
     /// tokens if the request is handed off, since its KV moves with it.
     pub fn cached_tokens(&mut self, replica: usize) -> Result<u64> {
         match self.max_cached() {
-            Ok(most) => {
+            Ok(limit) => {
                 let replica = self.place(replica);
-                self.replicas[replica].cached_tokens(&self.content, most, self.now)
+                self.replicas[replica].cached_tokens(&self.content, limit, self.now)
             }
             Err(all) => Ok(all),
         }
@@ -309,9 +309,9 @@ impl Fleet {
     /// Like `cached_tokens`, as of the replica's last report (see [`Router::reports_every`]).
     pub fn reported_tokens(&mut self, replica: usize) -> Result<u64> {
         match self.max_cached() {
-            Ok(most) => {
+            Ok(limit) => {
                 let replica = self.place(replica);
-                self.replicas[replica].reported_tokens(&self.content, most, self.now)
+                self.replicas[replica].reported_tokens(&self.content, limit, self.now)
             }
             Err(all) => Ok(all),
         }

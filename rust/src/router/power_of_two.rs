@@ -4,7 +4,7 @@ use super::prelude::*;
 use super::random::{DRAWS, below};
 use crate::random::{Source, Stream};
 
-/// The first of two random replicas with fewer requests.
+/// The one of two random replicas with fewer requests.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOfTwo {}
@@ -15,7 +15,7 @@ impl RouterParameters for PowerOfTwo {
     }
 }
 
-/// Draws two different replicas and takes the first with fewer requests; ties go to the lower first.
+/// Draws two different replicas and takes the one with fewer requests; ties go to the lower one.
 #[derive(Debug)]
 struct PowerOfTwoRouter {
     stream: Stream,

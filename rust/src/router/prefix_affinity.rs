@@ -66,7 +66,7 @@ impl PrefixAffinityRouter {
 
     /// The lowest replica with the lowest cost for a prompt of `prompt` tokens.
     fn cheapest(&self, prompt: u64, fleet: &mut Fleet) -> Result<usize> {
-        let (few, most_elsewhere) = self.beginnings.few(fleet.content());
+        let (few, max_elsewhere) = self.beginnings.candidates(fleet.content());
         let mut best = (f64::INFINITY, usize::MAX);
         let mut rest = fleet.ranked()?;
         for &replica in few {
@@ -79,7 +79,7 @@ impl PrefixAffinityRouter {
         }
         while let Some((ahead, replica)) = fleet.next_ranked(&mut rest)? {
             let replica = replica as usize;
-            let uncached = prompt - most_elsewhere.min(prompt - 1);
+            let uncached = prompt - max_elsewhere.min(prompt - 1);
             let least = self.cost(uncached, ahead);
             if least >= self.cost(uncached, ahead + 1) {
                 // With such a large weight, blocks are lost in the rounding of the sum.

@@ -39,7 +39,6 @@ impl Sample for PrefixHash {
 ///
 /// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) replicas are skipped if they have `load_factor` times
 /// the mean number of requests, including the new one, rounded up.
-/// number of requests, the newcomer counted, rounded up.
 #[derive(Debug)]
 struct PrefixHashRouter {
     prefix_tokens: u64,
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_spread_evenly_and_a_replica_more_takes_only_its_share() {
+    fn prefixes_are_spread_evenly_and_a_new_replica_takes_only_its_share() {
         for replicas in [2, 5, 16, 64] {
             let (before, after) = (homes(replicas), homes(replicas + 1));
             // A share of the ring is the sum of 128 gaps: five standard deviations are 5 / √128 = 44 % of it, plus 5

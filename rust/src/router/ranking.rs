@@ -8,9 +8,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::{Fleet, Router};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::replica::Replica;
+use crate::workload::Arrival;
 
 /// Measures of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,30 @@ impl Measure {
             Measure::Blocks => winner.has_blocks_ahead_until(by, now),
             Measure::BlockTokens => winner.has_blocks_ahead_until(by.div_ceil(winner.block_tokens()), now),
         }
+    }
+}
+
+/// A router to the lowest replica with the minimum of a measure.
+#[derive(Debug)]
+pub(super) struct LeastOf(pub(super) Measure);
+
+impl Router for LeastOf {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        let replica = fleet.with_least()?;
+        debug_assert_eq!(
+            Some(replica),
+            fleet.least(|fleet, replica| self.0.of(fleet.replica(replica), fleet.now)).ok(),
+            "equal to comparing all replicas"
+        );
+        Ok(replica)
+    }
+
+    fn ranks(&self) -> Option<Measure> {
+        Some(self.0)
     }
 }
 

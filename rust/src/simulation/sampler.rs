@@ -4,7 +4,7 @@ use super::options::{Options, Timeline};
 use crate::clock::{Instant, NANOSECOND, Span, Unit};
 use crate::error::Result;
 use crate::replica::Replica;
-use crate::results::{MOST_SAMPLES, Recorder, Sample, too_many_samples};
+use crate::results::{MAX_SAMPLES, Recorder, Sample, too_many_samples};
 
 /// The sampler of the timeline. Samples are at multiples of an interval in attoseconds, independent of the run's
 /// unit.
@@ -27,7 +27,7 @@ impl Sampler {
     /// `last` is the last arrival by the horizon, in attoseconds.
     pub(super) fn new(last: Instant, options: &Options, replicas: usize, unit: Unit) -> Result<Sampler> {
         // A large fleet has fewer samples per replica, so that they fit.
-        let most = (MOST_SAMPLES as u128 / 2 / replicas.max(1) as u128).clamp(1, SAMPLES) * 2;
+        let most = (MAX_SAMPLES as u128 / 2 / replicas.max(1) as u128).clamp(1, SAMPLES) * 2;
         let (interval, most) = match options.timeline {
             Timeline::Every(interval) => (interval, None),
             Timeline::Automatic => (Span((last.0 / (most / 2)).max(NANOSECOND)), Some(most)),
@@ -83,7 +83,7 @@ impl Sampler {
         while self.most.is_some_and(|most| end.0.saturating_sub(1) / interval.0 >= most) {
             interval = interval.times(2)?;
         }
-        if (end.0 / interval.0).saturating_mul(parts.len() as u128) > MOST_SAMPLES as u128 {
+        if (end.0 / interval.0).saturating_mul(parts.len() as u128) > MAX_SAMPLES as u128 {
             return Err(too_many_samples());
         }
         let mut merged = Vec::new();

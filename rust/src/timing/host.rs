@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_added_or_the_longer_of_both() {
+    fn overhead_is_added_or_overlapped() {
         // Five rows: 10 as + 5 · 2 as = 20 as.
         let added = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, ..Overhead::default() };
         let gpu = Pace { first: Span(15), growth: 2, holds: 9 };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_above_the_largest_graph_takes_longer_whatever_is_hidden() {
+    fn a_batch_above_the_largest_graph_takes_longer_even_if_overlapped() {
         // 104 tokens: a chunk of 100 and four decodes.
         let gpu = Pace { first: Span(15), growth: 0, holds: 9 };
         for (largest_graph_tokens, expected) in [(Some(103), 45), (Some(104), 15), (None, 15)] {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_one_is_an_error_that_names_it() {
+    fn a_negative_overhead_is_an_error_that_names_the_field() {
         let error = Overhead { per_sequence_s: -1.0, ..Overhead::default() }.build().expect_err("a negative time");
         assert!(error.to_string().starts_with("per_sequence_s: -1"), "{error}");
     }

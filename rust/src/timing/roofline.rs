@@ -181,7 +181,7 @@ mod tests {
     const NANOSECONDS: u128 = 1_000_000_000;
 
     #[test]
-    fn a_small_batch_reads_weights_and_a_large_one_computes() {
+    fn a_small_batch_is_memory_bound_and_a_large_one_compute_bound() {
         // 3 ms + 20 µs + τ µs of exchanges, and 1 ms of weights up to 100 tokens; attention of contexts of 999 tokens.
         let of_decodes = |count: usize| price(&roofline(), &[], &vec![999; count], 0);
         for (count, linear) in [(1, 1_000_000), (100, 1_000_000), (101, 1_010_000), (200, 2_000_000)] {

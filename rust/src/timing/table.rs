@@ -100,10 +100,10 @@ impl TimingParameters for TimingTable {
 impl Sample for TimingTable {
     fn sample(dice: &mut Dice) -> TimingTable {
         let Scale { token_budget, max_seqs, longest, .. } = dice.scale;
-        let mut points = |least: u64, most: u64| {
-            let points: BTreeSet<u64> = (0..2 + dice.below(4)).map(|_| least + dice.below(most - least)).collect();
+        let mut points = |low: u64, high: u64| {
+            let points: BTreeSet<u64> = (0..2 + dice.below(4)).map(|_| low + dice.below(high - low)).collect();
             // Together with the last point there are at least two.
-            points.into_iter().chain([most]).collect::<Vec<u64>>()
+            points.into_iter().chain([high]).collect::<Vec<u64>>()
         };
         let (mut tokens, chunk) = (points(1, token_budget.max(80)), points(1, token_budget.max(80)));
         let (context, mean_context) = (points(0, longest.max(20)), points(0, longest.max(20)));

@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pace_is_that_of_its_iterations_one_by_one_in_64_bits_and_beyond(
+    fn a_pace_matches_single_iterations_in_64_bits_and_beyond(
         first in (1_u128..1 << 66, 0_u32..66).prop_map(|(first, shift)| (first >> shift).max(1)),
         growth in (-(1_i128 << 66)..1 << 66, 0_u32..66).prop_map(|(growth, shift)| growth >> shift),
         count in 1_u64..200,
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_prices_the_sums_of_a_batch_as_its_rows(
+    fn a_line_prices_sums_like_rows(
         words in prop::collection::vec(any::<u32>(), 80),
         chunks in prop::collection::vec((1_u64..600, 0_u64..5000), 0..4),
         decodes in prop::collection::vec(1_u64..5000, 0..20),

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_batch_is_worked_by_hand() {
+    fn a_small_batch_matches_a_hand_calculation() {
         // Two decodes at their tokens 8 and 9, and chunks of 6 tokens at context 5 and of 1 token at context 0.
         let pace = price(&model(), &[(6, 5), (1, 0)], &[7, 8], 0);
         // τ = 9: ⌈9/4⌉ = 3 tiles.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_climb_a_stair_when_a_context_fills_a_tile() {
+    fn decodes_take_a_step_when_a_context_fills_a_tile() {
         let model = model();
         let first = |context: u64| price(&model, &[], &[context], 0).first.0;
         // Tokens 1 to 4 are in the first tile of columns, 5 to 8 in the second, all in the first tile of rows.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_layers_climb_a_stair_when_tokens_fill_a_tile() {
+    fn linear_layers_take_a_step_when_tokens_fill_a_tile() {
         let linear = TiledGemm { linear_s_per_tile: 7e-18, other_s_per_token: 0.0, gemm_s: 0.0, gemv_s: 0.0, ..MODEL };
         let model = linear.timing().expect("a model");
         let pace = |decodes: usize| price(&model, &[(3, 1)], &vec![5; decodes], 0);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_of_the_common_multiple_cost_what_theorem_1_says() {
+    fn chunks_of_the_common_multiple_match_theorem_1() {
         // layers·gemm·width/(rows·columns·reduction)·p·(p + lcm), for prompts that are multiples of the lcm.
         let (model, lcm) = (model(), 8);
         for chunks in 1..20 {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_tiles_are_refused() {
+    fn invalid_tile_sizes_are_errors() {
         let refused = |model: TiledGemm| model.timing().expect_err("a wrong size").to_string();
         assert!(refused(TiledGemm { rows: 0, ..MODEL }).starts_with("rows: must be from 1 to "));
         assert!(refused(TiledGemm { columns: LARGEST + 1, ..MODEL }).starts_with("columns: must be from 1 to "));

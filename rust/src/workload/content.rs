@@ -131,8 +131,8 @@ impl Content<'_> {
         let (mut own, mut others) = (Vec::new(), Vec::new());
         self.read(row, &mut own);
         self.read(other, &mut others);
-        let given = self.parts(row).len();
-        own.truncate(own.len() - given + at);
+        let count = self.parts(row).len();
+        own.truncate(own.len() - count + at);
         own == others
     }
 }
@@ -147,7 +147,7 @@ pub(crate) struct Beginning {
     segments: Vec<Segment>,
     /// The row of the segments, and the number of rows that have yet to continue it.
     of: (u32, u32),
-    kept: HashMap<u32, (Vec<Segment>, u32)>,
+    pending: HashMap<u32, (Vec<Segment>, u32)>,
 }
 
 /// Up to this number, segments are read again.
@@ -165,8 +165,8 @@ impl Beginning {
     #[inline(never)]
     fn read_row(&mut self, content: &Content, row: usize) {
         self.keep();
-        let kept = content.after(row).and_then(|after| self.take(after as u32));
-        if let Some(before) = kept {
+        let previous = content.after(row).and_then(|after| self.take(after as u32));
+        if let Some(before) = previous {
             self.segments = before;
             self.segments.extend(content.parts(row));
         } else {
@@ -192,18 +192,18 @@ impl Beginning {
     fn keep(&mut self) {
         let (row, left) = self.of;
         if left > 0 && self.segments.len() >= FEW {
-            self.kept.insert(row, (std::mem::take(&mut self.segments), left));
+            self.pending.insert(row, (std::mem::take(&mut self.segments), left));
         }
     }
 
     /// Returns the segments of a kept row for one of its continuations.
     fn take(&mut self, row: u32) -> Option<Vec<Segment>> {
-        let (segments, left) = self.kept.get_mut(&row)?;
+        let (segments, left) = self.pending.get_mut(&row)?;
         *left -= 1;
         if *left > 0 {
             return Some(segments.clone());
         }
-        self.kept.remove(&row).map(|(segments, _)| segments)
+        self.pending.remove(&row).map(|(segments, _)| segments)
     }
 }
 
@@ -219,11 +219,11 @@ impl Deref for Beginning {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::wrong;
+    use super::super::tests::error_after;
     use super::*;
 
     #[test]
-    fn a_prompt_begins_with_that_of_a_row_before_it_and_goes_on() {
+    fn a_prompt_continues_the_prompt_of_an_earlier_row() {
         let content = Content {
             after: &[NO_ROW, 0, NO_ROW, 1],
             start: &[0, 1, 3, 3, 4],
@@ -244,7 +244,7 @@ mod tests {
             (&[NO_ROW], &[1, 1], "have inconsistent lengths"),
             (&[NO_ROW, 0], &[2, 2], "4 tokens of shared content exceed the prompt of 3 tokens"),
         ] {
-            let message = wrong(|workload| workload.content = Content { after, tokens, ..chain });
+            let message = error_after(|workload| workload.content = Content { after, tokens, ..chain });
             assert!(message.contains(what), "{message}");
         }
     }
@@ -258,7 +258,7 @@ mod tests {
     proptest! {
         /// For any kept rows, with known or unknown numbers of continuations, in any order of arrival.
         #[test]
-        fn what_is_read_one_by_one_is_what_each_row_has(
+        fn reading_in_sequence_equals_reading_each_row(
             rows in forest(),
             arrives in prop::collection::vec(0_usize..60, 0..120),
             is_known in any::<bool>(),
@@ -287,10 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_says_stands_behind_one_chain_alone() {
+    fn own_content_follows_a_single_chain() {
         let content = Content { start: &[0, 1, 3], id: &[7, 8, OWN], tokens: &[1, 1, 1], ..Content::default() };
         assert!(
-            wrong(|workload| workload.content = content).contains("without the beginning of that request's prompt")
+            error_after(|workload| workload.content = content)
+                .contains("without the beginning of that request's prompt")
         );
     }
 }

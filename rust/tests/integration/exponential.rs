@@ -233,7 +233,7 @@ fn a_decode_is_slower_while_a_prefill_runs_on_its_replica() {
 
 /// Ninety-nine decodes next to a prefill that outlasts them, and on their own.
 #[test]
-fn decodes_run_at_the_mixed_rate_always_or_never() {
+fn decodes_run_at_the_mixed_or_the_solo_rate() {
     for (always, pace_s) in [(true, 0.03), (false, 0.02)] {
         let mut rows: Vec<(u32, usize, i32, i32)> = (0..99).map(|_| (0, 0, 1, 1000)).collect();
         if always {

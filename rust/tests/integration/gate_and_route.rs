@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn the_laws_hold_and_no_slot_is_taken_twice(scenario in scenario("SlotGreedy"), controlled in controlled()) {
+    fn the_invariants_hold_and_no_slot_is_used_twice(scenario in scenario("SlotGreedy"), controlled in controlled()) {
         let results = controlled.run(&scenario, false);
         let columns = &results.requests;
         prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, columns.status.len());

@@ -31,7 +31,7 @@ struct Paths {
     children: Vec<u32>,
     delay_s: Vec<f64>,
     /// Limit of requests in flight.
-    most: Option<NonZeroU64>,
+    max_in_flight: Option<NonZeroU64>,
 }
 
 impl Paths {
@@ -57,7 +57,7 @@ impl Paths {
             children_start.push(children.len() as u32);
         }
         let pool = (0..rows).map(|row| pools[row % pools.len()] % replicas.len() as u32).collect();
-        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, most: None }
+        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, max_in_flight: None }
     }
 
     fn flow(&self) -> Flow<'_> {
@@ -87,7 +87,7 @@ impl Paths {
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let flow = if self.waits() { self.flow() } else { Flow::default() };
         let workload = Workload { pool: &self.pool, flow, ..scenario.columns.view() };
-        let options = Options { max_in_flight: self.most, ..scenario.options(stepping) };
+        let options = Options { max_in_flight: self.max_in_flight, ..scenario.options(stepping) };
         let results = simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run");
         results.with_columns(&workload)
     }
@@ -98,18 +98,18 @@ fn seconds() -> impl Strategy<Value = f64> {
 }
 
 /// Limit of requests in flight, or none.
-fn most() -> impl Strategy<Value = Option<NonZeroU64>> {
-    prop::option::of((1_u64..5).prop_map(|most| NonZeroU64::new(most).expect("not 0")))
+fn max_in_flight() -> impl Strategy<Value = Option<NonZeroU64>> {
+    prop::option::of((1_u64..5).prop_map(|max_in_flight| NonZeroU64::new(max_in_flight).expect("not 0")))
 }
 
 /// Scenarios of requests that wait for one or two earlier ones, over one to three pools.
 fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
     let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
     let pools = prop::collection::vec(0_u32..3, 1..4);
-    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), most()).prop_map(
-        |(scenario, waits, pools, replicas, router, most)| {
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), max_in_flight()).prop_map(
+        |(scenario, waits, pools, replicas, router, max_in_flight)| {
             let rows = scenario.columns.arrival_s.len();
-            (scenario, Paths { most, ..Paths::new(rows, &waits, &pools, replicas, router) })
+            (scenario, Paths { max_in_flight, ..Paths::new(rows, &waits, &pools, replicas, router) })
         },
     )
 }
@@ -120,11 +120,11 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
             LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
         });
-    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), most());
-    parts.prop_map(|(scenario, link, prefill, decode, router, most)| {
+    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), max_in_flight());
+    parts.prop_map(|(scenario, link, prefill, decode, router, max_in_flight)| {
         let rows = scenario.columns.arrival_s.len();
         let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
-        (paths.link, paths.most) = (Some(link), most);
+        (paths.link, paths.max_in_flight) = (Some(link), max_in_flight);
         // A cache too small for a single request is a separate error.
         let longest = |row: usize| scenario.columns.prompt_tokens[row] + scenario.columns.output_tokens[row];
         let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
@@ -142,7 +142,7 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
 }
 
 /// The limit of requests in flight is never exceeded; a request that is sent late is sent when another one leaves.
-fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: usize) -> Outcome {
+fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, max_in_flight: usize) -> Outcome {
     let columns = &results.requests;
     let sent = |&row: &usize| columns.status[row] != Status::Awaited as u8;
     let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
@@ -150,7 +150,7 @@ fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: us
         let at = columns.arrival_s[row];
         let in_flight =
             sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
-        prop_assert!(in_flight <= most, "{} in flight at {}", in_flight, at);
+        prop_assert!(in_flight <= max_in_flight, "{} in flight at {}", in_flight, at);
         if !paths.waits() && at > scenario.columns.arrival_s[row] + 1e-9 {
             prop_assert!(columns.left_s.contains(&at), "row {row} is sent at {at}, when no request leaves");
         }
@@ -169,8 +169,8 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize + awaited, columns.status.len());
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
     prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
-    if let Some(most) = paths.most {
-        in_flight_law(&results, scenario, paths, most.get() as usize)?;
+    if let Some(max_in_flight) = paths.max_in_flight {
+        in_flight_law(&results, scenario, paths, max_in_flight.get() as usize)?;
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
         prop_assert_eq!(tokens_of(scenario, &results, row).1, scenario.owed(row));
@@ -213,22 +213,22 @@ proptest! {
     #![proptest_config(cases(1_500))]
 
     #[test]
-    fn networks_keep_the_laws((scenario, paths) in networks()) {
+    fn networks_keep_the_invariants((scenario, paths) in networks()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn networks_stretch_as_they_step((scenario, paths) in networks()) {
+    fn stretches_of_networks_equal_stepping((scenario, paths) in networks()) {
         l8_holds(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_keep_the_laws((scenario, paths) in hand_offs()) {
+    fn hand_offs_keep_the_invariants((scenario, paths) in hand_offs()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_stretch_as_they_step((scenario, paths) in hand_offs()) {
+    fn stretches_of_hand_offs_equal_stepping((scenario, paths) in hand_offs()) {
         l8_holds(&scenario, &paths)?;
     }
 }
@@ -280,7 +280,7 @@ fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
 }
 
 #[test]
-fn transfers_beyond_the_lanes_of_a_link_wait() {
+fn transfers_beyond_the_concurrency_of_a_link_wait() {
     // One transfer at a time: request 0 from 1.0 to 2.0 s, request 1 from 2.0 to 2.8 s.
     let results = handed_off(&[(0.0, 5, 2), (0.0, 3, 2)], Some(1), ["null", "null"]);
     assert_eq!(results.requests.finish_s, [3.0, 4.0]);
@@ -329,7 +329,7 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
 }
 
 #[test]
-fn a_request_beyond_those_that_may_be_in_flight_is_sent_when_one_has_left() {
+fn a_request_beyond_max_in_flight_is_sent_when_another_leaves() {
     // Iterations of one second, one token each: request 0 takes 0 to 2, request 1 takes 0 to 3. Two may be in flight,
     // so request 2, due at 0.5 s, is sent at 2 s, and request 3, due at 1 s, at 3 s: latencies count from there.
     let workload = Workload {

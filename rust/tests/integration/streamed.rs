@@ -285,9 +285,9 @@ fn rows_behind_one_that_stays_wait_for_it() {
 fn errors_name_the_row_of_the_whole() {
     let error = |parts| run(parts, 4, 9).err().expect("a wrong part").to_string();
     let back = error(vec![part(&[0.0, 1.0], 1), part(&[3.0, 2.0], 1)]);
-    assert_eq!(back, "row 3: arrival_s is 2, before the row above it (3): sort by arrival_s");
+    assert_eq!(back, "row 3: arrival_s is 2, before that of the previous row (3): sort by arrival_s");
     let across = error(vec![part(&[0.0, 5.0], 1), part(&[3.0, 4.0], 1)]);
-    assert_eq!(across, "row 2: arrival_s is 3, before the row above it (5): sort by arrival_s");
+    assert_eq!(across, "row 2: arrival_s is 3, before that of the previous row (5): sort by arrival_s");
     let empty = error(vec![part(&[0.0], 1), part(&[1.0], 1), part(&[2.0], 0)]);
     assert!(empty.starts_with("row 2: prompt_tokens 1, output_tokens 0"), "{empty}");
 }

@@ -30,7 +30,7 @@ fn run(timing: &str, overhead: &str, prompt: i32, output: i32) -> Result<Results
 }
 
 #[test]
-fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
+fn a_run_within_its_table_has_measured_times_and_no_finding() {
     // The prompt of 51 tokens: 0.1 + 50 · 0.001 s. Decodes at contexts of 51 and 52: 0.1 s plus 0.001 s per token.
     let results = run(TABLE, "", 51, 3).expect("a run");
     assert_eq!(results.requests.first_token_s, [0.15]);
@@ -39,7 +39,7 @@ fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
 }
 
 #[test]
-fn a_run_beyond_its_table_says_on_which_axes() {
+fn a_run_beyond_its_table_has_a_finding_with_the_axes() {
     // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last one
     // is beyond the grid, and uses the extended slope.
     assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, []);
@@ -69,7 +69,7 @@ fn the_host_takes_its_share_of_every_iteration() {
 }
 
 #[test]
-fn an_overhead_that_is_none_is_an_error_with_its_path() {
+fn an_invalid_overhead_is_an_error_with_its_path() {
     let constant = r#"{"kind": "Constant", "seconds": 0.5}"#;
     let error = |overhead: &str| run(constant, overhead, 10, 4).expect_err("a wrong field").to_string();
     let negative = error(r#""overhead": {"base_s": -0.1},"#);

@@ -142,7 +142,7 @@ pub(super) struct StageSampler {
 
 /// Number of samples of an automatic timeline, whose length is taken from the arrivals.
 const SAMPLES: u128 = 500;
-const MOST_NUMBERS: usize = 50_000_000;
+const MAX_NUMBERS: usize = 50_000_000;
 
 impl StageSampler {
     /// Samples at this interval; `None`: about 500 times before `last`, with the interval doubled when twice as many
@@ -154,7 +154,7 @@ impl StageSampler {
     }
 
     pub(super) fn take(&mut self, sample: StageSample, samples: &mut Vec<StageSample>) -> Result<()> {
-        if (samples.len() + 1) * sample.numbers.len() > MOST_NUMBERS {
+        if (samples.len() + 1) * sample.numbers.len() > MAX_NUMBERS {
             let message = format!("timeline_s is too short: the run exceeds {} samples", samples.len());
             return Err(Kind::TooMuch(message).into());
         }

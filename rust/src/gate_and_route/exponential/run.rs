@@ -149,8 +149,8 @@ impl<'a> SlotRun<'a> {
             if instant == Instant::NEVER || self.options.horizon.is_some_and(|horizon| instant > horizon) {
                 break;
             }
-            self.pass(instant)?;
-            self.happen(instant)?;
+            self.advance_to(instant)?;
+            self.run_instant(instant)?;
             self.results.events += 1;
         }
         self.finish()
@@ -179,7 +179,7 @@ impl<'a> SlotRun<'a> {
     }
 
     /// Advances time to an instant before which no event happens: takes samples and ends the warm-up.
-    fn pass(&mut self, instant: Instant) -> Result<()> {
+    fn advance_to(&mut self, instant: Instant) -> Result<()> {
         while self.sampler.next < instant {
             let sample = self.sample(self.sampler.next);
             self.sampler.take(sample, &mut self.results.samples)?;
@@ -196,7 +196,7 @@ impl<'a> SlotRun<'a> {
     }
 
     /// Runs all events of one instant, in the order of rule R4.
-    fn happen(&mut self, now: Instant) -> Result<()> {
+    fn run_instant(&mut self, now: Instant) -> Result<()> {
         debug_assert!(now >= self.now, "L3: the clock never decreases");
         self.now = now;
         while self.calendar.least() == now {
@@ -385,12 +385,12 @@ impl<'a> SlotRun<'a> {
     }
 
     fn finish(mut self) -> Result<ExponentialResults> {
-        let goes_on = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
+        let is_running = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
-            Some(horizon) if goes_on => horizon,
+            Some(horizon) if is_running => horizon,
             _ => self.now,
         };
-        self.pass(end)?;
+        self.advance_to(end)?;
         let areas = self.tally.areas(end)?;
         let total = areas.iter().flatten().try_fold(0_u128, |sum, &area| sum.checked_add(area));
         self.results.in_system = total.ok_or_else(|| Error::overflow("∫ number in system dt"))?;

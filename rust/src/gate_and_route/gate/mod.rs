@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_the_plan_does_not_serve_comes_last() {
+    fn a_class_without_planned_prefills_is_last() {
         let plan = Allocation { prefill: vec![0, ONE / 2, 0], mixed: None, solo: None, prefill_queue: None };
         let gate = GateKind::Occupancy.build(10, Some(&plan), &[ClassTokens::default(); 3]);
         assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0])), Some(1));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_gate_admits_the_class_with_the_most_output_for_its_prompt() {
+    fn the_priority_gate_admits_the_class_with_the_most_output_per_prompt_token() {
         // D / P = (400 / 3,000, 1,000 / 300, 2,000 / 600): the last two are equal, but not as doubles of means.
         let tokens = [(3, 9_000, 1_200), (3, 900, 3_000), (1, 600, 2_000)]
             .map(|(requests, prompt, output)| ClassTokens { requests, prompt, output });

@@ -12,7 +12,7 @@ impl BlockCache {
     /// Returns the runs of a node before block `end`, last first.
     #[inline]
     pub(super) fn runs_before(&self, node: u32, end: u32) -> impl Iterator<Item = &BlockRun> {
-        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        let mut run = self.chains.tree.nodes[node as usize].cached_runs.last;
         let runs = std::iter::from_fn(move || {
             let run_before = self.runs.all.get(run as usize)?;
             run = run_before.next;
@@ -69,17 +69,18 @@ impl BlockCache {
         let holding = &mut self.used_blocks[place.index()];
         debug_assert_eq!(holding.blocks, blocks.start, "a request uses its first blocks");
         holding.blocks = blocks.end;
-        let known = &mut self.chains.tree.nodes[node as usize].known;
+        let node_runs = &mut self.chains.tree.nodes[node as usize].cached_runs;
         if let Some(last) = holding.runs.last() {
             // Its own run is extended, unless there are newer entries for the next blocks.
             let run = self.runs.at_mut(last.run);
-            let is_youngest = if is_duplicate { run.is_duplicate && run.next == NONE } else { last.run == known.last };
+            let is_youngest =
+                if is_duplicate { run.is_duplicate && run.next == NONE } else { last.run == node_runs.last };
             if is_youngest && run.node == node && run.holders == 1 {
                 run.end = blocks.end;
                 return;
             }
         }
-        let next = if is_duplicate { NONE } else { known.last };
+        let next = if is_duplicate { NONE } else { node_runs.last };
         let run = self.runs.add(BlockRun {
             node,
             first: blocks.start,
@@ -93,11 +94,11 @@ impl BlockCache {
         });
         holding.runs.push(HeldRun { run, first: blocks.start });
         if !is_duplicate {
-            known.last = run;
-        } else if known.oldest_duplicate == NONE {
-            known.oldest_duplicate = run;
+            node_runs.last = run;
+        } else if node_runs.oldest_duplicate == NONE {
+            node_runs.oldest_duplicate = run;
         } else {
-            let mut youngest = known.oldest_duplicate;
+            let mut youngest = node_runs.oldest_duplicate;
             while self.runs.at(youngest).next != NONE {
                 youngest = self.runs.at(youngest).next;
             }
@@ -108,7 +109,7 @@ impl BlockCache {
 
     /// Makes a request use the blocks of a node up to block `until`; it enters the first.
     pub(super) fn hold_until(&mut self, place: Place, node: u32, until: u32) {
-        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        let mut run = self.chains.tree.nodes[node as usize].cached_runs.last;
         while self.runs.at(run).first >= until {
             run = self.runs.at(run).next;
         }
@@ -181,7 +182,7 @@ impl BlockCache {
             self.unlink(run);
         }
         if !is_duplicate {
-            if self.chains.tree.nodes[node as usize].known.oldest_duplicate == NONE {
+            if self.chains.tree.nodes[node as usize].cached_runs.oldest_duplicate == NONE {
                 self.note(node, left..end, false);
             } else {
                 self.replace(node, left..end);
@@ -195,8 +196,8 @@ impl BlockCache {
     /// Unlinks a run from its node.
     fn unlink(&mut self, run: u32) {
         let BlockRun { node, next, is_duplicate, .. } = *self.runs.at(run);
-        let known = &mut self.chains.tree.nodes[node as usize].known;
-        let head = if is_duplicate { &mut known.oldest_duplicate } else { &mut known.last };
+        let node_runs = &mut self.chains.tree.nodes[node as usize].cached_runs;
+        let head = if is_duplicate { &mut node_runs.oldest_duplicate } else { &mut node_runs.last };
         if *head == run {
             *head = next;
             return;
@@ -214,7 +215,7 @@ impl BlockCache {
         let mut evicted = vec![blocks];
         while let Some(blocks) = evicted.pop() {
             let meets = |run: &BlockRun| run.first < blocks.end && blocks.start < run.end;
-            let mut duplicate = self.chains.tree.nodes[node as usize].known.oldest_duplicate;
+            let mut duplicate = self.chains.tree.nodes[node as usize].cached_runs.oldest_duplicate;
             while duplicate != NONE && !meets(self.runs.at(duplicate)) {
                 duplicate = self.runs.at(duplicate).next;
             }
@@ -239,14 +240,14 @@ impl BlockCache {
     /// Links a former duplicate as the oldest run.
     fn link(&mut self, run: u32) {
         let BlockRun { node, first, .. } = *self.runs.at(run);
-        let (mut newer, mut next) = (NONE, self.chains.tree.nodes[node as usize].known.last);
+        let (mut newer, mut next) = (NONE, self.chains.tree.nodes[node as usize].cached_runs.last);
         while next != NONE && self.runs.at(next).first > first {
             (newer, next) = (next, self.runs.at(next).next);
         }
         let linked = self.runs.at_mut(run);
         (linked.is_duplicate, linked.next) = (false, next);
         match newer {
-            NONE => self.chains.tree.nodes[node as usize].known.last = run,
+            NONE => self.chains.tree.nodes[node as usize].cached_runs.last = run,
             newer => self.runs.at_mut(newer).next = run,
         }
     }

@@ -34,19 +34,20 @@ struct Reference {
 }
 
 impl Reference {
-    fn known(&self) -> impl Iterator<Item = (usize, &Entry)> {
-        self.entries.iter().enumerate().filter_map(|(entry, known)| Some((entry, known.as_ref()?)))
+    fn cached_entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().enumerate().filter_map(|(entry, cached)| Some((entry, cached.as_ref()?)))
     }
 
     /// Returns the oldest entries of the first blocks of some tokens, as far as they exist.
     fn find(&self, tokens: &[Token]) -> Vec<usize> {
-        let oldest = |end| self.known().find(|(_, known)| known.tokens == tokens[..end]).map(|(entry, _)| entry);
+        let oldest =
+            |end| self.cached_entries().find(|(_, cached)| cached.tokens == tokens[..end]).map(|(entry, _)| entry);
         (1..=tokens.len() / self.block).map_while(|count| oldest(count * self.block)).collect()
     }
 
     fn open(&mut self, place: usize, contents: Vec<Token>, shared: usize) {
         let first = &contents[..=shared];
-        let others = self.contents.iter().flatten().chain(self.known().map(|(_, known)| &known.tokens));
+        let others = self.contents.iter().flatten().chain(self.cached_entries().map(|(_, cached)| &cached.tokens));
         let is_followed = others.into_iter().any(|other| other.starts_with(first));
         for (other, tokens) in self.contents.iter().enumerate() {
             let follows = |tokens: &Vec<Token>| contents.starts_with(&tokens[..=self.shared[other]]);
@@ -194,9 +195,9 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 let limit = (shared + own - 1) as usize;
                 let contents = reference.contents[index].as_ref().expect("an open request");
                 let entries_hit = reference.find(&contents[..limit]);
-                let (known, next) = cache.cached_prefix(&chain, limit as u64);
-                assert_eq!(known, reference.find(&contents[..limit.min(shared as usize)]).len() as u64 * block);
-                let next_end = known as usize + block as usize;
+                let (cached_tokens, next) = cache.cached_prefix(&chain, limit as u64);
+                assert_eq!(cached_tokens, reference.find(&contents[..limit.min(shared as usize)]).len() as u64 * block);
+                let next_end = cached_tokens as usize + block as usize;
                 let owner_of = (0..4).find(|&other| {
                     other != index
                         && next_end <= shared as usize
@@ -248,12 +249,12 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
             }
             Act::Report => {
                 cache.report();
-                reference.reported = reference.known().map(|(_, known)| known.tokens.clone()).collect();
+                reference.reported = reference.cached_entries().map(|(_, cached)| cached.tokens.clone()).collect();
             }
             _ => {}
         }
         assert_eq!(cache.unreferenced(), reference.unreferenced.len() as u64);
-        assert_eq!(cache.cached(), reference.known().count() as u64);
+        assert_eq!(cache.cached(), reference.cached_entries().count() as u64);
         assert_eq!(cache.inserted(), reference.entries.len() as u64);
         let followed: Vec<usize> = cache.followed().iter().map(|place| place.index()).collect();
         assert_eq!(followed, reference.followed);
@@ -265,7 +266,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 reference.find(first(contents, 50)).len() as u64 * block
             );
             let is_reported =
-                |count: &usize| reference.reported.iter().any(|known| *known == contents[..count * block as usize]);
+                |count: &usize| reference.reported.iter().any(|tokens| *tokens == contents[..count * block as usize]);
             let reported =
                 (1..=first(contents, 50).len() / block as usize).take_while(is_reported).count() as u64 * block;
             assert_eq!(cache.reported(&chains[index], 50), reported);
@@ -284,7 +285,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
 
 proptest! {
     #[test]
-    fn runs_of_blocks_do_what_single_blocks_would(block in 1_u64..9, acts in acts()) {
+    fn runs_of_blocks_equal_single_blocks(block in 1_u64..9, acts in acts()) {
         agree(block, &acts);
     }
 }

@@ -67,7 +67,7 @@ fn a_line_extended_below_zero_is_zero() {
 }
 
 #[test]
-fn what_chunks_share_is_counted_once() {
+fn the_shared_part_of_chunks_counts_once() {
     let seconds = vec![micros(&[10, 20]), micros(&[30, 40])];
     let grid =
         |shared_s| ChunkGrid { chunk: vec![100, 300], context: vec![0, 1000], seconds: seconds.clone(), shared_s };
@@ -84,7 +84,7 @@ fn what_chunks_share_is_counted_once() {
 }
 
 #[test]
-fn chunks_are_priced_each_and_hold_to_the_edge_of_their_cells() {
+fn chunks_are_priced_separately_up_to_the_edges_of_their_cells() {
     // At 100 tokens 10, 20, 60 µs for contexts 0, 1000, 2000, and at 300 tokens 30, 60, 100 µs.
     let chunk = ChunkGrid {
         chunk: vec![100, 300],
