@@ -185,7 +185,7 @@ def test_streams_and_networks_have_the_api_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_model_len": 1}, "max_model_len: 1: a prompt and an output need 2 tokens"),
+        ({"max_model_len": 1}, "max_model_len: must be at least 2 .*got 1"),
         ({"max_model_len": 0}, "max_model_len"),
         ({"max_model_len": "long"}, "max_model_len"),
         ({"api_s": -0.1}, "api_s"),

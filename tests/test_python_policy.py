@@ -366,19 +366,19 @@ def test_ids_come_in_any_kind_of_row(ids: Any) -> None:
     assert result.requests["finish_s"].to_list() == [2.0, 2.0]
 
 
-HERE = "a plan names only requests that are here"
+HERE = "a plan names only requests of this replica"
 ONCE = "a request decodes once in an iteration"
-OWED = "a chunk holds at least 1 token and at most those that its request owes"
-ALONE = "only an admitted request, and only once, can have a chunk in a batch"
-BUDGET = "no iteration loads more tokens than the budget"
-SEATS = "no more requests are admitted than max_seqs"
-BLOCKS = "no more blocks are taken than are free"
+CHUNK = "a chunk has from 1 token to all tokens that its request has still to compute"
+ALONE = "only an admitted request can have a chunk in a batch, and only one"
+BUDGET = "an iteration must not load more tokens than the budget"
+SEATS = "at most max_seqs requests can be admitted"
+BLOCKS = "a plan takes at most the free blocks"
 WAITING = "only a waiting request can be admitted"
 VICTIM = "only an admitted request can be preempted"
-DECODE = "only an admitted request that has no chunk in this batch can decode"
-IDS = "decode and preempt list requests by id, a whole number"
-PAIRS = "prefill and admit list pairs (id, tokens) of whole numbers"
-REPEAT = "repeat is a whole number, at least 1"
+DECODE = "only an admitted request without a chunk in this batch can decode"
+IDS = "decode and preempt list requests by id, an integer"
+PAIRS = "prefill and admit list pairs (id, tokens) of integers"
+REPEAT = "repeat is a positive integer"
 WAKE = "wake_at_s is a time in seconds, after now_s if the batch is empty"
 RETURNS = "plan(view) returns an iq.Batch or None"
 
@@ -399,12 +399,12 @@ RETURNS = "plan(view) returns an iq.Batch or None"
         (iq.Batch(decode=[0], preempt=[0]), DECODE, "request 0"),
         (iq.Batch(preempt=[2]), VICTIM, "request 2"),
         (iq.Batch(preempt=[0, 0]), VICTIM, "request 0"),
-        (iq.Batch(prefill=[(1, 0)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(1, -1)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(1, 13)]), OWED, "request 1"),
-        (iq.Batch(prefill=[(2, 2**70)]), OWED, "request 2"),
-        (iq.Batch(prefill=[(0, 1)]), OWED, "request 0"),  # its next row is a decode
-        (iq.Batch(decode=[0], prefill=[(0, 1)]), OWED, "request 0"),
+        (iq.Batch(prefill=[(1, 0)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(1, -1)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(1, 13)]), CHUNK, "request 1"),
+        (iq.Batch(prefill=[(2, 2**70)]), CHUNK, "request 2"),
+        (iq.Batch(prefill=[(0, 1)]), CHUNK, "request 0"),  # its next row is a decode
+        (iq.Batch(decode=[0], prefill=[(0, 1)]), CHUNK, "request 0"),
         (iq.Batch(prefill=[(1, 2), (1, 2)]), ALONE, "request 1"),
         (iq.Batch(decode=[0], prefill=[(1, 12), (2, 4)]), BUDGET, "request 2"),
         (iq.Batch(prefill=[(2, 1), (3, 1)]), SEATS, "request 3"),
@@ -413,7 +413,11 @@ RETURNS = "plan(view) returns an iq.Batch or None"
         (iq.Batch(prefill=[(2, 1)], admit=[(2, -1)]), PAIRS, "admit: (2, -1)"),
         (iq.Batch(prefill=[(2, 1)], admit=[(2, 1), (2, 4)]), WAITING, "request 2"),
         (iq.Batch(prefill=[(1, 1)], admit={1: 1}), WAITING, "request 1"),
-        (iq.Batch(admit={2: 1}), "a request is admitted by the batch that it is in", "request 2"),
+        (
+            iq.Batch(admit={2: 1}),
+            "a request is admitted by the batch that computes its first chunk",
+            "request 2",
+        ),
         (iq.Batch(decode=True), IDS, "decode: True"),
         (iq.Batch(decode=[True]), IDS, "decode: True"),
         (iq.Batch(decode=np.array([True, False])), IDS, "decode: True"),
@@ -453,7 +457,7 @@ def test_a_broken_rule_is_named(batch: Any, rule: str, what: str) -> None:
     with pytest.raises(iq.SimulationError) as caught:
         iq.simulate(workload, engine(scheduler))
     name = what.replace("test_python_policy.", f"{__name__}.")
-    assert str(caught.value) == f"the scheduler broke a rule at 1 s: {rule} ({name})"
+    assert str(caught.value) == f"the scheduler violated a rule at 1 s: {rule} ({name})"
 
 
 def test_decodes_that_lack_a_block_are_named() -> None:
@@ -565,9 +569,9 @@ def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"token_budget": 0}, "scheduler.token_budget: 0: it must be at least 1 and at most 2^40"),
-        ({"max_seqs": 2**41}, f"scheduler.max_seqs: {2**41}: it must be at least 1 and at most 2^40"),
-        ({"lookahead": 0}, "scheduler.lookahead: 0: it must be at least 1 and at most 2^40"),
+        ({"token_budget": 0}, "scheduler.token_budget: must be from 1 to 2^40, got 0"),
+        ({"max_seqs": 2**41}, f"scheduler.max_seqs: must be from 1 to 2^40, got {2**41}"),
+        ({"lookahead": 0}, "scheduler.lookahead: must be from 1 to 2^40, got 0"),
         ({"token_budget": -1}, "scheduler.token_budget: must be a whole number, 0 or above or None, is -1"),
         ({"max_seqs": True}, "scheduler.max_seqs: must be a whole number, 0 or above or None, is True"),
         ({"lookahead": None}, "scheduler.lookahead: must be a whole number, 0 or above, is None"),

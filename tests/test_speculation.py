@@ -192,13 +192,13 @@ def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tokens": 0}, "^tokens: 0"),
-        ({"tokens": 1025}, "^tokens: 1025"),
-        ({"tokens": 2, "acceptance": -0.1}, "^acceptance: -0.1"),
-        ({"tokens": 2, "acceptance": [0.5]}, "^acceptance: 1 rates for 2 tokens"),
-        ({"tokens": 2, "acceptance": [0.5, 0.6]}, r"^acceptance\[1\]: 0.6: more than the 0.5"),
+        ({"tokens": 0}, "^tokens: must be from 1 to 1024, got 0"),
+        ({"tokens": 1025}, "^tokens: must be from 1 to 1024, got 1025"),
+        ({"tokens": 2, "acceptance": -0.1}, "^acceptance: must be from 0 to 1, got -0.1"),
+        ({"tokens": 2, "acceptance": [0.5]}, r"^acceptance: must have one rate per draft \(2\), got 1"),
+        ({"tokens": 2, "acceptance": [0.5, 0.6]}, r"^acceptance\[1\]: must be at most the rate before it \(0.5\), got 0.6"),
         ({"tokens": 2, "method": "medusa"}, "^method"),
-        ({"tokens": 2, "drafter": -0.5}, "^drafter: -0.5"),
+        ({"tokens": 2, "drafter": -0.5}, "^drafter: must be from 0 .*got -0.5"),
         ({"tokens": 2, "drafter": "small"}, "^drafter"),
     ],
 )
@@ -223,7 +223,7 @@ def test_findings_say_what_drafts_do_not_tell() -> None:
 
 def test_what_does_not_go_together_is_named() -> None:
     told = iq.Speculation(tokens=3)
-    with pytest.raises(iq.ConfigError, match=r"^kv\.prefix_cache: radix"):
+    with pytest.raises(iq.ConfigError, match=r"^kv\.prefix_cache: must be .*radix"):
         engine(told, kv=iq.KvCache(tokens=160, prefix_cache="radix"))
     with pytest.raises(iq.ConfigError, match=r"^speculation\.acceptance: .*no column accepted"):
         iq.simulate(one(3), engine(told))

@@ -1,4 +1,4 @@
-//! The answer of a user-defined scheduler: a batch.
+//! Batches of user-defined schedulers.
 
 use inferq_core::clock::{Instant, attoseconds};
 use inferq_core::plan::Plan;
@@ -11,17 +11,17 @@ use pyo3::types::{PyBool, PyDict, PyInt, PyIterator, PyList, PyTuple};
 
 use crate::policy::{Planned, broken};
 
-/// The batch that a policy asks for.
+/// The batch that a policy requests.
 ///
 /// Args:
-///     decode: ids of the requests that emit a token in this iteration. A request that runs,
+///     decode: ids of the requests that emit a token in this iteration. A running request that
 ///         could decode and is left out pauses and keeps its blocks.
 ///     prefill: pairs (id, tokens), or an integer array with two columns: the prompt tokens to compute. A waiting request
 ///         with a chunk is admitted.
-///     admit: pairs (id, tokens), or a dict: the tokens for which an admitted request takes blocks; else those of its chunk.
-///     preempt: ids of running requests that first lose their blocks; they wait again and are computed anew.
-///     repeat: iterations for which the same batch would be asked. Whatever happens before, an arrival too, ends it.
-///     wake_at_s: when to be asked again if this batch is empty; else the next event decides.
+///     admit: pairs (id, tokens), or a dict: the tokens for which an admitted request takes blocks. Default: its chunk.
+///     preempt: ids of running requests that lose their blocks first; they wait again and are recomputed.
+///     repeat: number of iterations with the same batch. Any earlier event, such as an arrival, ends the repetition.
+///     wake_at_s: when to call `plan` again if this batch is empty. Default: at the next event.
 #[pyclass(frozen, get_all, module = "inferq", name = "Batch")]
 pub(crate) struct PyBatch {
     /// Ids of the requests that emit a token.
@@ -32,9 +32,9 @@ pub(crate) struct PyBatch {
     pub(crate) admit: Option<Py<PyAny>>,
     /// Ids of the requests that lose their blocks.
     pub(crate) preempt: Option<Py<PyAny>>,
-    /// Iterations for which the same batch would be asked.
+    /// Iterations with the same batch.
     pub(crate) repeat: Py<PyAny>,
-    /// Seconds at which to be asked again if the batch is empty.
+    /// Seconds at which to call `plan` again if the batch is empty.
     pub(crate) wake_at_s: Option<Py<PyAny>>,
 }
 
@@ -67,27 +67,27 @@ impl PyBatch {
             ("repeat", Some(&self.repeat)),
             ("wake_at_s", self.wake_at_s.as_ref()),
         ];
-        let mut given = Vec::new();
+        let mut arguments = Vec::new();
         for (name, value) in fields {
             if let Some(value) = value {
-                given.push(format!("{name}={}", value.bind(py).repr()?));
+                arguments.push(format!("{name}={}", value.bind(py).repr()?));
             }
         }
-        Ok(format!("Batch({})", given.join(", ")))
+        Ok(format!("Batch({})", arguments.join(", ")))
     }
 }
 
-const IDS: &str = "decode and preempt list requests by id, a whole number";
-pub(crate) const PAIRS: &str = "prefill and admit list pairs (id, tokens) of whole numbers";
+const IDS: &str = "decode and preempt list requests by id, an integer";
+pub(crate) const PAIRS: &str = "prefill and admit list pairs (id, tokens) of integers";
 
-/// The text of an object, or the beginning of a long one.
+/// Returns the `repr` of an object, truncated if long.
 pub(crate) fn shortened(object: &Bound<PyAny>) -> String {
     let text = object.repr().map_or_else(|_| "something without a repr".to_owned(), |text| text.to_string());
     if text.chars().count() <= 80 { text } else { text.chars().take(79).chain(['…']).collect() }
 }
 
-/// A whole number; one beyond 64 bits is as good as the largest. `True` is none.
-pub(crate) fn whole(object: &Bound<PyAny>) -> Option<i64> {
+/// Returns an integer, clamped to 64 bits; `None` for other objects and for booleans.
+pub(crate) fn integer(object: &Bound<PyAny>) -> Option<i64> {
     if object.is_instance_of::<PyBool>() {
         return None;
     }
@@ -100,7 +100,7 @@ pub(crate) fn whole(object: &Bound<PyAny>) -> Option<i64> {
     }
 }
 
-/// An instant that is given in seconds.
+/// Converts seconds to an instant.
 pub(crate) fn seconds(object: &Bound<PyAny>) -> Option<Instant> {
     if object.is_instance_of::<PyBool>() {
         return None;
@@ -108,7 +108,7 @@ pub(crate) fn seconds(object: &Bound<PyAny>) -> Option<Instant> {
     attoseconds(object.extract().ok()?, "wake_at_s").ok().map(Instant)
 }
 
-/// Goes through an object, one by one; `None` if it cannot be gone through.
+/// Calls a function for each item of an object. Returns `None` if the object is not iterable.
 fn each<'py>(
     object: &Bound<'py, PyAny>,
     mut take: impl FnMut(&Bound<'py, PyAny>) -> Planned<()>,
@@ -122,7 +122,7 @@ fn each<'py>(
     Ok(Some(()))
 }
 
-/// What can be gone through, one by one; `None` if it cannot.
+/// Returns an iterator over an object, or `None` if it is not iterable.
 fn entries<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     match object.try_iter() {
         Ok(entries) => Ok(Some(entries)),
@@ -131,12 +131,12 @@ fn entries<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIter
     }
 }
 
-/// An array open for reading.
+/// Borrows an array for reading.
 fn readable<'py, T: Element, D: Dimension>(array: &Bound<'py, PyArray<T, D>>) -> PyResult<PyReadonlyArray<'py, T, D>> {
     Ok(array.try_readonly()?)
 }
 
-/// An array as the lists that it holds, anything else as it is.
+/// Converts an array to lists; other objects are returned unchanged.
 fn listed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if object.is_instance_of::<PyUntypedArray>() {
         return object.call_method0(intern!(object.py(), "tolist"));
@@ -144,7 +144,7 @@ fn listed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(object.clone())
 }
 
-/// The ids in a field of a batch.
+/// Reads the ids in a field of a batch.
 pub(crate) fn ids(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Plan) -> Planned<Vec<i64>> {
     let Some(object) = object else { return Ok(Vec::new()) };
     let object = object.bind(py);
@@ -157,14 +157,14 @@ pub(crate) fn ids(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Pl
     let not_ids = |object: &Bound<PyAny>| broken(plan, IDS, format!("{field}: {}", shortened(object)));
     let mut ids = Vec::with_capacity(object.cast_exact::<PyList>().map_or(0, |list| list.len()));
     each(&listed(object)?, |entry| {
-        ids.push(whole(entry).ok_or_else(|| not_ids(entry))?);
+        ids.push(integer(entry).ok_or_else(|| not_ids(entry))?);
         Ok(())
     })?
     .ok_or_else(|| not_ids(object))?;
     Ok(ids)
 }
 
-/// The pairs (id, tokens) in a field of a batch.
+/// Reads the pairs (id, tokens) in a field of a batch.
 pub(crate) fn pairs(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Plan) -> Planned<Vec<(i64, i64)>> {
     let Some(object) = object else { return Ok(Vec::new()) };
     let object = object.bind(py);
@@ -184,11 +184,11 @@ pub(crate) fn pairs(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &
     each(&all, |entry| {
         let pair = match entry.cast_exact::<PyTuple>() {
             Ok(tuple) if tuple.len() == 2 => {
-                whole(&*tuple.get_borrowed_item(0)?).zip(whole(&*tuple.get_borrowed_item(1)?))
+                integer(&*tuple.get_borrowed_item(0)?).zip(integer(&*tuple.get_borrowed_item(1)?))
             }
             _ => {
                 let mut cells = entries(entry)?.ok_or_else(|| no_pairs(entry))?;
-                let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(whole));
+                let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(integer));
                 match (cell()?, cell()?, cell()?) {
                     (Some(Some(id)), Some(Some(tokens)), None) => Some((id, tokens)),
                     _ => None,

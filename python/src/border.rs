@@ -1,4 +1,4 @@
-//! Errors of the core as exceptions, and long calls that can be stopped.
+//! Conversion of core errors to exceptions, and interruption of long calls.
 
 use inferq_core::autoscaler::ScalingConfig;
 use inferq_core::distributions::{Arrivals, Duration, Length};
@@ -23,7 +23,7 @@ import_exception!(inferq.errors, ConfigError);
 import_exception!(inferq.errors, TraceError);
 import_exception!(inferq.errors, SimulationError);
 
-/// The exception for an error of the core.
+/// Returns the exception for an error of the core.
 pub(crate) fn raise(error: Error) -> PyErr {
     match error.kind() {
         Kind::Config { path, message } => ConfigError::new_err((path.clone(), message.clone())),
@@ -37,72 +37,72 @@ pub(crate) fn raise(error: Error) -> PyErr {
     }
 }
 
-/// Tests one part of a description: the error names the field.
+/// Checks one part of a description. The error names the field.
 #[pyfunction]
 pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<SchedulerConfig>(description).and_then(|policy| policy.build(None).map(drop)),
-        "speculation" => parse::<Speculation>(description).and_then(|one| one.build().map(drop)),
+        "speculation" => parse::<Speculation>(description).and_then(|speculation| speculation.build().map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "scaling policy" => parse::<ScalingConfig>(description).and_then(|policy| policy.build().map(drop)),
         "failures" => {
-            // How many replicas there are is known where they are used.
+            // The number of replicas is known only where the failures are used.
             parse::<FailuresDescription>(description).and_then(|failures| {
                 failures.check()?;
                 failures.build(0, usize::MAX).map(drop)
             })
         }
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
-        "arrivals" => parse::<Arrivals>(description).and_then(|one| one.check()),
-        "lengths" => parse::<Length>(description).and_then(|one| one.check()),
-        "durations" => parse::<Duration>(description).and_then(|one| one.check()),
+        "arrivals" => parse::<Arrivals>(description).and_then(|arrivals| arrivals.check()),
+        "lengths" => parse::<Length>(description).and_then(|part| part.check()),
+        "durations" => parse::<Duration>(description).and_then(|part| part.check()),
         "allocation" => parse::<AllocationTables>(description).and_then(|tables| tables.check()),
-        "gate_and_route" => parse::<GateAndRoute>(description).and_then(|one| one.check()),
+        "gate_and_route" => parse::<GateAndRoute>(description).and_then(|part| part.check()),
         "engine" if UserDefinedEngine::is_described_by(description) => {
             parse::<UserDefinedEngine>(description).and_then(|engine| engine.check())
         }
         "engine" => parse::<Engine>(description).and_then(|engine| engine.build(None).map(drop)),
-        _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),
+        _ => Err(Error::config("part", format!("{part:?} is not a part of a description"))),
     };
     outcome.map_err(raise)
 }
 
-/// What Python raised inside a run: it passes through the core as [`Kind::Stopped`] and comes out untouched.
+/// An exception raised by Python during a run. It crosses the core as [`Kind::Stopped`] and is raised unchanged.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
 impl Raised {
-    /// Keeps an exception; the core is told to stop.
+    /// Stores an exception and returns the error that stops the core.
     pub(crate) fn keep(&self, raised: PyErr) -> Error {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
         Kind::Stopped.into()
     }
 
-    /// The exception for what stopped the run.
+    /// Returns the exception for the error that stopped the run.
     pub(crate) fn explain(&self, error: Error) -> PyErr {
         let raised = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.unwrap_or_else(|| raise(error))
     }
 }
 
-/// Looks for Ctrl-C, and tells Python how far a run is, from inside a call that holds no lock.
-pub(crate) struct Bell {
+/// Polls for Ctrl-C and reports progress to Python during a call that has released the GIL.
+pub(crate) struct Poller {
     progress: Option<Py<PyAny>>,
     raised: Raised,
     last: std::time::Instant,
 }
 
-/// Between two looks: short enough for a person, long enough to cost nothing.
+/// Polling interval: short enough for a person, long enough to cost nothing.
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(40);
 
-impl Bell {
-    pub(crate) fn new(progress: Option<Py<PyAny>>, raised: Raised) -> Bell {
-        Bell { progress, raised, last: std::time::Instant::now() }
+impl Poller {
+    pub(crate) fn new(progress: Option<Py<PyAny>>, raised: Raised) -> Poller {
+        Poller { progress, raised, last: std::time::Instant::now() }
     }
 
-    fn ring(&self, left: u64, requests: u64) -> PyResult<()> {
+    fn report(&self, left: u64, requests: u64) -> PyResult<()> {
         Python::attach(|py| {
             py.check_signals()?;
             if let Some(progress) = &self.progress {
@@ -113,12 +113,12 @@ impl Bell {
     }
 }
 
-impl Watch for Bell {
+impl Watch for Poller {
     fn poll(&mut self, left: u64, requests: u64) -> inferq_core::error::Result<()> {
         if self.last.elapsed() < PERIOD {
             return Ok(());
         }
         self.last = std::time::Instant::now();
-        self.ring(left, requests).map_err(|raised| self.raised.keep(raised))
+        self.report(left, requests).map_err(|raised| self.raised.keep(raised))
     }
 }

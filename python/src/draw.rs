@@ -1,4 +1,4 @@
-//! Draws from distributions: descriptions in, columns out; drawn without the interpreter's lock.
+//! Draws from distributions: descriptions in, columns out. The GIL is released while drawing.
 
 use crate::border::raise;
 use inferq_core::distributions::{self, Arrivals, Client, Duration, Length, Sessions, Side, Synthetic};
@@ -10,15 +10,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// All columns of a synthetic workload: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
+/// Returns all columns of a synthetic workload: `arrival_s`, and `prompt_tokens` and `output_tokens` if it has
+/// lengths.
 #[pyfunction]
 pub(crate) fn draw<'py>(py: Python<'py>, synthetic: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Synthetic>(synthetic)?.draw(seed).map(in_seconds)).map_err(raise)?;
     named(py, drawn)
 }
 
-/// A workload that is drawn one part after the other; all parts together are what `draw` gives.
+/// A workload that is drawn in parts. All parts together equal the result of `draw`.
 #[pyclass(frozen, module = "inferq._core", name = "Drawing")]
 pub(crate) struct PyDrawing(Mutex<distributions::Drawing>);
 
@@ -26,21 +27,21 @@ pub(crate) struct PyDrawing(Mutex<distributions::Drawing>);
 impl PyDrawing {
     #[new]
     fn new(synthetic: &str, seed: &Bound<'_, PyAny>) -> PyResult<PyDrawing> {
-        let seed = whole(seed)?;
+        let seed = integer(seed)?;
         let drawing =
             parse::<Synthetic>(synthetic).and_then(|parts| distributions::Drawing::new(parts, seed)).map_err(raise)?;
         Ok(PyDrawing(Mutex::new(drawing)))
     }
 
-    /// The arrivals of the next `most` requests (a multiple of four), or of as many as there are, in seconds.
-    fn arrivals<'py>(&self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyArray1<f64>>> {
-        let drawn = py.detach(|| self.drawing().arrivals(most).map(seconds)).map_err(raise)?;
+    /// Returns the arrivals of the next `limit` requests (a multiple of four), or of all remaining ones, in seconds.
+    fn arrivals<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let drawn = py.detach(|| self.drawing().arrivals(limit).map(seconds)).map_err(raise)?;
         Ok(PyArray1::from_vec(py, drawn))
     }
 
-    /// All columns of the next `most` requests (a multiple of four), or of as many as there are.
-    fn columns<'py>(&self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyDict>> {
-        let drawn = py.detach(|| self.drawing().columns(most).map(in_seconds)).map_err(raise)?;
+    /// Returns all columns of the next `limit` requests (a multiple of four), or of all remaining ones.
+    fn columns<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyDict>> {
+        let drawn = py.detach(|| self.drawing().columns(limit).map(in_seconds)).map_err(raise)?;
         named(py, drawn)
     }
 }
@@ -58,7 +59,7 @@ fn in_seconds(columns: distributions::DrawnColumns) -> Drawn {
     (seconds(columns.arrival_ns), columns.prompt_tokens, columns.output_tokens)
 }
 
-/// The columns that a workload has, by name.
+/// Returns the columns of a workload by name.
 fn named(py: Python<'_>, (arrival_s, prompt_tokens, output_tokens): Drawn) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, arrival_s))?;
@@ -69,14 +70,15 @@ fn named(py: Python<'_>, (arrival_s, prompt_tokens, output_tokens): Drawn) -> Py
     Ok(columns)
 }
 
-/// All columns of sessions: `arrival_s` (nominal), `prompt_tokens`, `output_tokens`, `session_id`, `turn`, `think_s`.
+/// Returns all columns of sessions: `arrival_s` (nominal), `prompt_tokens`, `output_tokens`, `session_id`, `turn`,
+/// `think_s`.
 #[pyfunction]
 pub(crate) fn draw_sessions<'py>(
     py: Python<'py>,
     sessions: &str,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Sessions>(sessions)?.draw(seed)).map_err(raise)?;
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
@@ -88,14 +90,14 @@ pub(crate) fn draw_sessions<'py>(
     Ok(columns)
 }
 
-/// All columns of one client: as those of a synthetic workload, but possibly without a row.
+/// Returns all columns of one client, like those of a synthetic workload, but possibly without rows.
 #[pyfunction]
 pub(crate) fn draw_client<'py>(
     py: Python<'py>,
     client: &str,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Client>(client)?.draw(seed)).map_err(raise)?;
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
@@ -104,7 +106,7 @@ pub(crate) fn draw_client<'py>(
     Ok(columns)
 }
 
-/// Durations in seconds. `source` is `think` or `patience`, whose stream is 0, or `column`, told apart by `stream`.
+/// Returns durations in seconds. `source` is `think` or `patience` (stream 0), or `column`, numbered by `stream`.
 #[pyfunction]
 pub(crate) fn draw_durations<'py>(
     py: Python<'py>,
@@ -114,7 +116,7 @@ pub(crate) fn draw_durations<'py>(
     source: &str,
     stream: u64,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let source = match source {
         "think" => Source::Think,
         "patience" => Source::Patience,
@@ -126,7 +128,7 @@ pub(crate) fn draw_durations<'py>(
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
-/// Tokens of a column that is neither prompts nor outputs of a workload: one of many, told apart by `stream`.
+/// Returns the tokens of a further column of a workload, numbered by `stream`.
 #[pyfunction]
 pub(crate) fn draw_column<'py>(
     py: Python<'py>,
@@ -135,12 +137,12 @@ pub(crate) fn draw_column<'py>(
     seed: &Bound<'py, PyAny>,
     stream: u64,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
-    let stream = Stream::numbered(whole(seed)?, Source::Lengths, stream);
+    let stream = Stream::numbered(integer(seed)?, Source::Lengths, stream);
     let drawn = py.detach(|| parse::<Length>(distribution)?.draw_from(stream, requests));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
-/// Arrivals in seconds.
+/// Returns arrivals in seconds.
 #[pyfunction]
 pub(crate) fn draw_arrivals<'py>(
     py: Python<'py>,
@@ -148,12 +150,12 @@ pub(crate) fn draw_arrivals<'py>(
     requests: u64,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Arrivals>(arrivals)?.draw(requests, seed).map(seconds));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within("arrivals")))?))
 }
 
-/// Tokens of the prompts or of the outputs, as `source` says: each has a stream of draws of its own.
+/// Returns the tokens of prompts or outputs. Each `source` has its own stream of draws.
 #[pyfunction]
 pub(crate) fn draw_lengths<'py>(
     py: Python<'py>,
@@ -163,12 +165,12 @@ pub(crate) fn draw_lengths<'py>(
     source: &str,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
     let side = source.parse::<Side>().map_err(raise)?;
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| parse::<Length>(distribution)?.draw(requests, seed, side));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within(side.name())))?))
 }
 
-/// Row numbers of a table, drawn with replacement.
+/// Returns row numbers of a table, drawn with replacement.
 #[pyfunction]
 pub(crate) fn draw_rows<'py>(
     py: Python<'py>,
@@ -176,14 +178,14 @@ pub(crate) fn draw_rows<'py>(
     requests: u64,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
-    let seed = whole(seed)?;
+    let seed = integer(seed)?;
     let drawn = py.detach(|| distributions::draw_rows(rows, requests, seed));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
-/// Any whole number of 64 bits is a seed; the error for what is none names it.
-fn whole(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let refuse = |_| raise(Error::config("seed", format!("must be a whole number from 0 to {}, got {seed}", u64::MAX)));
+/// Reads a seed, an integer of 64 bits. The error names the field.
+fn integer(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let refuse = |_| raise(Error::config("seed", format!("must be an integer from 0 to {}, got {seed}", u64::MAX)));
     seed.extract().map_err(refuse)
 }
 

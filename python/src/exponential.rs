@@ -11,18 +11,18 @@ use inferq_core::workload::Workload;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::border::{Bell, Raised};
+use crate::border::{Poller, Raised};
 use crate::run::{Cut, read_columns};
 use crate::tables::{keep, put};
 
-/// What `simulate_exponential` is asked besides the workload.
+/// Options of `simulate_exponential` besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExponentialScenario {
     gate_and_route: GateAndRoute,
     seed: u64,
     horizon_s: Option<f64>,
-    /// From when requests, averages and revenue count.
+    /// Start of the measurement of requests, averages and revenue.
     warmup: Cut,
     timeline_s: Option<f64>,
 }
@@ -35,13 +35,13 @@ impl ExponentialScenario {
             Cut::Requests(0) => Instant::ZERO,
             Cut::Requests(count) if (count as usize) < workload.len() => workload.arrival_at(count as usize),
             Cut::Requests(count) => {
-                let message = format!("{count} requests of {}: none is left to measure", workload.len());
+                let message = format!("excludes {count} of {} requests: no request is left to measure", workload.len());
                 return Err(Error::config("warmup", message));
             }
         };
         let horizon = self.horizon_s.map(|seconds| instant(seconds, "horizon_s")).transpose()?;
         if warmup > Instant::ZERO && horizon.is_some_and(|horizon| horizon <= warmup) {
-            let message = format!("ends at {} s, and the run ends no later", warmup.seconds());
+            let message = format!("ends at {} s, after the end of the run", warmup.seconds());
             return Err(Error::config("warmup", message));
         }
         let timeline = self.timeline_s.map(|seconds| attoseconds(seconds, "timeline_s").map(Span)).transpose()?;
@@ -49,7 +49,7 @@ impl ExponentialScenario {
     }
 }
 
-/// Runs a scenario over the columns of a workload; see the stub for shapes and units.
+/// Runs a scenario over the columns of a workload. Shapes and units are in the stub.
 #[pyfunction]
 pub(crate) fn simulate_exponential<'py>(
     py: Python<'py>,
@@ -68,21 +68,21 @@ pub(crate) fn simulate_exponential<'py>(
         ..Workload::default()
     };
     let raised = Raised::default();
-    let mut bell = Bell::new(progress, raised.clone());
+    let mut poller = Poller::new(progress, raised.clone());
     let outcome = py.detach(|| {
         workload.check()?;
         let scenario: ExponentialScenario = parse(scenario)?;
         let options = scenario.options(&workload)?;
         let within = |error: Error| error.within("gate_and_route");
         let setup = scenario.gate_and_route.build(&classes).map_err(within)?;
-        let results = simulate(&workload, &setup, &options, &mut bell).map_err(within)?;
+        let results = simulate(&workload, &setup, &options, &mut poller).map_err(within)?;
         Ok((setup.cluster.replicas, results))
     });
     let (replicas, results) = outcome.map_err(|error| raised.explain(error))?;
     tables(py, results, &workload, replicas)
 }
 
-/// The results as columns.
+/// Returns the results as columns.
 fn tables<'py>(
     py: Python<'py>,
     mut results: ExponentialResults,
@@ -134,10 +134,10 @@ fn request_columns<'py>(
     Ok(dict)
 }
 
-/// The names of the stages, in the order of the core.
+/// Stage names in the order of the core.
 const STAGE_NAMES: [&str; STAGES] = ["prefill_queue", "prefill", "decode_queue", "mixed", "solo"];
 
-/// A row for each class at each sample but the last, which is the end of the run.
+/// One row per class and sample, except the last sample, which is the end of the run.
 fn timeline_columns<'py>(py: Python<'py>, samples: &[StageSample]) -> PyResult<Bound<'py, PyDict>> {
     let samples = &samples[..samples.len().saturating_sub(1)];
     let rows =
@@ -158,7 +158,7 @@ fn revenue_columns<'py>(py: Python<'py>, results: &ExponentialResults, replicas:
     let (bundled_before, separate_before) = results.revenue_before;
     let bundled = |sample: &StageSample| sample.bundled - bundled_before;
     let separate = |sample: &StageSample| sample.separate - separate_before;
-    // Money has 18 decimal places as time has, so the one rounding is the same.
+    // Money has 18 decimal places, as time does, so the rounding is the same.
     let money = |units: u128| Span(units).seconds();
     put(&dict, "bundled", counted.iter().map(|sample| money(bundled(sample))).collect())?;
     put(&dict, "separate", counted.iter().map(|sample| money(separate(sample))).collect())?;
@@ -170,7 +170,7 @@ fn revenue_columns<'py>(py: Python<'py>, results: &ExponentialResults, replicas:
     Ok(dict)
 }
 
-/// Time averages per replica, NaN where no time was measured.
+/// Time averages per replica; NaN if no time was measured.
 fn occupancy_columns<'py>(
     py: Python<'py>,
     results: &ExponentialResults,

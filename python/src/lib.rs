@@ -1,4 +1,4 @@
-//! The border between Python and the core: descriptions and columns in, columns out, nothing in between.
+//! Binding between Python and the core: descriptions and columns in, columns out.
 
 mod batch;
 mod border;
@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 /// The compiled core of inferq. Use the package `inferq`, which is typed and documented.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Wheels are built with their commit named; a build from a source distribution has none to name.
+    // Wheels are built with their commit set. A build from a source distribution has none.
     module.add("commit", option_env!("INFERQ_COMMIT"))?;
     module.add("finding_kinds", Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>())?;
     module.add_class::<batch::PyBatch>()?;

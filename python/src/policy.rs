@@ -1,8 +1,8 @@
 //! User-defined schedulers, written in Python.
 //!
-//! [`PythonScheduler`] keeps the requests that are here, shows them as a [`View`], calls `plan(view)`, and asks the core
-//! for the difference between the [`PyBatch`] that comes back and what runs already. The core checks it as any other
-//! (rule 6); here are only the rules that a Rust policy cannot break.
+//! [`PythonScheduler`] keeps the requests of its replica, shows them as a [`View`], calls `plan(view)`, and requests
+//! the difference between the returned [`PyBatch`] and the running batch. The core checks this plan like any other
+//! (rule R6). Only the rules that a Rust policy cannot break are checked here.
 
 use inferq_core::clock::Instant;
 use inferq_core::clock::{Span, attoseconds};
@@ -22,11 +22,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
+use crate::batch::{PAIRS, PyBatch, ids, integer, pairs, seconds, shortened};
 use crate::border::Raised;
 use crate::view::{Objectives, Progress, PyRequests, Row, Table, View};
 
-/// An engine with a user-defined scheduler, as its description says it.
+/// Description of an engine with a user-defined scheduler.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UserDefinedEngine {
@@ -42,7 +42,7 @@ pub(crate) struct UserDefinedEngine {
     api_s: f64,
 }
 
-/// What the core must know of a user-defined scheduler.
+/// Description of a user-defined scheduler.
 #[derive(Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 enum UserDefinedScheduler {
@@ -50,7 +50,7 @@ enum UserDefinedScheduler {
 }
 
 impl UserDefinedEngine {
-    /// Is this the description of such an engine?
+    /// Whether the description is of such an engine.
     pub(crate) fn is_described_by(json: &str) -> bool {
         #[derive(Deserialize)]
         struct Kinds {
@@ -63,7 +63,7 @@ impl UserDefinedEngine {
         inferq_core::engine::parse::<Kinds>(json).is_ok_and(|kinds| kinds.scheduler.kind == "Python")
     }
 
-    /// Tests the fields.
+    /// Checks the fields.
     pub(crate) fn check(&self) -> Result<()> {
         self.kv.check().map_err(|error| error.within("kv"))?;
         self.scheduler.limits().map_err(|error| error.within("scheduler"))?;
@@ -73,7 +73,7 @@ impl UserDefinedEngine {
         self.timing.build().map(drop).map_err(|error| error.within("timing"))
     }
 
-    /// The parts of one replica whose batches `policy` plans.
+    /// Builds one replica whose batches `policy` plans.
     pub(crate) fn build(&self, policy: PythonPolicy) -> Result<EngineParts> {
         self.check()?;
         Ok(EngineParts {
@@ -95,7 +95,7 @@ impl UserDefinedScheduler {
             [("token_budget", *token_budget), ("max_seqs", *max_seqs), ("lookahead", Some(*lookahead))]
         {
             if let Some(value) = value.filter(|value| !(1..=Limits::NONE).contains(value)) {
-                return Err(Error::config(field, format!("{value}: it must be at least 1 and at most 2^40")));
+                return Err(Error::config(field, format!("must be from 1 to 2^40, got {value}")));
             }
         }
         Ok(Limits {
@@ -106,37 +106,37 @@ impl UserDefinedScheduler {
     }
 }
 
-/// The Python object that plans, and what of the workload it may see.
+/// The Python object that plans, and the part of the workload that it may see.
 pub(crate) struct PythonPolicy {
     pub(crate) object: Py<PyAny>,
     pub(crate) classes: Py<PyTuple>,
     pub(crate) objectives: Arc<Objectives>,
-    /// Where an exception goes that its `plan` raises.
+    /// Stores an exception raised by its `plan`.
     pub(crate) raised: Raised,
 }
 
-/// By the instant of arrival here and the id.
+/// Arrival at this replica, then id.
 type Order = (Instant, u32);
 
-/// Requests in the order of their arrival here, and the table that views show of them.
+/// Requests in order of arrival at this replica, and the table that views show.
 #[derive(Default)]
 struct Listed {
-    here: Vec<(Order, Place)>,
+    entries: Vec<(Order, Place)>,
     table: Arc<Table>,
 }
 
 impl Listed {
     fn find(&self, order: Order) -> std::result::Result<usize, usize> {
-        self.here.binary_search_by_key(&order, |&(order, _)| order)
+        self.entries.binary_search_by_key(&order, |&(order, _)| order)
     }
 
-    fn insert(&mut self, index: usize, here: (Order, Place), row: Row) {
-        self.here.insert(index, here);
+    fn insert(&mut self, index: usize, entry: (Order, Place), row: Row) {
+        self.entries.insert(index, entry);
         Arc::make_mut(&mut self.table).insert(index, row);
     }
 
     fn remove(&mut self, index: usize) {
-        self.here.remove(index);
+        self.entries.remove(index);
         Arc::make_mut(&mut self.table).remove(index);
     }
 }
@@ -151,26 +151,27 @@ struct PythonScheduler {
     lookahead: usize,
     block_tokens: u64,
     has_unlimited_cache: bool,
-    /// All requests that are here, by id.
-    here: BTreeMap<u32, Place>,
+    /// All requests of this replica, by id.
+    places: BTreeMap<u32, Place>,
     queue: BTreeMap<Order, Place>,
     /// The first `lookahead` requests of the queue.
     waiting: Listed,
     running: Listed,
-    /// Iterations of the standing decodes when the table of those that run was made.
+    /// Number of iterations of the steady decodes when the table of running requests was made.
     tabled_at: u64,
-    /// Has one that runs done something other than emit since then?
+    /// Whether a running request has done anything but emit since then.
     is_outdated: bool,
-    /// Ids of the last plan's decodes. As long as there are as many standing decodes, they are these.
+    /// Ids of the decodes of the last plan. If the number of steady decodes is unchanged, the steady decodes are
+    /// these.
     decodes: Vec<i64>,
-    /// For each place, the number of the last plan that let it decode.
+    /// For each place, the number of the last plan in which it decoded.
     decoded_by: Vec<u64>,
     plans: u64,
 }
 
-/// What stops a plan.
+/// Reason why a plan stops.
 pub(crate) enum Trouble {
-    /// An exception of the policy's own.
+    /// An exception raised by the policy.
     Raised(PyErr),
     /// A broken rule.
     Broken(Error),
@@ -190,8 +191,8 @@ impl From<Error> for Trouble {
 
 pub(crate) type Planned<T> = std::result::Result<T, Trouble>;
 
-const OWED: &str = "a chunk holds at least 1 token and at most those that its request owes";
-const BLOCKS: &str = "no more blocks are taken than are free";
+const CHUNK: &str = "a chunk has from 1 token to all tokens that its request has still to compute";
+const BLOCKS: &str = "a plan takes at most the free blocks";
 const WAITING: &str = "only a waiting request can be admitted";
 
 impl PythonScheduler {
@@ -206,7 +207,7 @@ impl PythonScheduler {
             lookahead: *lookahead as usize,
             block_tokens: u64::from(kv.block),
             has_unlimited_cache: kv.tokens.is_none(),
-            here: BTreeMap::new(),
+            places: BTreeMap::new(),
             queue: BTreeMap::new(),
             waiting: Listed::default(),
             running: Listed::default(),
@@ -242,7 +243,7 @@ impl PythonScheduler {
             && index < self.lookahead
         {
             self.waiting.insert(index, (order, place), self.row(place, table));
-            if self.waiting.here.len() > self.lookahead {
+            if self.waiting.entries.len() > self.lookahead {
                 self.waiting.remove(self.lookahead);
             }
         }
@@ -253,23 +254,23 @@ impl PythonScheduler {
         self.queue.remove(&order);
         let Ok(index) = self.waiting.find(order) else { return };
         self.waiting.remove(index);
-        let shown = self.waiting.here.len();
-        let after = self.waiting.here.last().map_or(Bound::Unbounded, |&(last, _)| Bound::Excluded(last));
+        let shown = self.waiting.entries.len();
+        let after = self.waiting.entries.last().map_or(Bound::Unbounded, |&(last, _)| Bound::Excluded(last));
         if let Some((&order, &place)) = self.queue.range((after, Bound::Unbounded)).next() {
             self.waiting.insert(shown, (order, place), self.row(place, table));
         }
     }
 
-    /// A running request waits again, or leaves. Was it running?
+    /// Moves a running request back to the queue, or removes it. Returns whether it was running.
     fn stops(&mut self, place: Place, table: &Requests) -> bool {
-        let found = self.running.find(table.order(place));
-        if let Ok(index) = found {
+        let index = self.running.find(table.order(place));
+        if let Ok(index) = index {
             self.running.remove(index);
         }
-        found.is_ok()
+        index.is_ok()
     }
 
-    /// A waiting request runs.
+    /// Moves a waiting request to the running ones.
     fn starts(&mut self, place: Place, table: &Requests) {
         self.leave_queue(place, table);
         let order = table.order(place);
@@ -282,14 +283,14 @@ impl PythonScheduler {
         let requests = plan.requests();
         let ticks = requests.ticks(0);
         if self.is_outdated {
-            let places = self.running.here.iter().map(|&(_, place)| place);
+            let places = self.running.entries.iter().map(|&(_, place)| place);
             Arc::make_mut(&mut self.running.table).renew(places.map(|place| progress(place, requests)));
             self.tabled_at = ticks;
             self.is_outdated = false;
         }
         let iterations = ticks - self.tabled_at;
-        debug_assert!(self.is_true(&self.running, iterations, plan), "what runs is shown as it is");
-        debug_assert!(self.is_true(&self.waiting, 0, plan), "what waits is shown as it is");
+        debug_assert!(self.is_true(&self.running, iterations, plan), "the view's running requests match the replica");
+        debug_assert!(self.is_true(&self.waiting, 0, plan), "the view's waiting requests match the replica");
         let show = |listed: &Listed, iterations| {
             Py::new(py, PyRequests::new(Arc::clone(&listed.table), iterations, self.block_tokens))
         };
@@ -307,13 +308,13 @@ impl PythonScheduler {
         })
     }
 
-    /// Does a table say of each request what the replica does?
+    /// Whether a table matches the state of the replica.
     fn is_true(&self, listed: &Listed, iterations: u64, plan: &Plan) -> bool {
         let (iterations, block_tokens) = (iterations as i64, self.block_tokens as i64);
         let shown = listed.table.rows().iter().map(|row| row.progress.after(iterations, block_tokens));
-        listed.table.rows().len() == listed.here.len()
-            && shown.zip(&listed.here).all(|(shown, &(_, place))| {
-                let blocks = held(plan, place) as i64;
+        listed.table.rows().len() == listed.entries.len()
+            && shown.zip(&listed.entries).all(|(shown, &(_, place))| {
+                let blocks = used_blocks(plan, place) as i64;
                 shown == Progress { blocks, ..progress(place, plan.requests()) }
             })
     }
@@ -325,8 +326,8 @@ impl PythonScheduler {
             return self.decode(Vec::new(), plan);
         }
         let Ok(batch) = answer.cast::<PyBatch>() else {
-            let what = format!("{} returned {}", self.name, shortened(&answer));
-            return Err(broken(plan, "plan(view) returns an iq.Batch or None", what));
+            let detail = format!("{} returned {}", self.name, shortened(&answer));
+            return Err(broken(plan, "plan(view) returns an iq.Batch or None", detail));
         };
         let PyBatch { decode, prefill, admit, preempt, repeat, wake_at_s } = batch.get();
         let preempt = ids("preempt", preempt, py, plan)?;
@@ -353,20 +354,21 @@ impl PythonScheduler {
         if let Some(&id) = admissions.keys().next() {
             let (_, place) = self.find(id.into(), plan)?;
             let is_waiting = plan.requests().at(place).phase() == Phase::Waiting;
-            let rule = if is_waiting { "a request is admitted by the batch that it is in" } else { WAITING };
+            let rule =
+                if is_waiting { "a request is admitted by the batch that computes its first chunk" } else { WAITING };
             return Err(broken(plan, rule, request(id)));
         }
-        self.say_when(repeat, wake_at_s, is_empty, py, plan)
+        self.set_validity(repeat, wake_at_s, is_empty, py, plan)
     }
 
-    /// The request that is here under an id.
+    /// Looks up a request of this replica by id.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Place)> {
-        let find = |id: u32| self.here.get(&id).map(|&place| (id, place));
-        let here = u32::try_from(id).ok().and_then(find);
-        here.ok_or_else(|| broken(plan, "a plan names only requests that are here", request(id)))
+        let find = |id: u32| self.places.get(&id).map(|&place| (id, place));
+        let entry = u32::try_from(id).ok().and_then(find);
+        entry.ok_or_else(|| broken(plan, "a plan names only requests of this replica", request(id)))
     }
 
-    /// Makes the standing decodes those with these ids.
+    /// Sets the steady decodes to these ids.
     fn decode(&mut self, ids: Vec<i64>, plan: &mut Plan) -> Planned<()> {
         if plan.decodes() != ids.len() as u64 || ids != self.decodes {
             self.change_decodes(&ids, plan)?;
@@ -389,10 +391,10 @@ impl PythonScheduler {
         let mut joining = Vec::new();
         let mut next = 0;
         for &id in ids {
-            // Most policies name them in the order of arrival, few left out.
-            let few = self.running.here.iter().enumerate().skip(next).take(4);
-            let found = few.into_iter().find(|(_, ((_, here), _))| i64::from(*here) == id);
-            let (id, place) = match found {
+            // Most policies list ids in order of arrival and leave few out.
+            let few = self.running.entries.iter().enumerate().skip(next).take(4);
+            let entry = few.into_iter().find(|(_, ((_, request), _))| i64::from(*request) == id);
+            let (id, place) = match entry {
                 Some((index, &((_, id), place))) => {
                     next = index + 1;
                     (id, place)
@@ -405,17 +407,17 @@ impl PythonScheduler {
             if std::mem::replace(&mut self.decoded_by[place.index()], self.plans) == self.plans {
                 return Err(broken(plan, "a request decodes once in an iteration", request(id)));
             }
-            let asked = plan.requests().at(place);
-            match asked.phase() {
+            let request_row = plan.requests().at(place);
+            match request_row.phase() {
                 Phase::Decoding => {}
-                Phase::Started if !asked.is_ready() => {
+                Phase::Started if !request_row.is_ready() => {
                     return Err(broken(plan, "no decode before the prompt is complete", request(id)));
                 }
                 _ => joining.push(place),
             }
         }
         if plan.decodes() > (ids.len() - joining.len()) as u64 {
-            for &(_, place) in &self.running.here {
+            for &(_, place) in &self.running.entries {
                 let decodes = plan.requests().at(place).phase() == Phase::Decoding;
                 if decodes && self.decoded_by[place.index()] != self.plans {
                     plan.pause(place)?;
@@ -428,32 +430,33 @@ impl PythonScheduler {
         Ok(())
     }
 
-    /// Computes a chunk, of a request that waits after admitting it.
+    /// Computes a chunk, and admits the request first if it waits.
     fn chunk(&mut self, id: i64, tokens: i64, admissions: &mut BTreeMap<u32, i64>, plan: &mut Plan) -> Planned<()> {
         let (id, place) = self.find(id, plan)?;
-        let asked = plan.requests().at(place);
-        let owed = if asked.is_ready() { 0 } else { asked.owed() };
+        let request_row = plan.requests().at(place);
+        let owed = if request_row.is_ready() { 0 } else { request_row.owed() };
         let tokens = u64::try_from(tokens).ok().filter(|tokens| (1..=owed).contains(tokens));
-        let tokens = tokens.ok_or_else(|| broken(plan, OWED, request(id)))?;
+        let tokens = tokens.ok_or_else(|| broken(plan, CHUNK, request(id)))?;
         self.is_outdated = true;
         if plan.requests().at(place).phase() == Phase::Waiting {
-            let taken = match admissions.remove(&id) {
+            let block_tokens = match admissions.remove(&id) {
                 None => tokens,
-                Some(taken) if taken > Limits::NONE as i64 => return Err(broken(plan, BLOCKS, request(id))),
-                Some(taken) => {
-                    u64::try_from(taken).map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {taken})")))?
+                Some(block_tokens) if block_tokens > Limits::NONE as i64 => {
+                    return Err(broken(plan, BLOCKS, request(id)));
                 }
+                Some(block_tokens) => u64::try_from(block_tokens)
+                    .map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {block_tokens})")))?,
             };
-            plan.admit(place, taken)?;
+            plan.admit(place, block_tokens)?;
             self.starts(place, plan.requests());
         }
-        // What the prefix cache has of it is no longer owed; a policy does not see that before.
+        // Tokens in the prefix cache need not be computed; a policy does not see this before admission.
         let owed = plan.requests().owed(place);
         Ok(plan.chunk(place, tokens.min(owed))?)
     }
 
-    /// For how long the plan holds, and when the policy wants to be asked again.
-    fn say_when(
+    /// Reads for how long the plan holds, and when to call the policy again.
+    fn set_validity(
         &self,
         repeat: &Py<PyAny>,
         wake_at_s: &Option<Py<PyAny>>,
@@ -462,18 +465,18 @@ impl PythonScheduler {
         plan: &mut Plan,
     ) -> Planned<()> {
         let repeat = repeat.bind(py);
-        let times = whole(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
+        let times = integer(repeat).and_then(|times| u64::try_from(times).ok()).filter(|&times| times > 0);
         let Some(iterations) = times else {
-            let what = format!("repeat={}", shortened(repeat));
-            return Err(broken(plan, "repeat is a whole number, at least 1", what));
+            let detail = format!("repeat={}", shortened(repeat));
+            return Err(broken(plan, "repeat is a positive integer", detail));
         };
         plan.hold(Hold { iterations, through_arrivals: false });
         if let Some(wake_at_s) = wake_at_s {
             let wake_at_s = wake_at_s.bind(py);
             let at = seconds(wake_at_s).filter(|&at| !is_empty || at > plan.now());
             let Some(at) = at else {
-                let what = format!("wake_at_s={}", shortened(wake_at_s));
-                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", what));
+                let detail = format!("wake_at_s={}", shortened(wake_at_s));
+                return Err(broken(plan, "wake_at_s is a time in seconds, after now_s if the batch is empty", detail));
             };
             plan.wake_at(at);
         }
@@ -489,7 +492,7 @@ impl Scheduler for PythonScheduler {
     fn notice(&mut self, notice: Notice, table: &Requests) {
         match notice {
             Notice::Arrived(place) => {
-                self.here.insert(table.at(place).id, place);
+                self.places.insert(table.at(place).id, place);
                 self.enter_queue(place, table);
             }
             Notice::Ready(_) => self.is_outdated = true,
@@ -498,7 +501,7 @@ impl Scheduler for PythonScheduler {
                 self.enter_queue(place, table);
             }
             Notice::Left(place) => {
-                self.here.remove(&table.at(place).id);
+                self.places.remove(&table.at(place).id);
                 if !self.stops(place, table) {
                     self.leave_queue(place, table);
                 }
@@ -514,7 +517,7 @@ impl Scheduler for PythonScheduler {
     }
 }
 
-/// How far a request has come.
+/// Progress of a request.
 fn progress(place: Place, table: &Requests) -> Progress {
     let request = table.at(place);
     Progress {
@@ -526,15 +529,15 @@ fn progress(place: Place, table: &Requests) -> Progress {
     }
 }
 
-/// Blocks that a request holds: those that it does not lack of many.
-fn held(plan: &Plan, place: Place) -> u64 {
+/// Blocks of a request: `MANY` minus the blocks that it lacks for `MANY` tokens.
+fn used_blocks(plan: &Plan, place: Place) -> u64 {
     const MANY: u64 = Limits::NONE;
     plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)
 }
 
 #[cold]
-pub(crate) fn broken(plan: &Plan, rule: &'static str, what: String) -> Trouble {
-    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what }).into()
+pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> Trouble {
+    Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what: detail }).into()
 }
 
 fn request(id: impl std::fmt::Display) -> String {

@@ -1,4 +1,4 @@
-//! The time of one iteration, without a run.
+//! Price of a single iteration, without a run.
 
 use inferq_core::engine::parse;
 use inferq_core::timing::{ChunkShape, TimingModel, pace_of};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::border::raise;
 
-/// Seconds of one iteration, and the axes on which it lies beyond what was measured; see the stub.
+/// Returns the seconds of one iteration and the axes that lie beyond the measured range; see the stub.
 #[pyfunction]
 pub(crate) fn price(timing: &str, chunks: Vec<(u64, u64)>, decodes: Vec<u64>) -> PyResult<(f64, Vec<&'static str>)> {
     let chunks: Vec<ChunkShape> = chunks.into_iter().map(|(tokens, context)| ChunkShape { tokens, context }).collect();

@@ -1,4 +1,4 @@
-//! What became of the requests of a run: the core's rows, of which columns are made when Python asks for them.
+//! Request columns of a run, built from the core's rows when Python reads them.
 
 use inferq_core::results::{Column, NO_REPLICA, NamedColumn, RequestRows, Status};
 use inferq_core::workload::Workload;
@@ -8,65 +8,67 @@ use pyo3::types::PySlice;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-/// The columns of the workload that tell what the requests were, in the memory that they came in.
-pub(crate) struct Given {
+/// Columns of the workload that describe the requests, in their original memory.
+pub(crate) struct WorkloadColumns {
     pub(crate) arrival_s: Py<PyArray1<f64>>,
     pub(crate) prompt_tokens: Py<PyArray1<i32>>,
     pub(crate) output_tokens: Py<PyArray1<i32>>,
-    /// `None`: all are of class 0.
+    /// `None`: all requests have class 0.
     pub(crate) class: Option<Py<PyArray1<u32>>>,
 }
 
-/// The requests of a run. Its columns are numpy arrays; those of seconds have NaN for what never happened.
+/// Requests of a run. The columns are numpy arrays; in columns of seconds NaN marks events that did not happen.
 #[pyclass(frozen, module = "inferq._core", name = "RequestRows")]
 pub(crate) struct PyRequestRows {
     rows: RequestRows,
-    given: Given,
-    /// The id of the first; the others follow.
+    workload_columns: WorkloadColumns,
+    /// Id of the first row; the ids of the following rows ascend by one.
     first: u32,
-    /// The rows that arrived; `None`: all did.
-    here: Option<Vec<u32>>,
-    /// The ids that count.
+    /// Rows that arrived; `None`: all rows.
+    selected: Option<Vec<u32>>,
+    /// Ids that are measured.
     measured: Range<u32>,
     threads: Option<NonZeroUsize>,
 }
 
-/// A column under its name, and how many of its cells have no value.
+/// A column with its name and the number of its empty cells.
 type Counted<'py> = (&'static str, Bound<'py, PyAny>, usize);
 
-/// The time to the last token from the workload's `arrival_s`, which is for the tables of jobs alone.
+/// Time from the workload's `arrival_s` to the last token; only tables of jobs have it.
 const ELAPSED: &str = "elapsed_s";
 
-/// What is known without a run stands where a reader looks for it: these columns before those of the core.
-const GIVEN_BEFORE: [(&str, &[&str]); 3] =
+/// Columns known before the run are placed in front of these columns of the core.
+const KNOWN_BEFORE: [(&str, &[&str]); 3] =
     [("replica", &["id", "class"]), ("arrival_s", &["measured"]), ("preemptions", &["prompt_tokens", "output_tokens"])];
 
-fn given_before(name: &str) -> &'static [&'static str] {
-    GIVEN_BEFORE.iter().find(|(before, _)| *before == name).map_or(&[], |(_, given)| given)
+fn known_before(name: &str) -> &'static [&'static str] {
+    KNOWN_BEFORE.iter().find(|(before, _)| *before == name).map_or(&[], |(_, workload_columns)| workload_columns)
 }
 
 impl PyRequestRows {
     pub(crate) fn new(
         rows: RequestRows,
-        given: Given,
+        workload_columns: WorkloadColumns,
         first: u32,
         measured: Range<u32>,
         threads: Option<NonZeroUsize>,
     ) -> PyRequestRows {
-        PyRequestRows { rows, given, first, here: None, measured, threads }
+        PyRequestRows { rows, workload_columns, first, selected: None, measured, threads }
     }
 
-    /// The same without requests that waited for others and never arrived.
+    /// Removes requests that waited for other requests and never arrived.
     pub(crate) fn that_arrived(self) -> PyRequestRows {
         let has_arrived = |&row: &usize| self.rows.status(row) != Status::Awaited;
-        let here: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
-        PyRequestRows { here: (here.len() < self.rows.len()).then_some(here), ..self }
+        let selected: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
+        PyRequestRows { selected: (selected.len() < self.rows.len()).then_some(selected), ..self }
     }
 
-    /// Makes columns of the rows while Python may do other things.
+    /// Builds columns from the rows without the GIL.
     fn make<Made: Send>(&self, py: Python, make: impl FnOnce(&Workload) -> Made + Send) -> PyResult<Made> {
-        let (arrival_s, output_tokens) =
-            (self.given.arrival_s.bind(py).readonly(), self.given.output_tokens.bind(py).readonly());
+        let (arrival_s, output_tokens) = (
+            self.workload_columns.arrival_s.bind(py).readonly(),
+            self.workload_columns.output_tokens.bind(py).readonly(),
+        );
         let workload = Workload {
             arrival_s: arrival_s.as_slice()?,
             output_tokens: output_tokens.as_slice()?,
@@ -75,25 +77,25 @@ impl PyRequestRows {
         Ok(py.detach(|| make(&workload)))
     }
 
-    /// A column that the core made, as an array.
+    /// Converts a column of the core to an array.
     fn made<'py>(&self, py: Python<'py>, made: NamedColumn) -> Counted<'py> {
         let NamedColumn { name, column, absent } = made;
         let (array, absent) = match column {
             Column::U8(cells) => (self.some(py, cells), absent),
             Column::I32(cells) => (self.some(py, cells), absent),
             Column::I64(cells) => (self.some(py, cells), absent),
-            // A count, signed for Python; replicas are places.
+            // Counts are signed for Python; replica numbers are not.
             Column::U32(cells) if name == "preemptions" => {
                 (self.some(py, cells.into_iter().map(|count| count as i32).collect()), absent)
             }
             Column::U32(cells) => {
-                let cells = self.only_here(cells);
-                let absent = if self.here.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };
+                let cells = self.only_selected(cells);
+                let absent = if self.selected.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };
                 (PyArray1::from_vec(py, cells).into_any(), absent)
             }
             Column::F64(cells) => {
-                let cells = self.only_here(cells);
-                let absent = if self.here.is_none() { absent } else { count(&cells, |cell| cell.is_nan()) };
+                let cells = self.only_selected(cells);
+                let absent = if self.selected.is_none() { absent } else { count(&cells, |cell| cell.is_nan()) };
                 (PyArray1::from_vec(py, cells).into_any(), absent)
             }
         };
@@ -101,40 +103,42 @@ impl PyRequestRows {
     }
 
     fn some<'py, T: numpy::Element + Copy>(&self, py: Python<'py>, cells: Vec<T>) -> Bound<'py, PyAny> {
-        PyArray1::from_vec(py, self.only_here(cells)).into_any()
+        PyArray1::from_vec(py, self.only_selected(cells)).into_any()
     }
 
-    fn only_here<T: Copy>(&self, cells: Vec<T>) -> Vec<T> {
-        match &self.here {
+    fn only_selected<T: Copy>(&self, cells: Vec<T>) -> Vec<T> {
+        match &self.selected {
             None => cells,
-            Some(here) => here.iter().map(|&row| cells[row as usize]).collect(),
+            Some(selected) => selected.iter().map(|&row| cells[row as usize]).collect(),
         }
     }
 
-    /// A column that was known before the run; `None`: there is none of that name.
-    fn known<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// Returns a column that was known before the run, or `None` if the name is unknown.
+    fn known_column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let rows = self.rows.len() as u32;
         let of_ids = |row: u32| self.measured.contains(&(self.first + row));
-        Ok(Some(match (name, &self.given.class) {
+        Ok(Some(match (name, &self.workload_columns.class) {
             ("id", _) => self.some(py, (self.first..self.first + rows).collect()),
             ("measured", _) => self.some(py, (0..rows).map(of_ids).collect()),
             ("class", None) => PyArray1::<u32>::zeros(py, self.__len__(), false).into_any(),
             ("class", Some(class)) => self.shared(class.bind(py))?,
-            ("prompt_tokens", _) => self.shared(self.given.prompt_tokens.bind(py))?,
-            ("output_tokens", _) if self.rows.none_is_cut() => self.shared(self.given.output_tokens.bind(py))?,
+            ("prompt_tokens", _) => self.shared(self.workload_columns.prompt_tokens.bind(py))?,
+            ("output_tokens", _) if self.rows.none_is_cut() => {
+                self.shared(self.workload_columns.output_tokens.bind(py))?
+            }
             ("output_tokens", _) => {
-                let given = self.given.output_tokens.bind(py).readonly();
-                let rows = given.as_slice()?.iter().take(self.rows.len()).enumerate();
+                let workload_columns = self.workload_columns.output_tokens.bind(py).readonly();
+                let rows = workload_columns.as_slice()?.iter().take(self.rows.len()).enumerate();
                 self.some(py, rows.map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
             }
             _ => return Ok(None),
         }))
     }
 
-    /// The rows here of a column of the workload: its own memory where that is all of them from the first on.
+    /// Returns the selected rows of a workload column; shares its memory if they are all rows from the first on.
     fn shared<'py, T: numpy::Element + Copy>(&self, column: &Bound<'py, PyArray1<T>>) -> PyResult<Bound<'py, PyAny>> {
         let py = column.py();
-        if self.here.is_none() {
+        if self.selected.is_none() {
             return column.as_any().get_item(PySlice::new(py, 0, self.rows.len() as isize, 1));
         }
         Ok(self.some(py, column.readonly().as_slice()?.to_vec()))
@@ -148,34 +152,34 @@ fn count<T>(cells: &[T], is_absent: impl Fn(&T) -> bool) -> usize {
 #[pymethods]
 impl PyRequestRows {
     fn __len__(&self) -> usize {
-        self.here.as_ref().map_or(self.rows.len(), Vec::len)
+        self.selected.as_ref().map_or(self.rows.len(), Vec::len)
     }
 
-    /// The names of the columns, in their order.
+    /// Names of the columns in order.
     #[getter]
     fn names(&self) -> Vec<&'static str> {
         let names = self.rows.names().into_iter().filter(|&name| name != ELAPSED);
-        names.flat_map(|name| given_before(name).iter().copied().chain([name])).collect()
+        names.flat_map(|name| known_before(name).iter().copied().chain([name])).collect()
     }
 
-    /// A column of that name; None where there is none.
+    /// Returns the column of that name, or None if there is none.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if let Some(known) = self.known(py, name)? {
-            return Ok(Some(known));
+        if let Some(array) = self.known_column(py, name)? {
+            return Ok(Some(array));
         }
         let made = self.make(py, |workload| self.rows.column(name, workload, self.threads))?;
         Ok(made.map(|made| self.made(py, made).1))
     }
 
-    /// All columns: the name of each, its array, and how many of its cells have no value.
+    /// Returns all columns: name, array and number of empty cells.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Counted<'py>>> {
-        // Where all that left have finished, two columns are one.
+        // If all requests that left have finished, two columns are identical.
         let is_one = self.rows.leave_with_last_token();
         let but = if is_one { &[ELAPSED, "left_s"][..] } else { &[ELAPSED] };
         let mut columns: Vec<Counted> = Vec::new();
         for made in self.make(py, |workload| self.rows.named_columns(but, workload, self.threads))? {
-            for &name in given_before(made.name) {
-                columns.extend(self.known(py, name)?.map(|array| (name, array, 0)));
+            for &name in known_before(made.name) {
+                columns.extend(self.known_column(py, name)?.map(|array| (name, array, 0)));
             }
             let (name, array, absent) = self.made(py, made);
             columns.push((name, array.clone(), absent));

@@ -1,7 +1,7 @@
 //! User-defined routers, written in Python.
 //!
-//! Its `route(request, fleet)` is called once for each request, at the instant of its arrival. What it is shown are
-//! copies that belong to Python; what costs more than that is looked up when it is asked for, during the call.
+//! `route(request, fleet)` is called once per request, at its arrival. Its arguments are copies owned by Python.
+//! Expensive values are computed on access, during the call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -46,7 +46,7 @@ impl PythonRouter {
         let chosen = self.object.bind(py).call_method1(intern!(py, "route"), (request, &shown));
         *fleet = shown.get().core().take().unwrap_or_default();
         let chosen = chosen?;
-        // A whole number in any dress, numpy's too, but no truth value.
+        // Any integer type, numpy's included, but no boolean.
         let index = if chosen.is_instance_of::<pyo3::types::PyBool>() {
             None
         } else {
@@ -77,7 +77,7 @@ impl Router for PythonRouter {
     }
 }
 
-/// The request that a router is asked about.
+/// The request to be routed.
 #[pyclass(frozen, module = "inferq", name = "RoutedRequest")]
 pub(crate) struct RoutedRequest {
     /// Its row in the workload.
@@ -90,7 +90,7 @@ pub(crate) struct RoutedRequest {
     /// Name of its class.
     #[pyo3(get)]
     class_name: Py<PyString>,
-    /// A code that all requests of a session share, or None.
+    /// A code shared by all requests of a session, or None.
     #[pyo3(get)]
     session: Option<u32>,
 }
@@ -103,17 +103,16 @@ impl RoutedRequest {
         self.at.seconds()
     }
 
-    /// What it has not; how long its answer becomes no router knows.
+    /// Explains missing attributes. Routers do not see output lengths.
     fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
-        let why =
-            if name == "output_tokens" { ": how long an answer becomes is not known when it is routed" } else { "" };
+        let why = if name == "output_tokens" { ": the output length is not known at routing time" } else { "" };
         Err(PyAttributeError::new_err(format!(
-            "an Arrival has no {name}{why}; it has id, arrival_s, prompt_tokens, class_name and session"
+            "RoutedRequest has no attribute {name}{why}; it has id, arrival_s, prompt_tokens, class_name and session"
         )))
     }
 }
 
-/// What can be seen of a replica.
+/// The visible state of a replica.
 struct ReplicaState {
     number: u64,
     requests: u64,
@@ -137,12 +136,12 @@ impl ReplicaState {
     }
 }
 
-/// The replicas as a router sees them: arrays of one whole number for each.
+/// The replicas as a router sees them: one integer array per quantity.
 #[pyclass(frozen, module = "inferq", name = "Fleet")]
 pub(crate) struct PyFleet {
     replicas: Vec<ReplicaState>,
     raised: Raised,
-    /// The fleet itself, while its router is asked.
+    /// The core's fleet, only during a call of the router.
     core: Mutex<Option<Fleet>>,
 }
 
@@ -156,7 +155,7 @@ impl PyFleet {
     }
 }
 
-/// Whole numbers that cannot be written to.
+/// Returns a read-only integer array.
 fn array(py: Python<'_>, cells: impl Iterator<Item = u64>) -> Bound<'_, PyArray1<i64>> {
     let array = PyArray1::from_vec(py, cells.map(|cell| i64::try_from(cell).unwrap_or(i64::MAX)).collect());
     drop(array.readwrite().make_nonwriteable());
@@ -169,54 +168,54 @@ impl PyFleet {
         self.replicas.len()
     }
 
-    /// Number of each replica in the results.
+    /// Replica numbers as in the results.
     #[getter]
     fn replicas<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.number)
     }
 
-    /// Requests at each replica, waiting and running.
+    /// Waiting and running requests per replica.
     #[getter]
     fn requests<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.requests)
     }
 
-    /// Requests in the queue of each replica.
+    /// Waiting requests per replica.
     #[getter]
     fn waiting<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.waiting)
     }
 
-    /// Admitted requests of each replica.
+    /// Running requests per replica.
     #[getter]
     fn running<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.requests - replica.waiting)
     }
 
-    /// Prompt tokens not computed and output tokens not emitted at each replica: this knows lengths.
+    /// Prompt tokens not yet computed plus output tokens not yet emitted, per replica. This uses true output lengths.
     #[getter]
     fn tokens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.tokens)
     }
 
-    /// KV blocks in use at each replica.
+    /// Used KV blocks per replica.
     #[getter]
     fn used_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.used_blocks)
     }
 
-    /// KV blocks that no request holds at each replica.
+    /// Free KV blocks per replica, those that cache prefixes included.
     #[getter]
     fn free_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.free_blocks)
     }
 
-    /// Tokens of the request's prompt that lie in the cache of each replica, looked up when asked for.
+    /// Tokens of the request's prompt in the cache of each replica, computed on access.
     #[getter]
     fn cached_tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let mut core = self.core();
         let Some(fleet) = core.as_mut() else {
-            return Err(SimulationError::new_err("fleet.cached_tokens: only during the call of route"));
+            return Err(SimulationError::new_err("fleet.cached_tokens is available only during the call of route"));
         };
         let cached: Result<Vec<u64>> = (0..fleet.len()).map(|open| fleet.cached_tokens(fleet.nth_open(open))).collect();
         Ok(array(py, cached.map_err(|error| self.raised.explain(error))?.into_iter()))

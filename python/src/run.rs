@@ -3,13 +3,14 @@
 use inferq_core::autoscaler::{AutoscalerDescription, ScalingConfig};
 use inferq_core::clock::{Instant, Span, attoseconds};
 use inferq_core::cluster::{Capacity, Cluster, HandsTo, Pool};
-use inferq_core::engine::{Class, Engine, EngineParts, parse};
+use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::failures::FailuresDescription;
 use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterConfig};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
+use inferq_core::workload::Class;
 use inferq_core::workload::{Accepted, Content, Flow, Workload};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -20,22 +21,22 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::border::{Bell, Raised};
+use crate::border::{Poller, Raised};
 use crate::policy::{PythonPolicy, UserDefinedEngine};
-use crate::requests::{Given, PyRequestRows};
+use crate::requests::{PyRequestRows, WorkloadColumns};
 use crate::router::PythonRouter;
 use crate::scaler::PythonScaler;
 use crate::tables::tables;
 use crate::view::Objectives;
 
-/// What `simulate` is asked besides the workload.
+/// Options of `simulate` besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
     pools: Vec<PoolDescription>,
-    /// What keeps the requests before the only pool, if anything does.
+    /// Control in front of the only pool, if any.
     pub(crate) gate_and_route: Option<GateAndRoute>,
-    /// Routers draw from it; the workload was drawn before.
+    /// Seed of the routers. The workload has been drawn already.
     seed: u64,
     horizon_s: Option<f64>,
     pub(crate) warmup: Cut,
@@ -44,11 +45,11 @@ pub(crate) struct Scenario {
     iterations: bool,
     batches: bool,
     stepping: bool,
-    /// Requests in flight beyond which none is sent; left out: any number.
+    /// Limit of requests in flight, above which no request is sent. Default: none.
     pub(crate) max_in_flight: Option<NonZeroU64>,
 }
 
-/// What is left out of the measurement at one end of the workload.
+/// Part excluded from measurement at one end of the workload.
 #[derive(Clone, Copy, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cut {
@@ -57,11 +58,11 @@ pub(crate) enum Cut {
 }
 
 impl Scenario {
-    /// With `measured`, the ids that count.
+    /// Builds the options; `measured` is the range of measured ids.
     pub(crate) fn options(&self, measured: Range<u32>, threads: Option<NonZeroUsize>) -> Result<Options> {
         let timeline = match self.timeline_s {
             None => Timeline::Automatic,
-            Some(0.0) => return Err(Error::config("timeline_s", "0: the time between two samples must be positive")),
+            Some(0.0) => return Err(Error::config("timeline_s", "must be positive, got 0")),
             Some(seconds) => Timeline::Every(Span(attoseconds(seconds, "timeline_s")?)),
         };
         Ok(Options {
@@ -81,7 +82,7 @@ impl Scenario {
         self.horizon_s.map(|s| attoseconds(s, "horizon_s").map(Instant)).transpose()
     }
 
-    /// The ids that count. Arrivals are sorted, so they are a range.
+    /// Returns the measured ids. Arrivals are sorted, so they form a range.
     fn measured(&self, workload: &Workload) -> Result<Range<u32>> {
         let rows = workload.len();
         let first = match self.warmup {
@@ -103,7 +104,7 @@ impl Scenario {
     }
 }
 
-/// The first of `rows` rows for which a test that is true up to some row fails.
+/// Returns the first of `rows` rows for which a monotonic test fails.
 fn partition(rows: usize, test: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, rows);
     while low < high {
@@ -121,7 +122,7 @@ pub(crate) fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyRe
     array.as_ref().map_or(Ok(&[][..]), |array| slice(name, array))
 }
 
-/// A column of the workload, by its name.
+/// Returns a column of the workload by name.
 pub(crate) fn column<'py, T: numpy::Element>(
     columns: &Bound<'py, PyDict>,
     name: &str,
@@ -129,13 +130,13 @@ pub(crate) fn column<'py, T: numpy::Element>(
     columns.get_item(name)?.map(|array| array.extract()).transpose()
 }
 
-/// The same column to be kept, with the memory that it is in.
-fn held<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
+/// Returns the same column as an owned reference to its array.
+fn owned<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
     let array = columns.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
     Ok(array.extract::<Bound<PyArray1<T>>>()?.unbind())
 }
 
-/// Reads columns of the workload, each into a slice of its name; one that is not there is empty.
+/// Reads columns of the workload into slices of the same names; a missing column is empty.
 macro_rules! read_columns {
     ($columns:ident: $($name:ident),*) => {$(
         let $name = $crate::run::column($columns, stringify!($name))?;
@@ -145,7 +146,7 @@ macro_rules! read_columns {
 
 pub(crate) use read_columns;
 
-/// User-defined objects: schedulers by pool and engine, one for each replica; routers and autoscalers by pool.
+/// User-defined objects: schedulers by pool and engine, one per replica; routers and autoscalers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct UserDefinedParts {
@@ -155,12 +156,12 @@ pub(crate) struct UserDefinedParts {
     scalers: Vec<(usize, Py<PyAny>)>,
 }
 
-/// A pool of the cluster as its description says it. An engine is read when it is known whether its scheduler is Python.
+/// Description of a pool. An engine is parsed after it is known whether its scheduler is Python.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PoolDescription {
     engines: Vec<Box<RawValue>>,
-    /// What an error in each of them is found under.
+    /// Paths of the engines in error messages.
     paths: Vec<String>,
     counts: Vec<usize>,
     router: Option<Box<RawValue>>,
@@ -168,11 +169,11 @@ struct PoolDescription {
     capacity: Option<CapacityDescription>,
 }
 
-/// How its replicas come and go.
+/// Autoscaling and failures of a pool.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CapacityDescription {
-    /// So many serve at the beginning.
+    /// Initial number of open replicas.
     open: usize,
     autoscaler: Option<AutoscalerDescription<Box<RawValue>>>,
     failures: Option<FailuresDescription>,
@@ -186,28 +187,29 @@ struct HandsToDescription {
 }
 
 impl UserDefinedParts {
-    /// User-defined schedulers take turns anyway, and an exception then is always the same one.
+    /// User-defined schedulers are serialized by the GIL; one thread makes the raised exception deterministic.
     pub(crate) fn threads(&self, threads: Option<NonZeroUsize>) -> Option<NonZeroUsize> {
         if self.schedulers.is_empty() { threads } else { NonZeroUsize::new(1) }
     }
 }
 
-/// What of a run reaches into Python: its policies and routers, their exceptions, Ctrl-C and progress.
+/// Parts of a run that call Python: policies and routers, their exceptions, Ctrl-C and progress.
 pub(crate) struct Border {
     names: Py<PyTuple>,
     pub(crate) objectives: Arc<Objectives>,
     pub(crate) raised: Raised,
-    pub(crate) bell: Bell,
+    pub(crate) poller: Poller,
 }
 
 impl Border {
     pub(crate) fn new(py: Python, classes: &[String], progress: Option<Py<PyAny>>) -> PyResult<Border> {
         let raised = Raised::default();
-        let bell = Bell::new(progress, raised.clone());
-        Ok(Border { names: PyTuple::new(py, classes)?.unbind(), objectives: Arc::default(), raised, bell })
+        let poller = Poller::new(progress, raised.clone());
+        Ok(Border { names: PyTuple::new(py, classes)?.unbind(), objectives: Arc::default(), raised, poller })
     }
 
-    /// The replicas of a scenario. `pool` and `class` say which classes come to which pool, if not all to the first.
+    /// Builds the replicas of a scenario. `pool` and `class` map classes to pools. Default: all classes enter the
+    /// first pool.
     pub(crate) fn cluster(
         &self,
         scenario: &Scenario,
@@ -244,10 +246,10 @@ impl Border {
     }
 }
 
-/// Builds the replicas of a cluster.
+/// Builder of the replicas of a cluster.
 struct Builder<'a> {
     classes: &'a [String],
-    /// The pool that each request enters, and its class; no pools: all enter the first.
+    /// The pool that each request enters, and its class. No pools: all requests enter the first.
     entered: (&'a [u32], &'a [u32]),
     seed: u64,
     user_defined: UserDefinedParts,
@@ -257,21 +259,21 @@ struct Builder<'a> {
     raised: Raised,
 }
 
-/// Makes a policy of an object of Python.
+/// Builds a policy from a Python object.
 type PolicyOf = dyn Fn(Py<PyAny>) -> PythonPolicy + Send + Sync;
 
-/// How one engine more of a kind is made.
-enum Again {
+/// Recipe for another engine of the same kind.
+enum EngineRecipe {
     Described(Box<Engine>, Vec<Class>),
-    /// Of a copy of its scheduler as it was before the run.
+    /// From a copy of its scheduler made before the run.
     UserDefined(Box<UserDefinedEngine>, Py<PyAny>, Arc<PolicyOf>, Raised),
 }
 
-impl Again {
+impl EngineRecipe {
     fn build(&self) -> Result<EngineParts> {
         match self {
-            Again::Described(engine, classes) => engine.build(Some(classes)),
-            Again::UserDefined(engine, object, policy, raised) => {
+            EngineRecipe::Described(engine, classes) => engine.build(Some(classes)),
+            EngineRecipe::UserDefined(engine, object, policy, raised) => {
                 let copied = Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (object,))?.unbind()));
                 engine.build(policy(copied.map_err(|error| raised.keep(error))?))
             }
@@ -287,19 +289,19 @@ impl Builder<'_> {
         Ok(Cluster::of_pools(pools.collect::<Result<_>>()?))
     }
 
-    /// The classes of the workload as each pool knows them: which of them come there?
+    /// Returns the classes of the workload for each pool, with whether their requests enter it.
     fn classes_of(&self, descriptions: &[PoolDescription]) -> Vec<Vec<Class>> {
-        let class = |name: &String| Class { name: name.clone(), comes: self.entered.0.is_empty() };
+        let class = |name: &String| Class { name: name.clone(), reaches_engine: self.entered.0.is_empty() };
         let mut classes = vec![self.classes.iter().map(class).collect::<Vec<Class>>(); descriptions.len()];
         for (&pool, &class) in self.entered.0.iter().zip(self.entered.1) {
             if let Some(class) = classes.get_mut(pool as usize).and_then(|pool| pool.get_mut(class as usize)) {
-                class.comes = true;
+                class.reaches_engine = true;
             }
         }
         for (place, description) in descriptions.iter().enumerate() {
             if let Some(to) = description.hands_to.as_ref().filter(|to| to.pool < classes.len()) {
                 for class in 0..self.classes.len() {
-                    classes[to.pool][class].comes |= classes[place][class].comes;
+                    classes[to.pool][class].reaches_engine |= classes[place][class].reaches_engine;
                 }
             }
         }
@@ -307,8 +309,8 @@ impl Builder<'_> {
     }
 
     fn pool(&mut self, place: usize, description: &PoolDescription, classes: &[Class]) -> Result<Pool> {
-        let again = match &description.capacity {
-            Some(_) => self.again(place, description, classes)?,
+        let recipes = match &description.capacity {
+            Some(_) => self.recipes(place, description, classes)?,
             None => Vec::new(),
         };
         let mut engines = Vec::new();
@@ -330,7 +332,7 @@ impl Builder<'_> {
             None => None,
         };
         let capacity = match &description.capacity {
-            Some(capacity) => Some(self.capacity(place, capacity, engines.len(), again)?),
+            Some(capacity) => Some(self.capacity(place, capacity, engines.len(), recipes)?),
             None => None,
         };
         Ok(Pool { engines, router, hands_to, capacity })
@@ -341,7 +343,7 @@ impl Builder<'_> {
         pool: usize,
         description: &CapacityDescription,
         places: usize,
-        again: Vec<Arc<Again>>,
+        recipes: Vec<Arc<EngineRecipe>>,
     ) -> Result<Capacity> {
         let object = self.user_defined.scalers.iter().position(|scaler| scaler.0 == pool);
         let autoscaler = match (&description.autoscaler, object) {
@@ -358,26 +360,31 @@ impl Builder<'_> {
         let autoscaler = autoscaler.transpose().map_err(|error| error.within("autoscaler"))?;
         let failures = description.failures.as_ref().map(|failures| failures.build(self.seed, places));
         let failures = failures.transpose().map_err(|error| error.within("failures"))?;
-        let spare = Box::new(move |place: usize| again[place].build());
+        let spare = Box::new(move |place: usize| recipes[place].build());
         Ok(Capacity { open: description.open, autoscaler, failures, spare })
     }
 
-    /// For each replica of a pool, how one is made that stands where it did.
-    fn again(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<Again>>> {
+    /// Returns recipes for the replacements of each replica of a pool.
+    fn recipes(&self, pool: usize, description: &PoolDescription, classes: &[Class]) -> Result<Vec<Arc<EngineRecipe>>> {
         let mut all = Vec::new();
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
             let objects = self.user_defined.schedulers.iter().find(|objects| (objects.0, objects.1) == (pool, which));
-            let again = match objects {
-                None => Again::Described(Box::new(parse(engine.get())?), classes.to_vec()),
+            let recipes = match objects {
+                None => EngineRecipe::Described(Box::new(parse(engine.get())?), classes.to_vec()),
                 Some((_, _, objects)) => {
-                    // What was copied for the first replica has not been asked anything yet.
+                    // The copy for the first replica has not been called yet.
                     let copied =
                         Python::attach(|py| Ok(py.import("copy")?.call_method1("deepcopy", (&objects[0],))?.unbind()));
                     let copied = copied.map_err(|error| self.raised.keep(error))?;
-                    Again::UserDefined(Box::new(parse(engine.get())?), copied, self.policy.clone(), self.raised.clone())
+                    EngineRecipe::UserDefined(
+                        Box::new(parse(engine.get())?),
+                        copied,
+                        self.policy.clone(),
+                        self.raised.clone(),
+                    )
                 }
             };
-            all.extend(std::iter::repeat_n(Arc::new(again), count));
+            all.extend(std::iter::repeat_n(Arc::new(recipes), count));
         }
         Ok(all)
     }
@@ -396,14 +403,17 @@ impl Builder<'_> {
         };
         let objects = schedulers.swap_remove(place).2;
         if objects.len() != count {
-            return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
+            return Err(Error::config(
+                "scheduler",
+                format!("must be one object per replica ({count}), got {}", objects.len()),
+            ));
         }
         let engine: UserDefinedEngine = parse(description)?;
         objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
     }
 }
 
-/// Runs a scenario over the columns of a workload; see the stub for shapes and units.
+/// Runs a scenario over the columns of a workload. Shapes and units are in the stub.
 #[pyfunction]
 #[pyo3(signature = (scenario, columns, classes, user_defined, threads, progress))]
 pub(crate) fn simulate<'py>(
@@ -460,18 +470,18 @@ pub(crate) fn simulate<'py>(
             let control = setup.control(&workload, scenario.seed)?;
             cluster.control = Some((control, setup.patience(scenario.seed)));
         }
-        let results = simulate_cluster(&workload, cluster, &options, &mut border.bell)?;
+        let results = simulate_cluster(&workload, cluster, &options, &mut border.poller)?;
         Ok((options, results))
     });
     let (options, results) = outcome.map_err(|error| border.raised.explain(error))?;
     let dict = tables(py, &results, &options)?;
-    let given = Given {
-        arrival_s: held(columns, "arrival_s")?,
-        prompt_tokens: held(columns, "prompt_tokens")?,
-        output_tokens: held(columns, "output_tokens")?,
-        class: (!workload.class.is_empty()).then(|| held(columns, "class")).transpose()?,
+    let workload_columns = WorkloadColumns {
+        arrival_s: owned(columns, "arrival_s")?,
+        prompt_tokens: owned(columns, "prompt_tokens")?,
+        output_tokens: owned(columns, "output_tokens")?,
+        class: (!workload.class.is_empty()).then(|| owned(columns, "class")).transpose()?,
     };
-    let requests = PyRequestRows::new(results.requests, given, 0, options.measured, threads);
+    let requests = PyRequestRows::new(results.requests, workload_columns, 0, options.measured, threads);
     let as_given = workload.flow.is_empty() && options.max_in_flight.is_none();
     let requests = if as_given { requests } else { requests.that_arrived() };
     dict.set_item("requests", Bound::new(py, requests)?)?;

@@ -1,4 +1,4 @@
-//! User-defined autoscaling policies, written in Python: `wanted(fleet)` is called at every look.
+//! User-defined autoscaling policies in Python: `wanted(fleet)` is called at every evaluation.
 
 use inferq_core::autoscaler::{Figures, ScalingPolicy};
 use inferq_core::error::{Kind, Result};
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::border::{Raised, SimulationError};
 
-/// A policy whose answers come from Python.
+/// A policy implemented in Python.
 pub(crate) struct PythonScaler {
     pub(crate) object: Py<PyAny>,
     pub(crate) raised: Raised,
@@ -18,17 +18,17 @@ impl ScalingPolicy for PythonScaler {
         Python::attach(|py| {
             let answer = self.object.bind(py).call_method1(intern!(py, "wanted"), (FleetFigures(*figures),));
             let answer = answer.map_err(|raised| self.raised.keep(raised))?;
-            // A whole number in any dress, numpy's too, but no truth value.
-            let wanted = if answer.is_instance_of::<pyo3::types::PyBool>() {
+            // Any integer type, numpy's included, but no boolean.
+            let replicas = if answer.is_instance_of::<pyo3::types::PyBool>() {
                 None
             } else {
                 answer.call_method0(intern!(py, "__index__")).and_then(|index| index.extract::<usize>()).ok()
             };
-            wanted.ok_or_else(|| {
+            replicas.ok_or_else(|| {
                 let shown = answer.repr().map_or_else(|_| String::new(), |shown| shown.to_string());
                 let at_s = figures.now.seconds();
                 let rule = format!(
-                    "the autoscaler broke a rule at {at_s} s: it wants {shown} replicas, must be a whole number, 0 or above"
+                    "the autoscaler broke a rule at {at_s} s: wanted() must return a non-negative integer, got {shown}"
                 );
                 self.raised.keep(SimulationError::new_err(rule));
                 Kind::Stopped.into()
@@ -37,13 +37,13 @@ impl ScalingPolicy for PythonScaler {
     }
 }
 
-/// What a policy sees of its replicas at a look.
+/// State of the replicas as a policy sees it.
 #[pyclass(frozen, module = "inferq", name = "FleetFigures")]
 pub(crate) struct FleetFigures(Figures);
 
 #[pymethods]
 impl FleetFigures {
-    /// The instant of the look, in seconds.
+    /// Current time in seconds.
     #[getter]
     fn now_s(&self) -> f64 {
         self.0.now.seconds()
@@ -55,49 +55,49 @@ impl FleetFigures {
         self.0.open
     }
 
-    /// Replicas that come, those under repair among them.
+    /// Replicas that are starting, including those under repair.
     #[getter]
     fn starting(&self) -> usize {
         self.0.starting
     }
 
-    /// Replicas that finish what they have.
+    /// Replicas that finish their requests before they end.
     #[getter]
     fn draining(&self) -> usize {
         self.0.draining
     }
 
-    /// Requests in the queues of open replicas, and those that have none.
+    /// Waiting requests of open replicas, plus requests without a replica.
     #[getter]
     fn waiting(&self) -> u64 {
         self.0.waiting
     }
 
-    /// Requests admitted at open replicas.
+    /// Running requests of open replicas.
     #[getter]
     fn running(&self) -> u64 {
         self.0.running
     }
 
-    /// Requests that the open replicas admit at most.
+    /// Sequence slots of all open replicas.
     #[getter]
     fn seats(&self) -> u64 {
         self.0.seats
     }
 
-    /// KV blocks that requests hold at open replicas.
+    /// Used KV blocks of open replicas.
     #[getter]
     fn used_blocks(&self) -> u64 {
         self.0.used_blocks
     }
 
-    /// All KV blocks of open replicas.
+    /// Total KV blocks of open replicas.
     #[getter]
     fn blocks(&self) -> u64 {
         self.0.blocks
     }
 
-    /// Requests that have come since the run began.
+    /// Requests that have arrived since the start of the run.
     #[getter]
     fn arrived(&self) -> u64 {
         self.0.arrived

@@ -1,4 +1,4 @@
-//! One simulation of a workload that comes in parts: iterators of columns in, finished rows out, part by part.
+//! One simulation of a workload in parts: iterators of columns in, finished rows out.
 
 use inferq_core::clock::{Instant, arrival_nanoseconds, attoseconds};
 use inferq_core::engine::parse;
@@ -13,15 +13,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::Raised;
-use crate::requests::{Given, PyRequestRows};
+use crate::requests::{PyRequestRows, WorkloadColumns};
 use crate::run::{Border, Cut, Scenario, UserDefinedParts, column, optional};
 use crate::tables::tables;
 use crate::view::Objectives;
 
-/// Runs a scenario over a workload that comes in parts; see the stub for shapes and units.
+/// Runs a scenario over a workload in parts. Shapes and units are in the stub.
 #[pyfunction]
 #[pyo3(signature = (scenario, arrivals, parts, take, classes, user_defined, threads, progress))]
-#[expect(clippy::too_many_arguments, reason = "the one door for everything that a run is given")]
+#[expect(clippy::too_many_arguments, reason = "the single entry point takes all inputs of a run")]
 pub(crate) fn simulate_streamed<'py>(
     py: Python<'py>,
     scenario: &str,
@@ -46,14 +46,14 @@ pub(crate) fn simulate_streamed<'py>(
         let cluster = border.cluster(&scenario, &classes, &[], &[], user_defined)?;
         let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
         let mut sink = PythonSink { take, measured, threads, raised, objectives };
-        let results = simulate(&outline, &mut source, &mut sink, cluster, &options, &mut border.bell)?;
+        let results = simulate(&outline, &mut source, &mut sink, cluster, &options, &mut border.poller)?;
         Ok((options, results))
     });
     let (options, results) = outcome.map_err(|error| border.raised.explain(error))?;
     tables(py, &results, &options)
 }
 
-/// Parts of a workload that a Python iterator gives.
+/// Parts of a workload from a Python iterator.
 struct PythonSource {
     parts: Py<PyIterator>,
     raised: Raised,
@@ -73,7 +73,7 @@ impl PythonSource {
     }
 }
 
-/// The rows of a part; what schedulers may know of their objectives is kept.
+/// Converts a part to rows; stores the objectives that schedulers may see.
 pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult<Columns> {
     let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
     let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
@@ -102,7 +102,7 @@ pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult
     Ok(columns)
 }
 
-/// A Python function that takes the rows of requests that have left.
+/// A Python function that receives the rows of finished requests.
 pub(crate) struct PythonSink {
     pub(crate) take: Py<PyAny>,
     pub(crate) measured: Range<u32>,
@@ -115,23 +115,23 @@ impl Sink for PythonSink {
     fn take(&mut self, rows: Rows) -> Result<()> {
         let Rows { first, requests, arrival_s, class, prompt_tokens, output_tokens } = rows;
         self.objectives.forget(first as usize + requests.len());
-        let taken = Python::attach(|py| {
-            let given = Given {
+        let result = Python::attach(|py| {
+            let workload_columns = WorkloadColumns {
                 arrival_s: PyArray1::from_vec(py, arrival_s).unbind(),
                 prompt_tokens: PyArray1::from_vec(py, prompt_tokens).unbind(),
                 output_tokens: PyArray1::from_vec(py, output_tokens).unbind(),
                 class: Some(PyArray1::from_vec(py, class).unbind()),
             };
-            let rows = PyRequestRows::new(requests, given, first, self.measured.clone(), self.threads);
+            let rows = PyRequestRows::new(requests, workload_columns, first, self.measured.clone(), self.threads);
             self.take.call1(py, (Bound::new(py, rows)?,)).map(drop)
         });
-        taken.map_err(|raised| self.raised.keep(raised))
+        result.map_err(|raised| self.raised.keep(raised))
     }
 }
 
-/// Looks through all arrivals before a run: what is measured, and how long it lasts, depends on the last of them.
+/// A pass over all arrivals before a run: the measured range and the duration depend on the last arrival.
 struct Survey {
-    /// A function that gives an iterator over columns of arrivals in seconds, each time from the first on.
+    /// A function that returns a new iterator over columns of arrivals in seconds.
     arrivals: Py<PyAny>,
     raised: Raised,
 }
@@ -145,7 +145,7 @@ impl Survey {
         };
         let (mut rows, mut early, mut arriving) = (0, 0, 0);
         let (mut last, mut last_arrival) = (Instant::ZERO, Instant::ZERO);
-        self.look(|at| {
+        self.for_each_arrival(|at| {
             rows += 1;
             last = at;
             early += u64::from(at < begin);
@@ -162,17 +162,17 @@ impl Survey {
             Cut::Requests(count) => rows.saturating_sub(count),
             Cut::Seconds(seconds) => {
                 let cut = attoseconds(seconds, "cooldown")?;
-                let mut kept = 0;
-                self.look(|at| kept += u64::from(at.0 + cut <= last.0))?;
-                kept
+                let mut count = 0;
+                self.for_each_arrival(|at| count += u64::from(at.0 + cut <= last.0))?;
+                count
             }
         };
         Ok((first as u32..end.max(first) as u32, Outline { class_count, arriving, last_arrival }))
     }
 
-    /// Shows each arrival. One that is no time is shown as 0: the run will say what is wrong with it.
-    fn look(&self, mut see: impl FnMut(Instant)) -> Result<()> {
-        let mut looked = || -> PyResult<()> {
+    /// Calls `see` for each arrival. An invalid arrival counts as 0; the run reports the error.
+    fn for_each_arrival(&self, mut see: impl FnMut(Instant)) -> Result<()> {
+        let mut visit = || -> PyResult<()> {
             let arrivals: Py<PyIterator> =
                 Python::attach(|py| self.arrivals.bind(py).call0()?.try_iter().map(Bound::unbind))?;
             loop {
@@ -184,6 +184,6 @@ impl Survey {
                 column.iter().for_each(|&s| see(Instant::from_nanoseconds(arrival_nanoseconds(s).unwrap_or(0))));
             }
         };
-        looked().map_err(|raised| self.raised.keep(raised))
+        visit().map_err(|raised| self.raised.keep(raised))
     }
 }

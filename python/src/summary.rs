@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Mean, percentiles and maximum of a column by group; see the stub for shapes and units.
+/// Mean, percentiles and maximum of a column by group. Shapes and units are in the stub.
 #[pyclass(module = "inferq._core", name = "Statistics")]
 pub(crate) struct PyStatistics(ByGroup);
 
@@ -17,8 +17,8 @@ impl PyStatistics {
         PyStatistics(ByGroup::new(group_count))
     }
 
-    /// The next values, and the group of each.
-    fn take(
+    /// Adds values, and the group of each.
+    fn add(
         &mut self,
         py: Python,
         values: PyReadonlyArray1<'_, f64>,
@@ -28,28 +28,28 @@ impl PyStatistics {
         if values.len() != groups.len() {
             return Err(PyValueError::new_err("values and groups differ in length"));
         }
-        py.detach(|| self.0.take(values, groups));
+        py.detach(|| self.0.add(values, groups));
         Ok(())
     }
 
-    /// All values have come. Must they come once more?
-    fn again(&mut self, py: Python) -> bool {
-        py.detach(|| self.0.again())
+    /// Ends a pass over the values. Returns whether another pass is needed.
+    fn end_pass(&mut self, py: Python) -> bool {
+        py.detach(|| self.0.end_pass())
     }
 
-    /// For each statistic its value for each group.
-    fn found<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// Returns the value of each statistic for each group.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = self.0.statistics();
-        let found = PyDict::new(py);
+        let columns = PyDict::new(py);
         let put = |key: &str, of: &dyn Fn(&Statistics) -> f64| {
             let column: Vec<f64> = statistics.iter().map(of).collect();
-            found.set_item(key, PyArray1::from_vec(py, column))
+            columns.set_item(key, PyArray1::from_vec(py, column))
         };
         put("mean", &|group| group.mean)?;
         for (place, percent) in PERCENTS.iter().enumerate() {
             put(&format!("p{percent}"), &|group| group.percentiles[place])?;
         }
         put("max", &|group| group.max)?;
-        Ok(found)
+        Ok(columns)
     }
 }

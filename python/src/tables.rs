@@ -1,5 +1,5 @@
-//! What does Python get of results? Each column's memory is handed over to numpy. Counts are signed, so that differences
-//! and numpy's own functions take them; ids and places are not.
+//! Results as Python columns. The memory of each column is passed to numpy without a copy. Counts are signed, so that
+//! differences and numpy functions work; ids and replica numbers are unsigned.
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::finding::{Finding, Value};
@@ -11,7 +11,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Everything but what became of the requests.
+/// Returns all tables except the one of requests.
 pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("itl", itl_columns(py, &results.itl)?)?;
@@ -43,7 +43,7 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     Ok(dict)
 }
 
-/// One dictionary for each finding: kind, message, data.
+/// Converts findings to dictionaries with kind, message and data.
 fn findings<'py>(py: Python<'py>, findings: &[Finding]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for Finding { kind, message, data } in findings {
@@ -63,7 +63,7 @@ fn findings<'py>(py: Python<'py>, findings: &[Finding]) -> PyResult<Bound<'py, P
     Ok(list)
 }
 
-/// Hands a column's memory over to numpy.
+/// Passes the memory of a column to numpy.
 pub(crate) fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
     dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
@@ -98,7 +98,7 @@ fn itl_columns<'py>(py: Python<'py>, itl: &[Histogram]) -> PyResult<Bound<'py, P
     let dict = PyDict::new(py);
     collect(&dict, "class", &bins, |bin| bin.0)?;
     collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
-    // Tokens that come at one instant have no gap at all, and their bin holds nothing else.
+    // Tokens emitted at one instant have gap 0, and their bin contains nothing else.
     collect(&dict, "upper_s", &bins, |bin| if bin.1 == Span::ZERO { 0.0 } else { bin.2.seconds() })?;
     collect(&dict, "count", &bins, |bin| bin.3 as i64)?;
     Ok(dict)
@@ -152,7 +152,7 @@ fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<
     let mut prefill = Vec::with_capacity(samples.len());
     let mut output = Vec::with_capacity(samples.len());
     let mut cached = Vec::with_capacity(samples.len());
-    // All replicas are sampled together: the sample before is as many rows up as there are replicas.
+    // All replicas are sampled together, so the previous sample of a replica is `replicas` rows earlier.
     let replicas = samples.iter().take_while(|sample| sample.at == samples[0].at).count();
     for (row, sample) in samples.iter().enumerate() {
         let before = row.checked_sub(replicas).map(|row| samples[row]);

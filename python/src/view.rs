@@ -1,6 +1,6 @@
-//! What a user-defined scheduler sees.
+//! The view of a user-defined scheduler.
 //!
-//! Everything here is a copy that belongs to Python: nothing that a policy keeps or changes can reach the run.
+//! All values are copies owned by Python: a policy cannot change the run by modifying them.
 
 use numpy::{Element, PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A column that is made when it is first asked for.
+/// A column that is built on first access.
 struct Column<T>(PyOnceLock<Py<PyArray1<T>>>);
 
 impl<T> Default for Column<T> {
@@ -24,13 +24,13 @@ impl<T: Element> Column<T> {
         }
         let array = PyArray1::from_vec(py, cells.collect());
         drop(array.readwrite().make_nonwriteable());
-        // Two threads may both have made it: either is right.
+        // Two threads may both have built it; both results are equal.
         let _ = self.0.set(py, array.clone().unbind());
         array
     }
 }
 
-/// A copy makes its columns anew.
+/// A copy builds its columns again.
 impl<T> Clone for Column<T> {
     fn clone(&self) -> Column<T> {
         Column::default()
@@ -56,16 +56,16 @@ pub(crate) struct Row {
 pub(crate) struct Progress {
     pub(crate) context: i64,
     pub(crate) emitted: i64,
-    /// Blocks that it held at least; one that emits holds those of its context too.
+    /// Lower bound of its blocks; for an emitting request the blocks of its context are added.
     pub(crate) blocks: i64,
-    /// Does it emit a token in every iteration, so that context and output tokens grow by one?
+    /// Whether it emits a token in every iteration, so that context and output tokens grow by one.
     pub(crate) emits: bool,
-    /// Is everything that it owed computed, so that its next row is a decode?
+    /// Whether all its known tokens are computed, so that its next row is a decode.
     pub(crate) decodes: bool,
 }
 
 impl Progress {
-    /// The same so many iterations later, with all blocks that it holds.
+    /// Returns the progress after further iterations, with all blocks held then.
     pub(crate) fn after(&self, iterations: i64, block_tokens: i64) -> Progress {
         if !self.emits {
             return self.clone();
@@ -76,11 +76,11 @@ impl Progress {
     }
 }
 
-/// The objectives of requests by id, in seconds; NaN: none. Of those that come and go only the ones that are here.
+/// Objectives of requests by id, in seconds; NaN: none. In a streamed run only current requests are kept.
 #[derive(Default)]
 pub(crate) struct Objectives(RwLock<ObjectiveColumns>);
 
-/// Empty columns: no objective for all.
+/// Empty columns: no request has an objective.
 #[derive(Default)]
 struct ObjectiveColumns {
     first: usize,
@@ -90,40 +90,40 @@ struct ObjectiveColumns {
 }
 
 impl Objectives {
-    /// Those of the next requests; both columns are empty, or of all.
+    /// Adds the objectives of the next requests; both columns are empty or complete.
     pub(crate) fn append(&self, rows: usize, ttft_s: &[f64], itl_s: &[f64]) {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        held.rows += rows;
-        held.ttft_s.extend_from_slice(ttft_s);
-        held.itl_s.extend_from_slice(itl_s);
+        let mut objectives = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        objectives.rows += rows;
+        objectives.ttft_s.extend_from_slice(ttft_s);
+        objectives.itl_s.extend_from_slice(itl_s);
     }
 
-    /// All requests before `end` have left: they are forgotten once they are half of those that are held.
+    /// Drops objectives of requests before `end`, all of which have left, once they are half of the stored ones.
     pub(crate) fn forget(&self, end: usize) {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let rows = end.saturating_sub(held.first);
-        if 2 * rows >= held.rows {
-            held.first += rows;
-            held.rows -= rows;
-            let (of_ttft, of_itl) = (rows.min(held.ttft_s.len()), rows.min(held.itl_s.len()));
-            held.ttft_s.drain(..of_ttft);
-            held.itl_s.drain(..of_itl);
+        let mut objectives = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let rows = end.saturating_sub(objectives.first);
+        if 2 * rows >= objectives.rows {
+            objectives.first += rows;
+            objectives.rows -= rows;
+            let (of_ttft, of_itl) = (rows.min(objectives.ttft_s.len()), rows.min(objectives.itl_s.len()));
+            objectives.ttft_s.drain(..of_ttft);
+            objectives.itl_s.drain(..of_itl);
         }
     }
 
-    /// The objectives of a request: for the first token, and for the gap between two.
+    /// Returns the TTFT and ITL objectives of a request.
     pub(crate) fn reader(&self) -> impl Fn(u32) -> (f64, f64) + '_ {
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let objectives = self.0.read().unwrap_or_else(PoisonError::into_inner);
         move |id| {
-            let row = id as usize - held.first;
+            let row = id as usize - objectives.first;
             let of = |column: &[f64]| column.get(row).copied().unwrap_or(f64::NAN);
-            (of(&held.ttft_s), of(&held.itl_s))
+            (of(&objectives.ttft_s), of(&objectives.itl_s))
         }
     }
 }
 
-/// The requests that run, or that wait, by arrival. Its columns serve all views until one comes or goes, those of
-/// progress until one does something other than emit.
+/// The running or waiting requests by arrival. Its columns are reused until a request enters or leaves; those of
+/// progress until a request does anything but emit.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
@@ -146,7 +146,7 @@ struct LastingColumns {
 struct ProgressColumns {
     prompt_left: Column<i64>,
     decodes: Column<bool>,
-    /// Those at the instant at which the table was made.
+    /// Columns at the time when the table was made.
     first: EmissionColumns,
 }
 
@@ -178,7 +178,7 @@ impl Table {
         self.progress = ProgressColumns::default();
     }
 
-    /// Says anew how far each request has come.
+    /// Updates the progress of all requests.
     pub(crate) fn renew(&mut self, progress: impl Iterator<Item = Progress>) {
         for (row, progress) in self.rows.iter_mut().zip(progress) {
             row.progress = progress;
@@ -187,14 +187,14 @@ impl Table {
     }
 }
 
-/// Requests in order of arrival, one read-only array for each column.
+/// Requests in order of arrival, one read-only array per column.
 #[pyclass(frozen, module = "inferq.scheduler", name = "Requests")]
 pub(crate) struct PyRequests {
     table: Arc<Table>,
     /// Iterations since the table was made.
     iterations: i64,
     block_tokens: i64,
-    /// Columns after these iterations, if there were any.
+    /// Columns after these iterations, if any.
     later: EmissionColumns,
 }
 
@@ -221,7 +221,7 @@ impl PyRequests {
         self.table.rows.len()
     }
 
-    /// Row of the workload: the name of the request in a batch.
+    /// Row of the workload, used as the id in a batch.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
         self.table.lasting.id.of(py, self.table.rows.iter().map(|row| row.id))
@@ -233,25 +233,25 @@ impl PyRequests {
         self.table.lasting.since_s.of(py, self.table.rows.iter().map(|row| row.since_s))
     }
 
-    /// Tokens that must be computed before it can decode: of its prompt, after a preemption of what it has emitted too.
-    /// At least 1 while it waits, 0 where `decodes`.
+    /// Tokens to compute before it can decode: its prompt, and after a preemption its emitted tokens too. At least 1
+    /// while it waits, 0 if `decodes`.
     #[getter]
     fn prompt_left<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         let left = |row: &Row| {
-            let known = i64::from(row.prompt_tokens) + row.progress.emitted;
-            // Handed off under `FirstToken::Decode`, it has all computed, and owes the decode that comes next.
-            if row.progress.decodes { 0 } else { (known - row.progress.context).max(1) }
+            let known_tokens = i64::from(row.prompt_tokens) + row.progress.emitted;
+            // Handed off under `FirstToken::Decode`, it has computed all its tokens and its next row is a decode.
+            if row.progress.decodes { 0 } else { (known_tokens - row.progress.context).max(1) }
         };
         self.table.progress.prompt_left.of(py, self.table.rows.iter().map(left))
     }
 
-    /// Tokens whose keys and values are in the cache.
+    /// Tokens in the KV cache.
     #[getter]
     fn context<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.emission_columns().context.of(py, self.progress().map(|progress| progress.context))
     }
 
-    /// Output tokens that are out.
+    /// Output tokens emitted.
     #[getter]
     fn emitted<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.emission_columns().emitted.of(py, self.progress().map(|progress| progress.emitted))
@@ -263,37 +263,37 @@ impl PyRequests {
         self.emission_columns().blocks.of(py, self.progress().map(|progress| progress.blocks))
     }
 
-    /// Everything that it owed is computed: it can decode.
+    /// Whether all its known tokens are computed, so that it can decode.
     #[getter]
     fn decodes<'py>(&self, py: Python<'py>) -> Array<'py, bool> {
         self.table.progress.decodes.of(py, self.table.rows.iter().map(|row| row.progress.decodes))
     }
 
-    /// Its class, a place in `View.classes`.
+    /// Index of its class in `View.classes`.
     #[getter]
     fn class_code<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.table.lasting.class_code.of(py, self.table.rows.iter().map(|row| i64::from(row.class)))
     }
 
-    /// Its priority; 0 where the workload has none.
+    /// Its priority. Default: 0.
     #[getter]
     fn priority<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.table.lasting.priority.of(py, self.table.rows.iter().map(|row| row.priority))
     }
 
-    /// Its objective for the time to the first token in seconds, NaN for none.
+    /// Its TTFT objective in seconds, or NaN.
     #[getter]
     fn ttft_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
         self.table.lasting.ttft_slo_s.of(py, self.table.rows.iter().map(|row| row.ttft_slo_s))
     }
 
-    /// Its objective for the gap between two tokens in seconds, NaN for none.
+    /// Its ITL objective in seconds, or NaN.
     #[getter]
     fn itl_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
         self.table.lasting.itl_slo_s.of(py, self.table.rows.iter().map(|row| row.itl_slo_s))
     }
 
-    /// How often it was preempted.
+    /// Number of preemptions.
     #[getter]
     fn preemptions<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.table.lasting.preemptions.of(py, self.table.rows.iter().map(|row| i64::from(row.preemptions)))
@@ -304,28 +304,28 @@ impl PyRequests {
     }
 }
 
-/// A replica that can form a batch, as a policy sees it: no output lengths, no future.
+/// A replica that can form a batch, as a policy sees it: without output lengths or future events.
 #[pyclass(frozen, get_all, module = "inferq")]
 pub(crate) struct View {
-    /// The instant in seconds.
+    /// Current time in seconds.
     pub(crate) now_s: f64,
-    /// Nothing is left to happen: a policy that waits for company should stop waiting.
+    /// Whether no event is left: a policy that waits for a full batch should stop waiting.
     pub(crate) drain: bool,
-    /// Tokens that an iteration may load; None: any number.
+    /// Token budget of an iteration; None: no limit.
     pub(crate) token_budget: Option<u64>,
-    /// Requests that may run at once; None: any number.
+    /// Limit of running requests; None: no limit.
     pub(crate) max_seqs: Option<u64>,
-    /// Blocks that no request holds; None: the cache has no limit.
+    /// Free blocks; None: the cache is unlimited.
     pub(crate) free_blocks: Option<u64>,
-    /// Tokens of one block.
+    /// Tokens per block.
     pub(crate) block_tokens: u64,
     /// Names of the classes, by code.
     pub(crate) classes: Py<PyTuple>,
-    /// Requests that were admitted: those that decode, those inside their prompts, those that pause.
+    /// Admitted requests: decoding, prefilling or paused.
     pub(crate) running: Py<PyRequests>,
     /// The first `lookahead` requests of the queue.
     pub(crate) waiting: Py<PyRequests>,
-    /// Requests in the queue, those beyond `lookahead` too.
+    /// Number of requests in the queue, including those beyond `lookahead`.
     pub(crate) queue_length: u64,
 }
 

@@ -1,8 +1,8 @@
-//! What does it cost to draw a workload?
+//! Cost of drawing a workload.
 //!
-//! The workload is W1, chat: Poisson arrivals, lognormal prompts (mean 230, median 90, cap 4,096) and outputs (mean 250,
-//! median 150, cap 4,096), 10⁶ requests on one thread. Timed is `Synthetic::draw` (or one column of it) alone, with the
-//! allocation and the first touch of the columns that it returns. Criterion's `elem/s` are requests per second.
+//! The workload is W1, chat: Poisson arrivals, lognormal prompts (mean 230, median 90, cap 4,096) and outputs (mean
+//! 250, median 150, cap 4,096), 10⁶ requests on one thread. Only `Synthetic::draw` (or one of its columns) is timed,
+//! including the allocation and first touch of the returned columns. Criterion's `elem/s` are requests per second.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use inferq_core::distributions::{Arrivals, Length, Lengths, Side, Synthetic};
@@ -20,7 +20,7 @@ fn w1() -> (Arrivals, Length, Length) {
 
 fn draw(criterion: &mut Criterion) {
     let (arrivals, prompt, output) = w1();
-    let lengths = Lengths::Apart { prompt: prompt.clone(), output };
+    let lengths = Lengths::Independent { prompt: prompt.clone(), output };
     let synthetic = Synthetic { requests: REQUESTS, arrivals: arrivals.clone(), lengths };
     let gamma = Arrivals::Gamma { rate: 10.0, cv: 2.0 };
     let geometric = Length::Geometric { mean: 250.0, cap: None };

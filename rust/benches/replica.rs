@@ -1,25 +1,28 @@
-//! What does one request cost in the core, on one replica and in a fleet?
+//! Cost of a request in the core, on one replica and in a fleet.
 //!
-//! Four workloads, Poisson arrivals each:
+//! Four workloads with Poisson arrivals:
 //!
 //! - W1, chat: lognormal prompts (mean 230, median 90, cap 4,096) and outputs (250, 150, cap 4,096);
 //! - W2, measured chat: pairs of prompt and output of the Azure 2023 conversation trace, drawn with replacement; skipped
-//!   where that trace is not (it is no part of the project; `AZURE_TRACE` says where it lies);
-//! - W3, reasoning: lognormal prompts (500, 350, cap 8,192) and long outputs (4,000, 3,000, cap 32,000), which at a load
-//!   above 1 make the cache too small and preempt every request several times;
+//!   without the trace file (it is not part of the project; `AZURE_TRACE` is its path);
+//! - W3, reasoning: lognormal prompts (500, 350, cap 8,192) and long outputs (4,000, 3,000, cap 32,000). At a load
+//!   above 1 the cache is too small and every request is preempted several times;
 //! - W4, long prompts: log-uniform from 10,000 to 100,000 tokens, outputs (100, 80, cap 1,000).
 //!
-//! The engine is Sarathi with chunks to a budget of 512, 256 sequences and 27,000 blocks of 16 tokens; its timing has a
-//! floor, a slope and attention terms. Load is the rate over the rate at which the same requests are served when all come
-//! at time 0; that run is done first and not timed.
+//! The engine is Sarathi with a token budget of 512, 256 sequences and 27,000 blocks of 16 tokens. Its timing has a
+//! floor, a slope and attention terms. Load is the rate divided by the saturated rate, which is measured first,
+//! untimed, with all requests at time 0.
 //!
-//! Timed is `simulation::simulate` alone: columns in memory in, results out, with the allocation and the first touch of
-//! the results, the exact histogram of token gaps and the timeline. Freeing them is not timed. Criterion's `elem/s` are
-//! requests per second: 10 Melem/s are 100 ns a request. The group `stepping` advances iterations one at a time, with
-//! equal results, and so shows what stretches give. The group `timings` runs W1 under several timing models, each at
-//! 0.9 of its own saturated rate; the stretches of a table also end at the edges of its cells. The group
-//! `policies` runs W1 (200,000 requests) under every scheduler, each at 0.9 of its own saturated rate. The group `fleets` runs W1 over several replicas at 0.9 of what all of them
-//! serve: "alone" is one replica without a router, for comparison in the same run.
+//! Only `simulation::simulate` is timed: columns in memory in, results out, including allocation and first touch of
+//! the results, the exact histogram of token gaps and the timeline, but not freeing them. Criterion's `elem/s` are
+//! requests per second: 10 Melem/s are 100 ns per request.
+//!
+//! - `stepping` advances one iteration at a time, with equal results, and so shows the gain of stretches.
+//! - `timings` runs W1 under several timing models, each at 0.9 of its own saturated rate. Stretches of a table also
+//!   end at the edges of its cells.
+//! - `policies` runs W1 (200,000 requests) under every scheduler, each at 0.9 of its own saturated rate.
+//! - `fleets` runs W1 over several replicas at 0.9 of their total capacity. "alone" is one replica without a router,
+//!   for comparison in the same run.
 
 use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use inferq_core::cluster::{Cluster, Pool};
@@ -34,8 +37,8 @@ use std::num::NonZeroUsize;
 const SARATHI: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seqs": 256, "order": "fcfs", "watermark": 0.01,
     "preemption": {"kind": "Recompute"}}"#;
 
-/// Every other policy under the same budget and cap, where it has them. WAIT's threshold keeps (9) of ao2025 for W1, and
-/// nested WAIT's segments part at the median output.
+/// The other policies with the same budget and sequence limit, if they have them. WAIT's threshold satisfies (9) of
+/// ao2025 for W1; the segments of nested WAIT split at the median output.
 const POLICIES: [(&str, &str); 15] = [
     ("Sarathi", SARATHI),
     (
@@ -72,13 +75,13 @@ const SLAI: &str = r#"{"kind": "Slai", "token_budget": 512, "max_active": 256, "
 const PIECEWISE_LINEAR: &str = r#"{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
     "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}"#;
 
-/// The same costs, but that computing hides reading the weights, and reading the cache hides short chunks.
+/// The same costs, except that compute hides weight reads, and KV cache reads hide short chunks.
 const ROOFLINE: &str = r#"{"kind": "Roofline", "base_s": 0.0, "all_reduce": {"latency_s": 0.0, "s_per_token": 0.0},
     "linear": {"flops_s_per_token": 32e-6, "weight_s": 0.006, "activation_s_per_token": 1e-6},
     "chunk": {"compute_s_per_pair": 1.3e-9, "memory_s_per_token": 40e-9},
     "decode": {"compute_s_per_token": 10e-9, "memory_s_per_token": 40e-9}}"#;
 
-/// The costs of [`PIECEWISE_LINEAR`] on a grid as fine as those that ship: all points are powers of two.
+/// The costs of [`PIECEWISE_LINEAR`] on a grid as fine as the shipped tables. All grid points are powers of two.
 fn table() -> String {
     let powers = |low: u32, high: u32| (low..=high).map(|power| 1_u64 << power).collect::<Vec<_>>();
     let (tokens, chunk, sequences) = (powers(0, 13), powers(0, 13), powers(0, 8));
@@ -106,14 +109,14 @@ fn engine(scheduler: &str, timing: &str) -> Engine {
 
 const SEED: u64 = 1;
 
-/// Requests whose lengths are drawn and whose arrivals depend on the load.
+/// Requests with drawn lengths and arrivals that depend on the load.
 struct Source {
     name: &'static str,
     synthetic: Synthetic,
     engine: Engine,
-    /// Requests per second when all of them come at time 0.
+    /// Requests per second when all requests arrive at time 0.
     saturated_rate: f64,
-    /// Every twentieth request wants a token each 0.1 s, the others each 0.5 s.
+    /// Every twentieth request requires a token each 0.1 s, all other requests each 0.5 s.
     has_deadlines: bool,
 }
 
@@ -154,7 +157,7 @@ impl Source {
         source
     }
 
-    /// The requests at a load; not a number leaves one a second.
+    /// The requests at a load; NaN means one request per second.
     fn at_load(&self, load: f64) -> Columns {
         let mut synthetic = self.synthetic.clone();
         if !load.is_nan() {
@@ -183,7 +186,7 @@ fn lognormal(mean: f64, median: f64, cap: i64) -> Length {
 }
 
 fn chat() -> Lengths {
-    Lengths::Apart { prompt: lognormal(230.0, 90.0, 4096), output: lognormal(250.0, 150.0, 4096) }
+    Lengths::Independent { prompt: lognormal(230.0, 90.0, 4096), output: lognormal(250.0, 150.0, 4096) }
 }
 
 fn w1() -> Source {
@@ -195,7 +198,7 @@ fn w2() -> Option<Source> {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces/raw/AzureLLMInferenceTrace_conv.csv");
     let path = std::env::var("AZURE_TRACE").unwrap_or_else(|_| beside_the_project.to_owned());
     let Ok(trace) = std::fs::read_to_string(&path) else {
-        eprintln!("W2 is skipped: there is no Azure 2023 conversation trace here (AZURE_TRACE=PATH says where it is)");
+        eprintln!("W2 is skipped: the Azure 2023 conversation trace was not found (set AZURE_TRACE to its path)");
         return None;
     };
     let (mut prompt_tokens, mut output_tokens) = (Vec::new(), Vec::new());
@@ -204,18 +207,18 @@ fn w2() -> Option<Source> {
         prompt_tokens.extend(tokens.next());
         output_tokens.extend(tokens.next());
     }
-    let lengths = Lengths::Together(Joint::Empirical { prompt_tokens, output_tokens });
+    let lengths = Lengths::Joint(Joint::Empirical { prompt_tokens, output_tokens });
     Some(Source::new("W2", 1_000_000, lengths, SARATHI))
 }
 
 fn w3() -> Source {
     let (prompt, output) = (lognormal(500.0, 350.0, 8192), lognormal(4000.0, 3000.0, 32_000));
-    Source::new("W3", 100_000, Lengths::Apart { prompt, output }, SARATHI)
+    Source::new("W3", 100_000, Lengths::Independent { prompt, output }, SARATHI)
 }
 
 fn w4() -> Source {
     let prompt = Length::LogUniform { low: 10_000, high: 100_000 };
-    Source::new("W4", 100_000, Lengths::Apart { prompt, output: lognormal(100.0, 80.0, 1000) }, SARATHI)
+    Source::new("W4", 100_000, Lengths::Independent { prompt, output: lognormal(100.0, 80.0, 1000) }, SARATHI)
 }
 
 fn replica(criterion: &mut Criterion) {
@@ -292,7 +295,7 @@ fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option
         let requests = columns.arrival_s.len() as u64;
         group.throughput(Throughput::Elements(requests));
         group.bench_function(format!("{} at {load}", source.name), |bencher| {
-            // The results of a run are freed before the next one begins.
+            // The results of a run are freed before the next run begins.
             bencher.iter_batched(|| (), |()| source.run(&columns, stepping), BatchSize::PerIteration);
         });
         let results = source.run(&columns, stepping);
@@ -300,7 +303,7 @@ fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option
         let requests_of_run = results.requests.columns(&columns.view(), None);
         let preemptions = requests_of_run.preemptions.iter().map(|&times| u64::from(times)).sum();
         println!(
-            "{:24}a request: {:.2} iterations in {:.2} stretches ({:.0} % of them in stretches of two or more), \
+            "{:24}per request: {:.2} iterations in {:.2} stretches ({:.0} % of them in stretches of two or more), \
              {:.3} preemptions; saturated at {:.2} requests/s",
             "",
             per_request(results.totals.iterations),

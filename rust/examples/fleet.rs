@@ -1,6 +1,7 @@
-//! Four replicas behind the router that sends each request where fewest are: `cargo run --release --example fleet`.
+//! Four replicas behind the router that picks the replica with the fewest requests: `cargo run --release --example
+//! fleet`.
 //!
-//! A scenario is described as JSON, as it is in Python and TOML; requests are columns.
+//! A scenario is described as JSON, with the same fields as in Python and TOML; requests are columns.
 
 use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::engine::{self, Engine, EngineParts};
@@ -19,9 +20,10 @@ fn main() -> Result<()> {
             "first_token": "prefill"}"#,
     )?;
 
-    // 40 requests a second, evenly, for 250 seconds: prompts of 1,000 to 2,000 tokens, outputs of 100 to 400.
+    // 40 requests per second, evenly spaced, for 250 seconds: prompts of 1,000 to 2,000 tokens, outputs of 100 to
+    // 400.
     let requests = 10_000;
-    let column = |least: i32, most: i32| (0..requests).map(move |row| least + (row * 7919) % (most - least + 1));
+    let column = |low: i32, high: i32| (0..requests).map(move |row| low + (row * 7919) % (high - low + 1));
     let (prompt, output): (Vec<i32>, Vec<i32>) = (column(1000, 2000).collect(), column(100, 400).collect());
     let arrivals: Vec<f64> = (0..requests).map(|row| f64::from(row) / 40.0).collect();
     let workload = Workload {
@@ -38,7 +40,7 @@ fn main() -> Result<()> {
     let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ())?.with_columns(&workload);
 
     let mut waited: Vec<f64> =
-        results.requests.first_token_s.iter().zip(&arrivals).map(|(first, came)| first - came).collect();
+        results.requests.first_token_s.iter().zip(&arrivals).map(|(first, arrival)| first - arrival).collect();
     waited.sort_by(f64::total_cmp);
     println!("{requests} requests over 4 replicas, {} iterations", results.totals.iterations);
     println!(

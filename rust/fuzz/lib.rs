@@ -1,4 +1,4 @@
-//! What the fuzz targets share: workloads and engines that are small enough to be run a thousand times a second.
+//! Shared parts of the fuzz targets: workloads and engines small enough for a thousand runs per second.
 
 use arbitrary::Arbitrary;
 use inferq_core::engine::EngineParts;
@@ -7,20 +7,20 @@ use inferq_core::results::{RequestColumns, Results};
 use inferq_core::simulation::{Options, simulate};
 use inferq_core::workload::Workload;
 
-/// A request of a well-formed workload.
+/// A request of a valid workload.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Row {
-    /// Tens of microseconds since the request before it.
+    /// Tens of microseconds since the previous request.
     pub gap: u8,
-    /// Prompt tokens, less one.
+    /// Prompt tokens minus one.
     pub prompt: u8,
-    /// Output tokens, less one.
+    /// Output tokens minus one.
     pub output: u8,
     /// Its class, its priority and its session.
     pub marks: u8,
 }
 
-/// The columns of a well-formed workload of two classes.
+/// The columns of a valid workload with two classes.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
     arrival_s: Vec<f64>,
@@ -32,7 +32,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The first rows of these.
+    /// Builds the columns of these rows.
     pub fn of(rows: &[Row]) -> Columns {
         let mut columns = Columns::default();
         let mut tens = 0_u64;
@@ -64,11 +64,11 @@ impl Columns {
 }
 
 /// The names of the classes.
-pub fn classes() -> Vec<inferq_core::engine::Class> {
+pub fn classes() -> Vec<inferq_core::workload::Class> {
     vec!["a".into(), "b".into()]
 }
 
-/// One replica's run, with every column made.
+/// Runs one replica and builds all columns.
 pub fn run(workload: &Workload, engine: EngineParts, stepping: bool) -> Result<Results<RequestColumns>> {
     let options = Options { iterations: true, batches: true, stepping, ..Options::all(workload) };
     Ok(simulate(workload, engine, &options, &mut ())?.with_columns(workload))

@@ -1,12 +1,12 @@
-//! Exact time: instants and spans in whole attoseconds, or in a unit of a run that divides all of them.
+//! Exact time: instants and spans in whole attoseconds, or in a run's own unit.
 //!
-//! Time is a whole number of attoseconds (1e-18 s) in 128 bits. Addition of whole numbers is associative, so
-//! k iterations advanced at once end at the same instant as k iterations one by one; everything that the project
-//! promises about exactness rests on this. Seconds as floats exist only at the border: a number that comes in means
-//! its shortest decimal, a number that goes out is rounded once, to the nearest double.
+//! Time is a whole number of attoseconds (1e-18 s) in 128 bits. Addition of whole numbers is associative. So k
+//! iterations advanced at once end at the same instant as k single iterations. Every exactness guarantee of the
+//! project rests on this. Float seconds exist only at the border: an input means its shortest decimal, an output is
+//! rounded once to the nearest double.
 //!
-//! A run counts in a unit of its own: the greatest common divisor of all times that can come up in it, so that the same
-//! instants are smaller numbers. While they fit 64 bits the hottest code computes with these alone.
+//! A run counts time in its own unit: the greatest common divisor of all its times. The instants stay the same, the
+//! numbers get smaller. While they fit 64 bits, the hottest code computes in 64 bits.
 
 use std::cmp::Ordering;
 
@@ -17,18 +17,18 @@ pub const SECOND: u128 = 1_000_000_000_000_000_000;
 /// Attoseconds in a nanosecond, the grid of arrivals.
 pub const NANOSECOND: u128 = 1_000_000_000;
 
-/// A point in simulated time: attoseconds since the run began; inside a run, its units.
+/// A point in simulated time: attoseconds since the start of the run; inside a run, units of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u128);
 
-/// A length of simulated time in attoseconds; inside a run, in its units.
+/// A length of simulated time in attoseconds; inside a run, in units of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub u128);
 
 impl Instant {
-    /// The instant at which every run begins.
+    /// The start of every run.
     pub const ZERO: Instant = Instant(0);
-    /// Later than anything that happens.
+    /// Later than every event.
     pub const NEVER: Instant = Instant(u128::MAX);
 
     /// The instant one span later.
@@ -37,39 +37,39 @@ impl Instant {
         self.0.checked_add(span.0).map(Instant).ok_or_else(|| Error::overflow("the clock"))
     }
 
-    /// The span since an earlier instant. The clock never goes back (law L3), so the order is the caller's duty.
+    /// The span since an earlier instant. The caller guarantees the order: the clock never goes back (invariant L3).
     #[inline]
     pub fn since(self, earlier: Instant) -> Span {
         debug_assert!(self >= earlier, "L3: the clock never goes back");
         Span(self.0 - earlier.0)
     }
 
-    /// Seconds since the run began, rounded once to the nearest double.
+    /// Seconds since the start of the run, rounded once to the nearest double.
     #[inline]
     pub fn seconds(self) -> f64 {
         seconds(self.0)
     }
 
-    /// The instant, of which only as much is looked at as can be there.
+    /// The same instant, truncated to the width `W`.
     #[inline(always)]
     pub(crate) fn within<W: Width>(self) -> Instant {
         Instant(W::of(self.0))
     }
 
-    /// Its hour, the shorter way where 64 bits hold it.
+    /// The sort key. With a 64-bit width this is the instant itself.
     #[inline(always)]
-    pub(crate) fn hour_within<W: Width>(self) -> u64 {
-        debug_assert!(!W::IS_SHORT || self.is_short(), "a longer time has changed the variant of the code");
-        if W::IS_SHORT { self.0 as u64 } else { self.hour() }
+    pub(crate) fn sort_key_within<W: Width>(self) -> u64 {
+        debug_assert!(!W::IS_SHORT || self.is_short(), "a time beyond the width switches the variant");
+        if W::IS_SHORT { self.0 as u64 } else { self.sort_key() }
     }
 
-    /// Is it earlier than another one?
+    /// Whether this instant is earlier than `other`.
     #[inline(always)]
     pub(crate) fn is_before<W: Width>(self, other: Instant) -> bool {
         if W::IS_SHORT { (self.0 as u64) < other.0 as u64 } else { self < other }
     }
 
-    /// Which is earlier, this one, of any length, or one that 64 bits hold?
+    /// Compares an instant of any length with one that fits the width.
     #[inline(always)]
     pub(crate) fn cmp_within<W: Width>(self, other: Instant) -> Ordering {
         match (self.0 >> 64) as u64 {
@@ -79,49 +79,49 @@ impl Instant {
         }
     }
 
-    /// Is it the same as another one?
+    /// Whether both instants are the same.
     #[inline(always)]
     pub(crate) fn is<W: Width>(self, other: Instant) -> bool {
         if W::IS_SHORT { self.0 as u64 == other.0 as u64 } else { self == other }
     }
 
-    /// Do 64 bits hold it, or is it `NEVER`?
+    /// Whether it fits 64 bits or is `NEVER`.
     #[inline]
     pub(crate) fn is_short(self) -> bool {
         is_short(self.0) || self == Instant::NEVER
     }
 
-    /// Is it `NEVER`?
+    /// Whether it is `NEVER`.
     #[inline(always)]
     pub(crate) fn is_never<W: Width>(self) -> bool {
-        // No time has the highest bit of its 128.
+        // No other time has the highest of the 128 bits set.
         if W::IS_SHORT { self.0 as u64 == u64::MAX } else { self.0 >> 127 != 0 }
     }
 
-    /// What tells most instants apart in 64 bits: the instant itself where 63 hold it, else less of it. A later instant
-    /// never has an earlier hour, and that of `NEVER` is later than all others.
+    /// A 64-bit key that sorts instants. It is the instant itself below 2^63, and less precise above. A later instant
+    /// never has a lower key, and the key of `NEVER` is higher than all others.
     #[inline]
-    pub(crate) fn hour(self) -> u64 {
-        // Instants from 2^63 to 2^96 differ in what is left of them 33 bits further down.
+    pub(crate) fn sort_key(self) -> u64 {
+        // Instants from 2^63 to 2^96 keep their bits from bit 33 on.
         match self.0 >> 63 {
             0 => self.0 as u64,
             late if late >> 33 == 0 => 1 << 63 | (self.0 >> 33) as u64,
             _ if self == Instant::NEVER => u64::MAX,
-            _ => Self::LAST_HOUR,
+            _ => Self::LAST_SORT_KEY,
         }
     }
 
-    /// The same of an instant at which something happens.
+    /// The sort key of an event, which is never at `NEVER`.
     #[inline]
-    pub(crate) fn hour_of_event(self) -> u64 {
-        debug_assert!(self < Instant::NEVER, "nothing happens then");
-        self.hour()
+    pub(crate) fn sort_key_of_event(self) -> u64 {
+        debug_assert!(self < Instant::NEVER, "no event is at NEVER");
+        self.sort_key()
     }
 
-    /// That of all instants but `NEVER` which do not fit.
-    pub(crate) const LAST_HOUR: u64 = u64::MAX - 1;
+    /// The key of all instants below `NEVER` that are too late for a key of their own.
+    pub(crate) const LAST_SORT_KEY: u64 = u64::MAX - 1;
 
-    /// The instant a whole number of nanoseconds after the run began.
+    /// The instant `nanoseconds` after the start of the run.
     #[inline]
     pub fn from_nanoseconds(nanoseconds: u64) -> Instant {
         Instant(u128::from(nanoseconds) * NANOSECOND)
@@ -129,9 +129,9 @@ impl Instant {
 }
 
 impl Span {
-    /// No time at all.
+    /// An empty span.
     pub const ZERO: Span = Span(0);
-    /// Longer than anything that lasts.
+    /// Longer than every duration.
     pub const NEVER: Span = Span(u128::MAX);
 
     /// The sum of two spans.
@@ -140,7 +140,7 @@ impl Span {
         self.0.checked_add(other.0).map(Span).ok_or_else(|| Error::overflow("a span of time"))
     }
 
-    /// This span so many times.
+    /// This span, `count` times.
     #[inline]
     pub(crate) fn times(self, count: u128) -> Result<Span> {
         product(self.0, count).map(Span)
@@ -152,31 +152,31 @@ impl Span {
         seconds(self.0)
     }
 
-    /// The span, of which only as much is looked at as can be there.
+    /// The same span, truncated to the width `W`.
     #[inline(always)]
     pub(crate) fn within<W: Width>(self) -> Span {
         Span(W::of(self.0))
     }
 }
 
-/// In how many bits the code at hand computes with times.
+/// The number of bits that the code computes times in.
 pub(crate) trait Width {
-    /// Do 64 bits hold each of them?
+    /// Whether 64 bits hold every time.
     const IS_SHORT: bool;
 
-    /// A time as it is computed with.
+    /// The time, truncated to this width.
     #[inline(always)]
     fn of(time: u128) -> u128 {
-        debug_assert!(!Self::IS_SHORT || is_short(time), "a longer time has changed the variant of the code");
+        debug_assert!(!Self::IS_SHORT || is_short(time), "a time beyond the width switches the variant");
         if Self::IS_SHORT { u128::from(time as u64) } else { time }
     }
 }
 
-/// 64 bits hold all times.
+/// 64 bits: every time fits.
 #[derive(Debug)]
 pub(crate) enum Short {}
 
-/// Any time comes up.
+/// 128 bits: times of any length.
 #[derive(Debug)]
 pub(crate) enum Long {}
 
@@ -188,13 +188,13 @@ impl Width for Long {
     const IS_SHORT: bool = false;
 }
 
-/// Do 64 bits hold a time, and its sum with another such?
+/// Whether 64 bits hold this time and its sum with another such time.
 #[inline(always)]
 pub(crate) fn is_short(time: u128) -> bool {
     time >> 62 == 0
 }
 
-/// What the times of a run are counted in: a whole number of attoseconds that divides each of them, and a nanosecond.
+/// The time unit of a run: a whole number of attoseconds that divides every time of the run, and a nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit(u64);
 
@@ -205,48 +205,48 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// The unit of all times.
+    /// One attosecond, which divides every time.
     pub(crate) const ATTOSECOND: Unit = Unit(1);
 
-    /// The largest unit for times in attoseconds of which this is the greatest common divisor; 0: of none.
+    /// The largest unit for times with this greatest common divisor in attoseconds. 0: all times are 0.
     pub(crate) fn of(divisor: u128) -> Unit {
-        // At most a nanosecond, since arrivals lie on that grid.
+        // At most a nanosecond, because arrivals are on that grid.
         Unit(greatest_common_divisor(divisor, NANOSECOND) as u64)
     }
 
-    /// Attoseconds in a unit.
+    /// Attoseconds per unit.
     pub(crate) fn attoseconds_each(self) -> u128 {
         u128::from(self.0)
     }
 
-    /// Units in a nanosecond.
+    /// Units per nanosecond.
     pub(crate) fn nanosecond(self) -> u64 {
         NANOSECOND as u64 / self.0
     }
 
-    /// A time in attoseconds, in units; rounded down where it is no whole number of them.
+    /// A time in attoseconds, converted to units and rounded down.
     pub(crate) fn count(self, attoseconds: u128) -> u128 {
         if self == Unit::ATTOSECOND { attoseconds } else { attoseconds / u128::from(self.0) }
     }
 
-    /// The same of an instant.
+    /// An instant in attoseconds, converted to units; `NEVER` stays `NEVER`.
     pub(crate) fn count_until(self, at: Instant) -> Instant {
         if at == Instant::NEVER { at } else { Instant(self.count(at.0)) }
     }
 
-    /// So many units, or units times requests, in attoseconds.
+    /// Units, or units times requests, converted to attoseconds.
     #[inline(never)]
     pub(crate) fn attoseconds(self, units: u128) -> Result<u128> {
         product(units, u128::from(self.0))
     }
 
-    /// A span of so many units, which 64 bits hold.
+    /// A span in units that fits 64 bits, in attoseconds.
     #[inline(always)]
     pub(crate) fn short(self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.0)
     }
 
-    /// A span in attoseconds.
+    /// A span in units, in attoseconds.
     #[inline(always)]
     pub(crate) fn span<W: Width>(self, span: Span) -> Result<Span> {
         match self {
@@ -256,24 +256,24 @@ impl Unit {
         }
     }
 
-    /// An instant in attoseconds; one that they cannot name is `NEVER`.
+    /// An instant in units, in attoseconds; `NEVER` if it does not fit.
     pub(crate) fn instant(self, at: Instant) -> Instant {
         Instant(at.0.saturating_mul(u128::from(self.0)))
     }
 }
 
-/// The greatest common divisor of two numbers; that of 0 and another one is the other one.
-pub(crate) fn greatest_common_divisor(mut one: u128, mut other: u128) -> u128 {
-    while other != 0 {
-        (one, other) = (other, one % other);
+/// The greatest common divisor of two numbers; with 0 it is the other number.
+pub(crate) fn greatest_common_divisor(mut left: u128, mut right: u128) -> u128 {
+    while right != 0 {
+        (left, right) = (right, left % right);
     }
-    one
+    left
 }
 
-/// The product of two whole numbers; overflow is an error, never a wrap.
+/// The product of two whole numbers. Overflow is an error.
 #[inline]
 pub(crate) fn product(left: u128, right: u128) -> Result<u128> {
-    // Both factors fit into 64 bits in practice, where one multiplication answers and nothing can overflow.
+    // In practice both factors fit 64 bits: one multiplication, no overflow.
     if (left | right) >> 64 == 0 {
         return Ok(u128::from(left as u64) * u128::from(right as u64));
     }
@@ -287,8 +287,9 @@ pub fn seconds(attoseconds: u128) -> f64 {
         // Both numbers are exact doubles (1e18 = 2^18 · 5^18), so one division rounds once.
         return attoseconds as f64 / 1e18;
     }
-    // The product of the 64 leading bits of the number and of 2^123 / 10^18, each rounded down, holds the quotient's leading
-    // bits. It is too low by less than 8 units of its 64th bit, which matters only just below a tie of the 53rd.
+    // The product of the 64 leading bits of the number and of 2^123 / 10^18, each rounded down, holds the quotient's
+    // leading bits. It is too low by less than 8 units of its 64th bit. This matters only just below a tie of the
+    // 53rd bit.
     const RECIPROCAL: u64 = ((1_u128 << 123) / SECOND) as u64;
     let (high, low) = ((attoseconds >> 64) as u64, attoseconds as u64);
     let (leading, shift) = if high == 0 {
@@ -298,49 +299,54 @@ pub fn seconds(attoseconds: u128) -> f64 {
         let shift = high.leading_zeros();
         ((high << shift) | (low >> 1 >> (63 - shift)), shift)
     };
-    // Two factors with their top bits set: the top bit of the product stands at 127 or 126.
+    // Both factors have their top bit set, so the top bit of the product is bit 127 or 126.
     let wide = ((u128::from(leading) * u128::from(RECIPROCAL)) >> 64) as u64;
     let normal = u32::from(wide >> 63 == 0);
     let bits = wide << normal;
     let rest = bits & 0x7FF;
     if !(0x3F8..=0x400).contains(&rest) {
-        // The number is leading · 2^(64 − shift), the reciprocal 2^−123: so the 64 bits count units of 2^(5 − shift − normal),
-        // and the leading one of the 53 bits stands 63 places higher. A carry out of the mantissa moves the exponent up.
+        // The number is leading · 2^(64 − shift) and the reciprocal 2^−123. So the 64 bits count units of 2^(5 −
+        // shift − normal), and the leading one of the 53 bits is 63 places higher. A carry out of the mantissa raises
+        // the exponent.
         let exponent = u64::from(1023 + 63 + 5 - shift - normal);
         return f64::from_bits(((exponent - 1) << 52) + (bits >> 11) + u64::from(rest > 0x400));
     }
     seconds_at_a_tie(attoseconds)
 }
 
-/// The slow, exact form of [`seconds`]: 64 binary places by long division, and a sticky bit for what is beyond them.
+/// The slow, exact form of [`seconds`]: 64 binary places by long division, and a sticky bit for the remainder.
 #[cold]
 fn seconds_at_a_tie(attoseconds: u128) -> f64 {
     let (whole, rest) = (attoseconds / SECOND, attoseconds % SECOND);
     if whole >> 63 != 0 {
-        // More than 63 bits before the point: the places behind it only break ties.
+        // More than 63 bits before the point: the fraction only breaks ties.
         return (whole | u128::from(rest > 0)) as f64;
     }
     let (places, beyond) = ((rest << 64) / SECOND, (rest << 64) % SECOND);
-    // The sticky bit stands below every bit that counts, so the conversion's own rounding to even is the right one.
+    // The sticky bit is below every significant bit, so the conversion's own rounding to even is right.
     ((whole << 64) | places | u128::from(beyond > 0)) as f64 / (1_u128 << 64) as f64
 }
 
-/// The attoseconds that a typed number of seconds means: its shortest decimal, to the nearest whole, half to even.
+/// The attoseconds of a typed number of seconds: its shortest decimal, rounded to the nearest whole, half to even.
 ///
-/// A non-zero number that rounds to nothing is an error, because it would silently switch a cost off.
+/// A non-zero number that rounds to 0 is an error, because it would silently disable a cost.
 pub fn attoseconds(seconds: f64, field: &str) -> Result<u128> {
     if !seconds.is_finite() || seconds < 0.0 {
-        return Err(Error::config(field, format!("{seconds} is no span of time: give finite seconds, not negative")));
+        return Err(Error::config(field, format!("must be a finite, non-negative number of seconds, got {seconds}")));
     }
     let whole =
-        decimal(seconds, 18).ok_or_else(|| Error::config(field, format!("{seconds} s does not fit the clock")))?;
+        decimal(seconds, 18).ok_or_else(|| Error::config(field, format!("must fit the clock, got {seconds} s")))?;
     if whole == 0 && seconds > 0.0 {
-        return Err(Error::config(field, format!("{seconds} s rounds to nothing: the clock's unit is 1e-18 s")));
+        return Err(Error::config(
+            field,
+            format!("must be 0 or at least 1e-18 s, the unit of the clock, got {seconds} s"),
+        ));
     }
     Ok(whole)
 }
 
-/// Arrival seconds to the nearest nanosecond of their shortest decimal, half to even. `None`: no time that fits.
+/// Arrival seconds, rounded to the nearest nanosecond of their shortest decimal, half to even. `None` if the time
+/// does not fit.
 #[inline]
 pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
     if !(0.0..9e9).contains(&seconds) {
@@ -349,12 +355,12 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
     let scaled = seconds * 1e9;
     let whole = scaled as u64;
     let fraction = scaled - whole as f64;
-    // The product is off by less than two units of its last place; only near a tie does this matter.
+    // The product is off by less than two units in the last place. This matters only near a tie.
     if (fraction - 0.5).abs() > scaled * 1e-15 {
         return Some(whole + u64::from(fraction > 0.5));
     }
-    // Below 2^52 whole nanoseconds lie wider apart than doubles, so that no two of them are one double. Where the nearest
-    // is this one, it is the shortest decimal: a shorter one would be a whole nanosecond too.
+    // Below 2^52, whole nanoseconds are wider apart than doubles, so no two of them share a double. If the nearest
+    // nanosecond is this double, it is the shortest decimal: a shorter one would be a whole nanosecond too.
     let nearest = whole + u64::from(fraction > 0.5);
     if scaled < WHOLE && nearest as f64 / 1e9 == seconds {
         return Some(nearest);
@@ -362,7 +368,7 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
     decimal(seconds, 9).map(|whole| whole as u64)
 }
 
-/// The same of many arrivals that have been checked.
+/// Converts many checked arrivals to nanoseconds.
 pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) {
     let mut are_exact = true;
     for (nanoseconds, &seconds) in nanoseconds.iter_mut().zip(seconds) {
@@ -379,37 +385,37 @@ pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) 
     }
 }
 
-/// The same as doubles, which are exact; `None` where one of them is not below 2^52.
+/// Arrivals in nanoseconds as exact doubles; `None` if any of them is not below 2^52.
 pub(crate) fn arrival_nanoseconds_as_doubles(seconds: &[f64]) -> Option<Vec<f64>> {
     let nearest = |&seconds: &f64| nanoseconds_above_whole(seconds);
-    let mut nanoseconds: Vec<f64> = seconds.iter().map(|one| nearest(one).0 - WHOLE).collect();
-    if !seconds.iter().fold(true, |all, one| all & nearest(one).1) {
+    let mut nanoseconds: Vec<f64> = seconds.iter().map(|arrival| nearest(arrival).0 - WHOLE).collect();
+    if !seconds.iter().fold(true, |all, arrival| all & nearest(arrival).1) {
         for (nanoseconds, seconds) in nanoseconds.iter_mut().zip(seconds) {
             if !nearest(seconds).1 {
                 *nanoseconds = arrival_nanoseconds(*seconds).unwrap_or(0) as f64;
             }
         }
     }
-    nanoseconds.iter().fold(true, |all, &one| all & (one < WHOLE)).then_some(nanoseconds)
+    nanoseconds.iter().fold(true, |all, &arrival| all & (arrival < WHOLE)).then_some(nanoseconds)
 }
 
-/// Added to a smaller number, 2^52 leaves the nearest whole number in its last bits.
+/// Adding 2^52 to a smaller number leaves the nearest whole number in its last bits.
 const WHOLE: f64 = (1_u64 << 52) as f64;
 
-/// The nearest nanosecond above [`WHOLE`], and whether it is surely that.
+/// The nearest nanosecond above [`WHOLE`], and whether it is certain.
 #[inline(always)]
 fn nanoseconds_above_whole(seconds: f64) -> (f64, bool) {
     let scaled = seconds * 1e9;
     let shifted = scaled + WHOLE;
     let rest = scaled - (shifted - WHOLE);
-    // As above: only near a tie does it matter that the product is rounded.
+    // The rounding of the product matters only near a tie.
     (shifted, (scaled < WHOLE) & ((rest.abs() - 0.5).abs() > scaled * 1e-15))
 }
 
-/// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
+/// The shortest decimal of a non-negative number times 10^places, rounded to the nearest whole, half to even.
 pub(crate) fn decimal(number: f64, places: i32) -> Option<u128> {
-    // Two decimals of at most 15 digits are never the same double. So one that means the number, which a quotient of two
-    // exact doubles shows, is the shortest one: that has no more digits.
+    // Two decimals of at most 15 digits are never the same double. So a decimal of at most 15 digits whose quotient
+    // equals the number is its shortest decimal.
     let billionths = (number * 1e9 + 0.5) as u64;
     if places == 18 && (1..1_000_000_000_000_000).contains(&billionths) && billionths as f64 / 1e9 == number {
         return Some(u128::from(billionths) * NANOSECOND);
@@ -417,7 +423,7 @@ pub(crate) fn decimal(number: f64, places: i32) -> Option<u128> {
     decimal_of_text(number, places)
 }
 
-/// The same by way of the text of the shortest decimal.
+/// Computes [`decimal`] from the text of the shortest decimal.
 fn decimal_of_text(number: f64, places: i32) -> Option<u128> {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e')?;
@@ -443,12 +449,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_later_instant_never_has_an_earlier_hour(one: u128, other: u128, shift in 0_u32..128, near in 0_u128..1 << 32) {
-            let one = Instant(one >> shift);
-            for other in [Instant(other >> shift), Instant(one.0.saturating_add(near))] {
-                let (earlier, later) = (one.min(other), one.max(other));
-                prop_assert!(earlier.hour() <= later.hour());
-                prop_assert_eq!(later.hour() == u64::MAX, later == Instant::NEVER);
+        fn a_later_instant_never_has_a_lower_sort_key(first: u128, other: u128, shift in 0_u32..128, near in 0_u128..1 << 32) {
+            let first = Instant(first >> shift);
+            for other in [Instant(other >> shift), Instant(first.0.saturating_add(near))] {
+                let (earlier, later) = (first.min(other), first.max(other));
+                prop_assert!(earlier.sort_key() <= later.sort_key());
+                prop_assert_eq!(later.sort_key() == u64::MAX, later == Instant::NEVER);
             }
         }
     }
@@ -487,7 +493,7 @@ mod tests {
             all_arrival_nanoseconds(&seconds, &mut all);
             let each: Vec<u64> = seconds.iter().filter_map(|&seconds| arrival_nanoseconds(seconds)).collect();
             if let Some(doubles) = arrival_nanoseconds_as_doubles(&seconds) {
-                prop_assert_eq!(doubles, each.iter().map(|&one| one as f64).collect::<Vec<f64>>());
+                prop_assert_eq!(doubles, each.iter().map(|&nanoseconds| nanoseconds as f64).collect::<Vec<f64>>());
             }
             prop_assert_eq!(all, each);
         }
@@ -500,8 +506,8 @@ mod tests {
             away in -3_i64..4,
         ) {
             let seconds = f64::from_bits((nanoseconds as f64 / 1e9).to_bits().saturating_add_signed(away));
-            if let Some(found) = arrival_nanoseconds(seconds) {
-                prop_assert_eq!(Some(u128::from(found)), decimal_of_text(seconds, 9));
+            if let Some(nearest) = arrival_nanoseconds(seconds) {
+                prop_assert_eq!(Some(u128::from(nearest)), decimal_of_text(seconds, 9));
             }
         }
     }
@@ -520,7 +526,7 @@ mod tests {
         #[test]
         fn seconds_are_the_nearest_double(high in 0_u64..1 << 40, low: u64, shift in 0_u32..64) {
             let whole = (u128::from(high) << 64 | u128::from(low)) >> shift;
-            // Rust's own parser rounds a decimal text correctly.
+            // Rust's parser rounds decimal text correctly.
             let text = format!("{}.{:018}", whole / SECOND, whole % SECOND);
             prop_assert_eq!(seconds(whole), text.parse::<f64>().expect("a decimal"));
             prop_assert_eq!(seconds_at_a_tie(whole.max(1 << 60)), seconds(whole.max(1 << 60)));

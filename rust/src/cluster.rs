@@ -1,4 +1,4 @@
-//! What makes a cluster: pools of replicas, a router before each, and links between them.
+//! Clusters: pools of replicas, their routers, and the links between pools.
 
 use std::collections::BTreeSet;
 
@@ -10,48 +10,48 @@ use crate::gate_and_route::{Control, Patience};
 use crate::links::Link;
 use crate::router::Router;
 
-/// A cluster ready to run. Replicas are numbered through all pools.
+/// A cluster ready to run. Replicas are numbered across all pools.
 pub struct Cluster {
-    /// Its pools; a row of the workload names one by its place here.
+    /// The pools. A row of the workload names its pool by the index here.
     pub pools: Vec<Pool>,
-    /// What keeps the requests of the first pool until it says where they go; `None`: requests queue at replicas.
+    /// The control that holds requests before the first pool and places them. `None`: requests queue at replicas.
     pub control: Option<(Control, Patience)>,
 }
 
-/// Replicas that one router chooses from.
+/// Replicas behind one router.
 pub struct Pool {
-    /// One engine for each replica.
+    /// One engine per replica.
     pub engines: Vec<EngineParts>,
-    /// `None`: there is one replica, and nothing to choose.
+    /// The router. `None`: there is one replica.
     pub router: Option<Box<dyn Router>>,
-    /// Where requests go when their prompts are computed; `None`: they stay.
+    /// The destination after prefill. `None`: requests stay.
     pub hands_to: Option<HandsTo>,
-    /// How its replicas come and go; `None`: all serve all the time.
+    /// Autoscaling and failures. `None`: all replicas serve all the time.
     pub capacity: Option<Capacity>,
 }
 
-/// How the replicas of a pool come and go.
+/// Autoscaling and failures of a pool.
 pub struct Capacity {
-    /// So many serve at the beginning, the first ones.
+    /// Number of replicas open at the start: the first ones.
     pub open: usize,
-    /// What says how many there should be; `None`: as many as there are.
+    /// The autoscaler. `None`: the number of replicas is fixed.
     pub autoscaler: Option<Autoscaler>,
-    /// How they die; `None`: never.
+    /// The failures. `None`: no replica fails.
     pub failures: Option<Failures>,
-    /// Where the engine of a replica comes from that stands where another one did.
+    /// Builds the engine of a replacement replica.
     pub spare: Spare,
 }
 
-/// Makes the engine for a place of a pool.
+/// Builds the engine for a place of a pool.
 pub(crate) type Spare = Box<dyn FnMut(usize) -> Result<EngineParts> + Send>;
 
 impl Cluster {
-    /// One replica.
+    /// A cluster of one replica.
     pub fn of_one(engine: EngineParts) -> Cluster {
         Cluster::of_pools(vec![Pool { engines: vec![engine], router: None, hands_to: None, capacity: None }])
     }
 
-    /// Pools before which no request waits.
+    /// Pools without a control in front of them.
     pub fn of_pools(pools: Vec<Pool>) -> Cluster {
         Cluster { pools, control: None }
     }
@@ -62,31 +62,34 @@ impl Cluster {
         Cluster { pools: vec![pool], control: Some((control, patience)) }
     }
 
-    /// Are emitted tokens thrown away somewhere?
+    /// Whether any scheduler discards emitted tokens.
     pub(crate) fn restarts(&self) -> bool {
         self.pools.iter().flat_map(|pool| &pool.engines).any(|engine| engine.scheduler.restarts())
     }
 
-    /// Do requests decode by drafts somewhere?
+    /// Whether any scheduler uses speculative decoding.
     pub(crate) fn speculates(&self) -> bool {
         self.pools.iter().flat_map(|pool| &pool.engines).any(|engine| engine.scheduler.speculates().is_some())
     }
 
-    /// May a request be sent again?
+    /// Whether a request may be retried.
     pub(crate) fn may_retry(&self) -> bool {
         let may = |pool: &Pool| pool.capacity.as_ref().is_some_and(|capacity| capacity.failures.is_some());
         self.pools.iter().any(may)
     }
 
-    /// Tests that the parts go together.
+    /// Checks that the parts are compatible.
     pub(crate) fn check(&self) -> Result<()> {
         for (place, pool) in self.pools.iter().enumerate() {
             let at = |error: Error| error.within(&format!("pools[{place}]"));
             if pool.engines.is_empty() {
-                return Err(at(Error::config("replicas", "0: there must be at least one")));
+                return Err(at(Error::config("replicas", "must be at least 1, got 0")));
             }
             if pool.router.is_none() && pool.engines.len() > 1 && self.control.is_none() {
-                return Err(at(Error::config("router", format!("none before {} replicas", pool.engines.len()))));
+                return Err(at(Error::config(
+                    "router",
+                    format!("must be set for {} replicas, got None", pool.engines.len()),
+                )));
             }
             if let Some(capacity) = &pool.capacity {
                 self.check_capacity(place, capacity).map_err(at)?;
@@ -94,7 +97,7 @@ impl Cluster {
             if let Some(hands_to) = pool.hands_to
                 && self.pools.get(hands_to.pool).is_none_or(|to| to.hands_to.is_some())
             {
-                return Err(at(Error::config("hands_to", "must name a pool that keeps what it gets")));
+                return Err(at(Error::config("hands_to", "must be a pool that does not hand off requests")));
             }
             let longest = |pool: &Pool| pool.engines.iter().map(|engine| engine.max_model_len).collect::<BTreeSet<_>>();
             if let Some(hands_to) = pool.hands_to
@@ -107,29 +110,28 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tests how the replicas of a pool come and go.
+    /// Checks the autoscaling and failures of a pool.
     fn check_capacity(&self, place: usize, capacity: &Capacity) -> Result<()> {
         let (pool, named) = (&self.pools[place], if capacity.autoscaler.is_some() { "autoscaler" } else { "failures" });
         let engines = &pool.engines;
         let is_handed_to = self.pools.iter().any(|other| other.hands_to.is_some_and(|to| to.pool == place));
         if pool.hands_to.is_some() || is_handed_to {
-            let what =
-                "not where requests are handed off: what a request on its way holds at its source must stay there";
+            let what = "is not supported in pools with hand-offs: a request in transfer holds blocks at its source";
             return Err(Error::config(named, what));
         }
         if self.control.is_some() {
-            return Err(Error::config(named, "not under gate and route, whose control counts on every replica"));
+            return Err(Error::config(named, "is not supported with gate and route, which needs every replica"));
         }
         if pool.router.is_none() {
-            return Err(Error::config("router", "none: which replica should a request go to when its own is gone?"));
+            return Err(Error::config("router", "must be set with an autoscaler or failures, got None"));
         }
         if !(1..=engines.len()).contains(&capacity.open) {
-            let what = format!("{}: from 1 to {} serve at the beginning", capacity.open, engines.len());
+            let what = format!("must be from 1 to {1}, got {0}", capacity.open, engines.len());
             return Err(Error::config("replicas", what));
         }
         if let Some(autoscaler) = &capacity.autoscaler {
             if !(autoscaler.min..=autoscaler.max).contains(&capacity.open) || autoscaler.max != engines.len() {
-                let what = format!("{}: must be from {} to {}", capacity.open, autoscaler.min, autoscaler.max);
+                let what = format!("must be from {1} to {2}, got {0}", capacity.open, autoscaler.min, autoscaler.max);
                 return Err(Error::config("replicas", what));
             }
             autoscaler.policy.check(&engines[0]).map_err(|error| error.within("autoscaler.policy"))?;
@@ -138,18 +140,18 @@ impl Cluster {
             (other.max_model_len, other.first_token) == (engines[0].max_model_len, engines[0].first_token)
         };
         if !engines.iter().all(alike) {
-            let what = "must be the same everywhere, as first_token: a request may go from one replica to another";
+            let what = "must be the same for all replicas, like first_token: a request may move to another replica";
             return Err(Error::config("max_model_len", what));
         }
         Ok(())
     }
 }
 
-/// The way of requests from the pool that computes their prompts to the one that emits the rest: bari2025 Alg. 5.
+/// A hand-off from the prefill pool to the decode pool: bari2025 Alg. 5.
 #[derive(Clone, Copy, Debug)]
 pub struct HandsTo {
-    /// The other pool.
+    /// The destination pool.
     pub pool: usize,
-    /// What their keys and values travel over.
+    /// The link that carries keys and values.
     pub link: Link,
 }

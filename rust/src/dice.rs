@@ -1,27 +1,26 @@
-//! Dice for the random scenarios of the laws: policies, routers and timing models are drawn with them.
+//! Random parameters of policies, routers and timing models for the invariant tests.
 //!
-//! Each kind says in its own file how its parameters are drawn, so a new one is under the laws from its first day. No run
-//! needs any of this.
+//! Each kind defines its random parameters in its own file, so a new kind is tested at once. No run uses this module.
 
-/// A kind whose parameters can be drawn: anything that is valid and small enough to meet its corners.
+/// A kind with random parameters: valid, and small enough to reach corner cases.
 pub(crate) trait Sample {
-    /// Parameters for a scenario.
+    /// Random parameters.
     fn sample(dice: &mut Dice) -> Self;
 }
 
-/// Of a kind without parameters there is one.
+/// A kind without parameters has one value.
 impl<Kind: Default> Sample for Kind {
     fn sample(_dice: &mut Dice) -> Kind {
         Kind::default()
     }
 }
 
-/// How large the parameters of a scenario should be.
+/// The scale of a scenario's parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scale {
-    /// Tokens of an iteration.
+    /// Token budget of an iteration.
     pub token_budget: u64,
-    /// Requests admitted at once.
+    /// Sequence limit.
     pub max_seqs: u64,
     /// Tokens of the longest request, prompt and output.
     pub longest: u64,
@@ -29,17 +28,17 @@ pub struct Scale {
     pub block: u64,
 }
 
-/// Numbers to draw with, used one after another and over again.
+/// A sequence of numbers to draw from. It restarts at its end.
 #[derive(Clone, Debug)]
 pub struct Dice {
     words: Vec<u32>,
     next: usize,
-    /// How large the parameters should be.
+    /// The scale of the parameters.
     pub scale: Scale,
 }
 
 impl Dice {
-    /// Zeros draw the simplest parameters.
+    /// Dice over these numbers. Zeros draw the simplest parameters.
     pub fn new(words: Vec<u32>, scale: Scale) -> Dice {
         Dice { words, next: 0, scale }
     }
@@ -51,18 +50,18 @@ impl Dice {
         u64::from(word) % count
     }
 
-    /// Heads or tails.
+    /// A random bool.
     pub(crate) fn flip(&mut self) -> bool {
         self.below(2) > 0
     }
 
-    /// One of several, each alike.
+    /// A uniform choice.
     pub fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize].clone()
     }
 
-    /// Seconds from `low` microseconds up to `high`, whole, so that iterations end on the grid of arrivals. Where 0 can come
-    /// out it often does.
+    /// Whole microseconds in `low..high`, in seconds, so that iterations end on the arrival grid. If `low` is 0, the
+    /// result is often 0.
     pub fn seconds(&mut self, low: u64, high: u64) -> f64 {
         if low == 0 && self.below(5) == 0 {
             return 0.0;

@@ -1,4 +1,4 @@
-//! What makes one replica: a scheduler, a KV cache, a timing model.
+//! Engines: the scheduler, KV cache and timing model of one replica.
 
 use serde::Deserialize;
 
@@ -8,67 +8,53 @@ use crate::kv::KvCache;
 use crate::request::FirstToken;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::timing::{HostTime, Overhead, Timing, TimingModel};
+use crate::workload::Class;
 
 /// An engine as a user describes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Engine {
-    /// How long iterations take.
+    /// The timing model of iterations.
     pub timing: TimingModel,
-    /// What is in the next batch.
+    /// The scheduling policy.
     pub scheduler: SchedulerConfig,
     /// The KV cache.
     pub kv: KvCache,
-    /// Which iteration emits the first token.
+    /// The iteration that emits the first token.
     pub first_token: FirstToken,
-    /// What the host takes beside the GPU.
+    /// Host time in addition to GPU time.
     #[serde(default)]
     pub overhead: Overhead,
-    /// Tokens of the longest request: a prompt that leaves no room for an output is refused, a longer output ends with
-    /// them. `None`: any.
+    /// Maximum length of a request in tokens. A prompt that leaves no room for output is rejected. A longer output is
+    /// cut. `None`: unlimited.
     #[serde(default)]
     pub max_model_len: Option<u32>,
-    /// From the client to the engine and back, in seconds: HTTP, tokenising, the delivery of a token.
+    /// Time from the client to the engine and back, in seconds: HTTP, tokenization and token delivery.
     #[serde(default)]
     pub api_s: f64,
 }
 
-/// A class of the workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// Its name.
-    pub name: String,
-    /// Can a request of it come to this engine? In a network not every class goes everywhere.
-    pub comes: bool,
-}
-
-impl From<&str> for Class {
-    fn from(name: &str) -> Class {
-        Class { name: name.to_owned(), comes: true }
-    }
-}
-
 /// An engine ready to run.
 pub struct EngineParts {
-    /// What is in the next batch.
+    /// The scheduler.
     pub scheduler: Box<dyn Scheduler>,
-    /// How long iterations take.
+    /// The timing model of iterations.
     pub timing: Box<dyn Timing>,
     /// The KV cache.
     pub kv: KvCache,
-    /// Which iteration emits the first token.
+    /// The iteration that emits the first token.
     pub first_token: FirstToken,
-    /// What the host takes beside the GPU.
+    /// Host time in addition to GPU time.
     pub host: HostTime,
-    /// Tokens of the longest request; `u32::MAX`: any.
+    /// Maximum length of a request in tokens; `u32::MAX`: unlimited.
     pub max_model_len: u32,
-    /// From the client to the engine and back.
+    /// Time from the client to the engine and back.
     pub api: Span,
 }
 
 impl Engine {
-    /// The parts of one replica, for a workload with these classes; `None` only tests the fields. The first wrong one is
-    /// the error.
+    /// Builds the parts of one replica for a workload with these classes. `None` only checks the fields. The error
+    /// names the first invalid field.
     pub fn build(&self, classes: Option<&[Class]>) -> Result<EngineParts> {
         self.kv.check().map_err(|error| error.within("kv"))?;
         let scheduler = self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?;
@@ -86,7 +72,7 @@ impl Engine {
 }
 
 impl EngineParts {
-    /// A number of attoseconds that divides all times that can come up in it; 0: all are 0.
+    /// A number of attoseconds that divides all times of the engine; 0: all are 0.
     pub(crate) fn unit(&self) -> u128 {
         if !self.scheduler.is_timeless() || self.scheduler.speculates().is_some() || self.api != Span::ZERO {
             return 1;
@@ -95,31 +81,32 @@ impl EngineParts {
         greatest_common_divisor(greatest_common_divisor(self.timing.unit(), self.host.unit()), pause)
     }
 
-    /// From now on it counts in a unit that divides [`EngineParts::unit`].
+    /// Switches to a unit that divides [`EngineParts::unit`].
     pub(crate) fn count_in(&mut self, unit: Unit) {
         self.timing.count_in(unit.attoseconds_each());
         self.host.count_in(unit.attoseconds_each());
     }
 }
 
-/// Tokens of the longest request; `u32::MAX`: any.
+/// Maximum length of a request in tokens; `u32::MAX`: unlimited.
 pub fn longest_request(max_model_len: Option<u32>) -> Result<u32> {
     match max_model_len {
-        Some(tokens) if tokens < 2 => {
-            Err(Error::config("max_model_len", format!("{tokens}: a prompt and an output need 2 tokens")))
-        }
+        Some(tokens) if tokens < 2 => Err(Error::config(
+            "max_model_len",
+            format!("must be at least 2 (one prompt and one output token), got {tokens}"),
+        )),
         _ => Ok(max_model_len.unwrap_or(u32::MAX)),
     }
 }
 
-/// Reads a description from JSON; the error names the path of the field.
+/// Parses a description from JSON. The error contains the path of the field.
 pub fn parse<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T> {
     let reader = &mut serde_json::Deserializer::from_str(json);
     serde_path_to_error::deserialize(reader).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { String::new() } else { path };
         let inner = error.into_inner().to_string();
-        // Line and column of the JSON mean nothing to a user of Python or TOML.
+        // Line and column of the JSON are meaningless to users of Python and TOML.
         let message = inner.rsplit_once(" at line ").map_or(inner.as_str(), |(message, _)| message);
         Error::config(path, message)
     })

@@ -1,34 +1,34 @@
-//! Errors: what went wrong, and where.
+//! Errors: what is wrong, and where.
 
-/// The result of anything that bad input can stop.
+/// The result of a call that bad input can stop.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. One pointer, so that it costs the road that it is never on nothing.
+/// An error, boxed so that results stay small on the success path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<Kind>);
 
-/// Every way in which a run can fail. Each says what was wrong and where.
+/// The kinds of errors. Each has the cause and the location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Kind {
-    /// A description that makes no sense; `path` is the field's.
+    /// An invalid description.
     #[error("{path}{}{message}", if path.is_empty() { "" } else { ": " })]
     Config {
-        /// The field, from the outside in: `scheduler.token_budget`.
+        /// Path of the field, from the outside in: `scheduler.token_budget`.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         message: String,
     },
-    /// A request that makes no sense; `row` counts from 0.
+    /// An invalid request; `row` counts from 0.
     #[error("row {row}: {message}")]
     Trace {
         /// The row of the workload.
         row: usize,
-        /// What is wrong with it.
+        /// What is wrong with the row.
         message: String,
     },
-    /// A scheduler asked for what the rules do not allow.
-    #[error("the scheduler broke a rule at {at_s} s: {rule} ({what})")]
+    /// A scheduler violated a rule.
+    #[error("the scheduler violated a rule at {at_s} s: {rule} ({what})")]
     Rule {
         /// The instant of the plan in seconds.
         at_s: String,
@@ -37,28 +37,28 @@ pub enum Kind {
         /// The request or the amount.
         what: String,
     },
-    /// A router named a replica that there is not.
-    #[error("the router broke a rule at {at_s} s: its answer for request {request} is {answer}, must be a whole number from 0 to {}", replicas - 1)]
+    /// A router returned an invalid replica.
+    #[error("the router violated a rule at {at_s} s: it must return an integer from 0 to {} for request {request}, got {answer}", replicas - 1)]
     Route {
         /// The instant of the arrival in seconds.
         at_s: String,
         /// The request.
         request: u32,
-        /// What it said.
+        /// The returned value.
         answer: String,
-        /// How many replicas there are.
+        /// Number of replicas.
         replicas: usize,
     },
-    /// A number outgrew 128 bits.
-    #[error("{0} does not fit into 128 bits")]
+    /// A number does not fit 128 bits.
+    #[error("{0} does not fit 128 bits")]
     Overflow(&'static str),
-    /// A batch that takes no time would let the clock stand still for ever.
-    #[error("an iteration of length 0 at {0} s: the timing model must charge something for a batch")]
+    /// A batch without duration, which would stop the clock forever.
+    #[error("an iteration must not have length 0: the timing model returned 0 for the batch at {0} s")]
     EmptyIteration(String),
-    /// More rows asked for than any memory holds.
+    /// More rows than fit into memory.
     #[error("{0}")]
     TooMuch(String),
-    /// The caller asked the run to stop.
+    /// The caller stopped the run.
     #[error("the run was stopped")]
     Stopped,
 }
@@ -70,28 +70,28 @@ impl From<Kind> for Error {
 }
 
 impl Error {
-    /// What kind of thing went wrong.
+    /// The kind of this error.
     pub fn kind(&self) -> &Kind {
         &self.0
     }
 
-    /// A description that makes no sense, with the path of the field.
+    /// An invalid description, with the path of the field.
     pub fn config(path: impl Into<String>, message: impl Into<String>) -> Error {
         Kind::Config { path: path.into(), message: message.into() }.into()
     }
 
-    /// A request that makes no sense.
+    /// An invalid request.
     pub(crate) fn trace(row: usize, message: impl Into<String>) -> Error {
         Kind::Trace { row, message: message.into() }.into()
     }
 
-    /// A number outgrew 128 bits.
+    /// A number that does not fit 128 bits.
     #[cold]
     pub(crate) fn overflow(what: &'static str) -> Error {
         Kind::Overflow(what).into()
     }
 
-    /// The same error with the field's path one level further out.
+    /// The same error with `outer` added in front of the field's path.
     #[must_use]
     pub fn within(self, outer: &str) -> Error {
         match *self.0 {
@@ -101,7 +101,7 @@ impl Error {
         }
     }
 
-    /// The same error where rows are counted from `rows` rows further up.
+    /// The same error with its row number increased by `rows`.
     #[must_use]
     pub(crate) fn further(self, rows: usize) -> Error {
         match *self.0 {

@@ -1,4 +1,4 @@
-//! Replicas that die, and those that are told to drain or to start.
+//! Replica failures, and scheduled drains and starts.
 
 use serde::Deserialize;
 
@@ -10,42 +10,42 @@ use crate::random::{Source, Stream, exponential_quantile};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailuresDescription {
-    /// When which replica dies, in seconds.
+    /// Scheduled failures: time in seconds and replica.
     #[serde(default)]
     pub at: Vec<(f64, usize)>,
-    /// When which replica is told to take no further request, in seconds.
+    /// Scheduled drains: time in seconds and replica. A draining replica accepts no new requests.
     #[serde(default)]
     pub drains: Vec<(f64, usize)>,
-    /// When a replica is told to start where there is none, in seconds.
+    /// Scheduled starts: time in seconds and replica.
     #[serde(default)]
     pub starts: Vec<(f64, usize)>,
-    /// The mean time for which a replica serves before it dies; `None`: it dies at no other time.
+    /// Mean time between failures of a serving replica, in seconds. `None`: no random failures.
     #[serde(default)]
     pub mtbf_s: Option<f64>,
-    /// How long it takes until a dead replica is started again; `None`: it never is.
+    /// Time until a failed replica restarts, in seconds. `None`: it does not restart.
     #[serde(default)]
     pub repair_s: Option<f64>,
-    /// How often a request is sent again.
+    /// Maximum number of retries per request.
     pub retries: u32,
 }
 
-/// What a replica is told to do. At one instant these come in this order.
+/// A scheduled change of a replica. At one instant, commands apply in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Command {
-    /// It dies.
+    /// The replica fails.
     Die,
-    /// It takes no further request and ends with its last.
+    /// The replica accepts no new requests and ends when it is empty.
     Drain,
-    /// One comes where there is none.
+    /// A replica starts at an empty place.
     Start,
 }
 
 /// Failures ready to run.
 #[derive(Clone, Debug)]
 pub struct Failures {
-    /// When which replica of the pool is told what, in order.
+    /// Scheduled commands of the pool's replicas, in order.
     pub(crate) commands: Vec<(Instant, Command, usize)>,
-    /// The mean time for which a replica serves before it dies, in attoseconds.
+    /// Mean time between failures of a serving replica, in attoseconds.
     mean: Option<f64>,
     pub(crate) repair: Option<Span>,
     pub(crate) retries: u32,
@@ -53,15 +53,15 @@ pub struct Failures {
 }
 
 impl FailuresDescription {
-    /// Tests that anything happens.
+    /// Checks that the failures contain any event.
     pub fn check(&self) -> Result<()> {
         if self.at.is_empty() && self.mtbf_s.is_none() && self.drains.is_empty() && self.starts.is_empty() {
-            return Err(Error::config("", "nothing dies: give at or mtbf_s, or drains or starts"));
+            return Err(Error::config("", "must have at, mtbf_s, drains or starts, got none"));
         }
         Ok(())
     }
 
-    /// The failures themselves, of a pool of so many replicas.
+    /// Builds the failures of a pool of `replicas` replicas.
     pub fn build(&self, seed: u64, replicas: usize) -> Result<Failures> {
         let mut commands = Vec::new();
         let lists = [("at", Command::Die, &self.at), ("drains", Command::Drain, &self.drains)];
@@ -69,7 +69,7 @@ impl FailuresDescription {
             for (place, &(seconds, replica)) in list.iter().enumerate() {
                 let field = format!("{name}[{place}]");
                 if replica >= replicas {
-                    return Err(Error::config(field, format!("replica {replica}: there are {replicas}, from 0 on")));
+                    return Err(Error::config(field, format!("must be a replica below {replicas}, got {replica}")));
                 }
                 commands.push((Instant(attoseconds(seconds, &field)?), what, replica));
             }
@@ -80,7 +80,7 @@ impl FailuresDescription {
         }
         let mean = match self.mtbf_s {
             Some(seconds) if attoseconds(seconds, "mtbf_s")? == 0 => {
-                return Err(Error::config("mtbf_s", format!("{seconds}: must be above 0")));
+                return Err(Error::config("mtbf_s", format!("must be above 0, got {seconds}")));
             }
             mean => mean.map(|seconds| seconds * SECOND as f64),
         };
@@ -91,18 +91,18 @@ impl FailuresDescription {
 
 impl Command {
     fn twice(self, replica: usize, at: Instant) -> Error {
-        let (field, does) = match self {
-            Command::Die => ("at", "dies"),
-            Command::Drain => ("drains", "drains"),
-            Command::Start => ("starts", "starts"),
+        let (field, verb) = match self {
+            Command::Die => ("at", "fail"),
+            Command::Drain => ("drains", "drain"),
+            Command::Start => ("starts", "start"),
         };
-        Error::config(field, format!("replica {replica} {does} twice at {} s", at.seconds()))
+        Error::config(field, format!("replica {replica} must not {verb} twice at {} s", at.seconds()))
     }
 }
 
 impl Failures {
-    /// A replica is told something that has not come; `passed` of all that it was told have.
-    pub(crate) fn tell(&mut self, passed: usize, at: Instant, what: Command, replica: usize) -> Result<()> {
+    /// Adds a future command; the first `passed` commands are in the past.
+    pub(crate) fn add_command(&mut self, passed: usize, at: Instant, what: Command, replica: usize) -> Result<()> {
         match self.commands[passed..].binary_search(&(at, what, replica)) {
             Ok(_) => Err(what.twice(replica, at)),
             Err(place) => {
@@ -112,7 +112,8 @@ impl Failures {
         }
     }
 
-    /// When a replica dies that opens for the `life`-th time: exponential, by a draw of its own. `NEVER`: by no draw.
+    /// When a replica that opens for the `life`-th time fails: an exponential draw of its own. `NEVER`: no random
+    /// failures.
     pub(crate) fn dies(&self, replica: u32, life: u64, opened: Instant) -> Instant {
         let Some(mean) = self.mean else { return Instant::NEVER };
         let units = exponential_quantile(self.draws.uniform(u64::from(replica), life));

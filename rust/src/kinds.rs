@@ -1,9 +1,9 @@
-//! Lists of kinds: one line for each policy, router and timing model, from which everything else follows.
+//! Lists of kinds: one line per policy, router and timing model. Everything else is derived from it.
 
-/// Declares what a user can name in a room, one kind a line: `file::Kind`.
+/// Declares the kinds of one family, one per line: `file::Kind`.
 ///
-/// The line stands for the module, for the variant that `{"kind": "Kind", …}` is read as, and for the entry of `KINDS`.
-/// The file holds the parameters under that name, what they build (`$Parameters`), and how the laws draw them (`Sample`).
+/// A line declares the module, the enum variant for `{"kind": "Kind", …}`, and the entry of `KINDS`. The file defines
+/// the parameters under that name, their implementation (`$Parameters`), and random parameters for tests (`Sample`).
 macro_rules! kinds {
     ($(#[$meta:meta])* $Config:ident: $Parameters:ident { $($file:ident::$Kind:ident,)* }) => {
         $(
@@ -43,7 +43,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Parameters for a random scenario; `None`: there is no such kind.
+            /// Parameters for a random scenario; `None` if the kind does not exist.
             #[doc(hidden)]
             pub fn sample(kind: &str, dice: &mut $crate::dice::Dice) -> Option<$Config> {
                 use $crate::dice::Sample;
@@ -60,7 +60,7 @@ macro_rules! kinds {
 
 pub(crate) use kinds;
 
-/// What the file of every kind speaks of.
+/// Imports of every kind's file.
 pub(crate) mod prelude {
     pub(crate) use crate::dice::{Dice, Sample};
     pub(crate) use crate::error::{Error, Result};

@@ -4,33 +4,33 @@
 //!
 //! ```text
 //!   workload ──▶ router ──▶ replica ─────────────────────────────▶ results
-//!   (columns,    (which      plan ─▶ price ─▶ advance ─▶ settle     (rows, gaps,
-//!    or drawn)    replica?)   │        │         │          │        samples,
+//!   (columns,    (one of     plan ─▶ price ─▶ advance ─▶ settle     (rows, gaps,
+//!    or drawn)    n replicas) │        │         │          │        samples,
 //!                             ▼        ▼         ▼          ▼        findings)
 //!                         scheduler  timing   k identical  KV blocks,
 //!                                             iterations   tokens
 //! ```
 //!
-//! Modules stand in the order of the road. To understand the simulator, read three: `replica` (what one engine does),
-//! [`plan`] (what a scheduler may ask) and [`simulation`] (in which order everything happens). To add a policy, read
-//! [`scheduler`] or [`router`]; to add a timing model, [`timing`].
+//! The modules are declared in the order of the road. Three of them explain the simulator: `replica` (one engine),
+//! [`plan`] (the requests of a scheduler) and [`simulation`] (the order of events). To add a policy, read
+//! [`scheduler`] or [`router`]. To add a timing model, read [`timing`].
 
-// What everything is measured in, and what can go wrong.
+// Time and errors.
 pub mod clock;
 pub mod error;
 pub mod finding;
 
-// How policies, routers and timing models are listed and drawn.
+// Lists of policies, routers and timing models, and random parameters for them.
 mod kinds;
 #[doc(hidden)]
 pub mod dice;
 
-// The requests that come: columns, or distributions to draw them from.
+// Requests: columns, or distributions to draw them from.
 pub mod workload;
 pub mod random;
 pub mod distributions;
 
-// Several replicas: which one serves a request, what goes from one to another, and what runs through them.
+// Several replicas: routing, links, autoscaling and failures.
 pub mod router;
 mod tournament;
 pub mod autoscaler;
@@ -38,7 +38,7 @@ pub mod failures;
 pub mod cluster;
 pub mod links;
 
-// One replica: what is in the batch, what it holds, how long it takes, what it does.
+// One replica: its requests, batches, KV cache and iteration times.
 pub mod request;
 pub mod scheduler;
 pub mod plan;
@@ -46,13 +46,15 @@ pub mod kv;
 pub mod timing;
 pub mod speculation;
 pub mod engine;
+mod features;
 pub(crate) mod replica;
 
-// The cluster of one paper, lin2026: requests queue before the replicas, for slots. The rest can be read without it.
+// The cluster of one paper, lin2026: requests queue for slots before the replicas. All other modules are independent
+// of it.
 pub mod gate_and_route;
 
-// What comes out.
+// Result columns, histograms and findings.
 pub mod results;
 
-// The order of everything.
+// The order of events.
 pub mod simulation;

@@ -1,4 +1,4 @@
-//! Links between pools of replicas, and the keys and values that are on their way over them.
+//! Links between pools, and the transfers of keys and values over them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::replica::Departure;
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkDescription {
-    /// Seconds that every transfer takes.
+    /// Latency of every transfer, in seconds.
     pub latency_s: f64,
-    /// Bytes that one transfer moves in a second.
+    /// Bandwidth of one transfer, in bytes per second.
     pub bytes_per_s: f64,
-    /// Bytes of keys and values of one token.
+    /// Bytes of keys and values per token.
     pub bytes_per_token: f64,
-    /// Transfers at once; `None`: any number.
+    /// Maximum number of concurrent transfers; `None`: unlimited.
     pub concurrent: Option<usize>,
 }
 
@@ -26,29 +26,29 @@ pub struct LinkDescription {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     latency: Span,
-    /// Attoseconds for a token, as a quotient of whole numbers.
+    /// Attoseconds per token, as a quotient of whole numbers.
     per_token: (u128, u128),
-    /// Transfers at once.
+    /// Maximum number of concurrent transfers.
     pub(crate) lanes: usize,
 }
 
 impl LinkDescription {
-    /// Tests the fields.
+    /// Checks the fields and builds the link.
     pub fn build(&self) -> Result<Link> {
         const PLACES: i32 = 9;
         let whole = |field, number: f64| {
             let scaled = (number.is_finite() && number >= 0.0).then(|| decimal(number, PLACES)).flatten();
-            scaled.ok_or_else(|| Error::config(field, format!("{number}: it must be finite and not negative")))
+            scaled.ok_or_else(|| Error::config(field, format!("must be finite and non-negative, got {number}")))
         };
         let (bytes, speed) = (whole("bytes_per_token", self.bytes_per_token)?, whole("bytes_per_s", self.bytes_per_s)?);
         if speed == 0 {
-            return Err(Error::config("bytes_per_s", format!("{}: it must be above 0", self.bytes_per_s)));
+            return Err(Error::config("bytes_per_s", format!("must be above 0, got {}", self.bytes_per_s)));
         }
         if bytes == 0 && self.bytes_per_token > 0.0 {
-            return Err(Error::config("bytes_per_token", format!("{} rounds to nothing", self.bytes_per_token)));
+            return Err(Error::config("bytes_per_token", format!("must not round to 0, got {}", self.bytes_per_token)));
         }
         if self.concurrent == Some(0) {
-            return Err(Error::config("concurrent", "0: nothing would ever be transferred"));
+            return Err(Error::config("concurrent", "must be at least 1, got 0"));
         }
         let shared = greatest_common_divisor(bytes, speed);
         let numerator = (bytes / shared).checked_mul(SECOND).ok_or_else(|| Error::overflow("bytes_per_token"))?;
@@ -61,7 +61,7 @@ impl LinkDescription {
 }
 
 impl Link {
-    /// How long the keys and values of `tokens` tokens travel; the quotient is rounded down.
+    /// Transfer time of the keys and values of `tokens` tokens, rounded down.
     pub(crate) fn time(&self, tokens: u64) -> Result<Span> {
         let (numerator, denominator) = self.per_token;
         let bytes = numerator.checked_mul(u128::from(tokens)).ok_or_else(|| Error::overflow("a transfer"))?;
@@ -77,13 +77,13 @@ fn greatest_common_divisor(left: u128, right: u128) -> u128 {
     left
 }
 
-/// The transfers over one link: as many at once as it has lanes, the others first come, first served.
+/// The transfers over one link: one per lane, the rest first come, first served.
 pub(crate) struct Transfers {
     link: Link,
-    /// The pool that they go to.
+    /// The destination pool.
     pub(crate) to: usize,
     waiting: VecDeque<Departure>,
-    /// By their end, then by request.
+    /// By end, then by request.
     under_way: BTreeMap<(Instant, u32), Departure>,
 }
 
@@ -92,12 +92,12 @@ impl Transfers {
         Transfers { link, to, waiting: VecDeque::new(), under_way: BTreeMap::new() }
     }
 
-    /// When the first of them ends.
+    /// When the first transfer ends.
     pub(crate) fn next_end(&self) -> Instant {
         self.under_way.first_key_value().map_or(Instant::NEVER, |(&(end, _), _)| end)
     }
 
-    /// A request wants to go.
+    /// Queues a request for transfer.
     pub(crate) fn push(&mut self, departure: Departure, now: Instant) -> Result<()> {
         self.waiting.push_back(departure);
         self.start(now)
@@ -122,7 +122,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// The next token of a request is its last, if it is on the way.
+    /// Makes the next token of a request in transfer its last. Returns whether the request is here.
     pub(crate) fn cancel(&mut self, id: u32) -> bool {
         let mut departures = self.under_way.values_mut().chain(&mut self.waiting);
         let Some(departure) = departures.find(|departure| departure.request.id == id) else { return false };
@@ -130,7 +130,7 @@ impl Transfers {
         true
     }
 
-    /// Every request that is on the way, or waits for a lane.
+    /// All requests in transfer or waiting for a lane.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Departure> {
         std::mem::take(&mut self.under_way).into_values().chain(self.waiting.drain(..))
     }

@@ -1,12 +1,13 @@
-//! The plan of one batch: what a scheduler may ask, and what the replica answers.
+//! The plan of one batch: the requests of a scheduler, and the checks of the replica.
 //!
-//! Here is what every policy needs. A newcomer can ignore the rest: `plan/prefix.rs` (blocks that requests share), `plan/groups.rs`
-//! (decodes that take part group by group), `plan/drafts.rs` (rows that verify drafts), `plan/nested.rs` (policies inside a policy), `plan/preemption.rs` (blocks that are given up) and `plan/sglang.rs` (what SGLang alone asks).
+//! This file has what every policy needs. The rest can be skipped at first: `plan/prefix.rs` (shared blocks),
+//! `plan/groups.rs` (groups of decodes), `plan/drafts.rs` (speculative decoding), `plan/nested.rs` (policies inside a
+//! policy), `plan/preemption.rs` (preemption) and `plan/sglang.rs` (SGLang).
 //!
-//! A [`Plan`] edits the batch of one replica: the standing decodes stay as they are unless the scheduler says otherwise,
-//! chunks are asked anew each time. Every question is answered from, and every request is checked against, the one state
-//! that the replica itself runs on (rule 6): budget, sequences and blocks are enforced here and nowhere else. What goes
-//! beyond the rules is an error that names the rule.
+//! A [`Plan`] edits the batch of one replica. The steady decodes stay in it until the scheduler changes them; chunks
+//! are planned anew each time. All queries read, and all requests are checked against, the state that the replica
+//! runs on (R6). Budget, sequences and blocks are enforced here and nowhere else. A violation is an error that names
+//! the rule.
 
 mod prefix;
 mod drafts;
@@ -14,81 +15,28 @@ mod groups;
 mod nested;
 mod preemption;
 mod sglang;
+mod terms;
 
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Result};
-use crate::replica::{Chunk, Plain, State};
+use crate::features::Plain;
+use crate::replica::{Chunk, State};
 use crate::request::{Phase, Place, Requests};
 pub use preemption::Preemption;
+pub(crate) use terms::Limit;
+pub use terms::{Ahead, Hold, Limits};
 
-/// What a replica enforces for its scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Tokens that one iteration may load.
-    pub token_budget: u64,
-    /// Requests that may be admitted at once.
-    pub max_seqs: u64,
-    /// Are the blocks of finished requests freed only when no request is admitted any more (rule 10, `free="batch"`)?
-    pub frees_with_batch: bool,
-}
+const NO_BLOCK: &str = "a plan takes at most the free blocks";
 
-impl Limits {
-    /// More tokens, and more requests, than any batch has: no limit.
-    pub const NONE: u64 = 1 << 40;
-}
-
-/// What kept the next request in the queue from being admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// Every seat is taken.
-    Seats,
-    /// Too few blocks are free, as the policy counts them at admission (rule 11).
-    Blocks,
-}
-
-/// For how long a scheduler would ask the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// Iterations, unless something happens before: a completion, a shortage of blocks, an event.
-    pub iterations: u64,
-    /// Would it ask the same if requests arrived meanwhile?
-    pub through_arrivals: bool,
-}
-
-impl Hold {
-    /// Ask again after every iteration: right for any policy, and the slowest.
-    pub const ONCE: Hold = Hold { iterations: 1, through_arrivals: false };
-    /// The same until something changes, an arrival included.
-    pub const UNTIL_ARRIVAL: Hold = Hold { iterations: u64::MAX, through_arrivals: false };
-    /// The same until something other than an arrival changes.
-    pub const THROUGH_ARRIVALS: Hold = Hold { iterations: u64::MAX, through_arrivals: true };
-
-    /// The same until something changes; whether an arrival is such a change depends on whether it could only wait.
-    pub(crate) fn while_arrivals_wait(arrivals_wait: bool) -> Hold {
-        Hold { through_arrivals: arrivals_wait, ..Hold::UNTIL_ARRIVAL }
-    }
-}
-
-/// A policy plans each batch while the one before it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
-    /// How long the engine sleeps, when a batch has ended, if the plan that was made while it ran was empty.
-    pub pause: Span,
-    /// Is the token in flight of a request that is preempted dropped, so that it is computed again? Otherwise it counts.
-    pub drops: bool,
-}
-
-const NO_BLOCK: &str = "no more blocks are taken than are free";
-
-/// The batch that one replica is about to run, open to its scheduler.
+/// The next batch of a replica, open to its scheduler.
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Instant,
-    /// When the batch begins: later than now where it is planned ahead.
+    /// Start of the batch: later than `now` if it is planned ahead.
     begins: Instant,
     pub(crate) drain: bool,
-    /// The selected group of standing decodes.
+    /// The selected group of steady decodes.
     group: usize,
 }
 
@@ -98,7 +46,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What a scheduler may look at.
+/// Queries of a scheduler.
 impl Plan<'_> {
     /// The instant at which the batch is formed.
     #[inline]
@@ -106,134 +54,134 @@ impl Plan<'_> {
         self.now
     }
 
-    /// Is nothing more to come, so that a policy that waits for company should stop waiting (rule 5)?
+    /// Whether no further event is due, so that a policy that waits for more requests must stop waiting (R5).
     #[inline]
     pub fn drain(&self) -> bool {
         self.drain
     }
 
-    /// Is nothing more to come but what other replicas do, which are asked again when the batch of each is over?
+    /// Whether only the batches of other replicas are still to come; the plan is repeated after them.
     #[inline]
-    pub(crate) fn drains_in_turn(&self) -> bool {
-        self.drain && !self.state.drains_alone
+    pub(crate) fn drains_with_others(&self) -> bool {
+        self.drain && !self.state.drains_last
     }
 
-    /// The requests that the replica holds.
+    /// The requests of the replica.
     #[inline]
     pub fn requests(&self) -> &Requests {
         &self.state.requests
     }
 
-    /// Tokens that this iteration can still load.
+    /// Remaining token budget of this iteration.
     #[inline]
     pub fn budget_left(&self) -> u64 {
-        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + self.state.standing)
+        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + self.state.steady)
     }
 
-    /// Can this iteration load so many tokens beside those that it has?
+    /// Whether the token budget has room for `tokens` more.
     #[inline]
     pub(crate) fn carries(&self, tokens: u64) -> bool {
-        self.state.batch.chunk_tokens + self.state.standing + tokens <= self.state.limits.token_budget
+        self.state.batch.chunk_tokens + self.state.steady + tokens <= self.state.limits.token_budget
     }
 
-    /// Requests that can still be admitted.
+    /// Remaining sequence slots (`max_seqs`).
     #[inline]
-    pub fn seats_left(&self) -> u64 {
+    pub fn sequences_left(&self) -> u64 {
         self.state.limits.max_seqs - self.state.running
     }
 
-    /// Requests that are admitted.
+    /// Admitted requests.
     #[inline]
     pub(crate) fn running(&self) -> u64 {
         self.state.running
     }
 
-    /// Requests in the queue, preempted and swapped ones included.
+    /// Requests in the queue, including preempted and swapped ones.
     #[inline]
     pub fn waiting(&self) -> u64 {
         self.state.waiting
     }
 
-    /// Members of the selected group of standing decodes.
+    /// Members of the selected group of steady decodes.
     #[inline]
     pub fn decodes(&self) -> u64 {
         self.state.groups[self.group].count
     }
 
-    /// Has this plan preempted a request?
+    /// Whether this plan has preempted a request.
     #[inline]
     pub(crate) fn has_preempted(&self) -> bool {
         !self.state.batch.preempted.is_empty()
     }
 
-    /// Has this plan preempted this request?
+    /// Whether this plan has preempted `place`.
     #[inline]
     pub(crate) fn was_preempted(&self, place: Place) -> bool {
         self.has_preempted() && self.state.batch.preempted.contains(&place)
     }
 
-    /// What kept a request in the queue from being admitted, if the policy asked and was refused.
+    /// The limit that prevented an admission, if any.
     #[inline]
     pub(crate) fn refused(&self) -> Option<Limit> {
         self.state.batch.refused
     }
 
-    /// Iterations that the replica has run.
+    /// Iterations run by the replica.
     #[inline]
     pub fn iterations(&self) -> u64 {
         self.state.iterations
     }
 
-    /// The sum of their lengths.
+    /// Total length of the iterations.
     #[inline]
     pub fn busy(&self) -> Span {
         Span(self.state.last_end.0 - self.state.idle.0)
     }
 
-    /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and a request must be
-    /// preempted or paused.
+    /// Free blocks minus those that this batch takes. If negative, the steady decodes lack blocks: the policy must
+    /// preempt or pause a request.
     #[inline]
     pub fn free_blocks(&self) -> i64 {
-        self.state.blocks.free() as i64 - self.state.standing_growth() as i64
+        self.state.blocks.free() as i64 - self.state.steady_growth() as i64
     }
 
-    /// Are so many blocks free beside those that this batch takes?
+    /// Whether `blocks` blocks are free in addition to those of this batch.
     #[inline]
     pub(crate) fn has_free(&self, blocks: u64) -> bool {
         self.state.has_free(blocks)
     }
 
-    /// Do the standing decodes find no free block, so that a request must be preempted or paused?
+    /// Whether the steady decodes lack blocks, so that a request must be preempted or paused.
     #[inline]
     pub(crate) fn lacks_blocks(&self) -> bool {
         !self.state.has_free(0)
     }
 
-    /// Tokens that all blocks of the cache hold.
+    /// Capacity of the cache in tokens.
     #[inline]
     pub(crate) fn all_tokens(&self) -> u64 {
         self.state.blocks.capacity().saturating_mul(self.state.blocks.block_tokens())
     }
 
-    /// All blocks of the cache.
+    /// Capacity of the cache in blocks.
     #[inline]
     pub fn all_blocks(&self) -> u64 {
         self.state.blocks.capacity()
     }
 
-    /// Tokens of a block.
+    /// Tokens per block.
     #[inline]
     pub(crate) fn block_tokens(&self) -> u64 {
         self.state.blocks.block_tokens()
     }
 
-    /// Blocks that hold so many tokens.
+    /// Blocks for `tokens` tokens.
     #[inline]
     pub fn blocks(&self, tokens: u64) -> u64 {
         self.state.blocks.need(tokens)
     }
 
-    /// Blocks that a request must take to compute so many more tokens.
+    /// New blocks that a request needs to compute `tokens` more tokens.
     #[inline]
     pub fn new_blocks(&self, place: Place, tokens: u64) -> u64 {
         let (context, blocks) = self.state.context_and_blocks(place);
@@ -241,10 +189,11 @@ impl Plan<'_> {
     }
 }
 
-/// What a scheduler may ask.
+/// Requests of a scheduler.
 impl Plan<'_> {
-    /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
-    /// owes less, and needs fewer blocks. To be asked before anything else is asked about it; without a cache, for nothing.
+    /// Looks up the next request of the queue in the prefix cache. From here on the hit counts as its context: it
+    /// owes fewer tokens and needs fewer blocks. Call this before any other query about the request. Without a cache
+    /// it has no effect.
     #[inline(always)]
     pub(crate) fn look_up(&mut self, place: Place) {
         if self.state.blocks.has_cache() && self.state.requests.at(place).phase == Phase::Waiting {
@@ -252,19 +201,20 @@ impl Plan<'_> {
         }
     }
 
-    /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
-    /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
+    /// Whether the next request of the queue can be admitted with the blocks for `tokens` tokens, leaving `spare`
+    /// blocks free while another request holds blocks (R11). The limiting resource is recorded for the audit of work
+    /// conservation.
     #[inline(always)]
     pub(crate) fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
-        self.finds_room(self.state.blocks_to_admit(place, tokens), spare)
+        self.check_room(self.state.blocks_to_admit(place, tokens), spare)
     }
 
     #[inline(always)]
-    fn finds_room(&mut self, blocks: u64, spare: u64) -> bool {
+    fn check_room(&mut self, blocks: u64, spare: u64) -> bool {
         let fits =
             self.state.has_free(blocks.saturating_add(spare)) || (self.cache_is_empty() && self.state.has_free(blocks));
-        if self.seats_left() == 0 {
-            self.state.batch.refused = Some(Limit::Seats);
+        if self.sequences_left() == 0 {
+            self.state.batch.refused = Some(Limit::MaxSeqs);
         } else if !fits {
             self.state.batch.refused = Some(Limit::Blocks);
         } else {
@@ -273,7 +223,7 @@ impl Plan<'_> {
         false
     }
 
-    /// Lets a request emit a token in every iteration from this one on.
+    /// Adds a request to the steady decodes: one token in every iteration from this one on.
     #[inline(always)]
     pub fn decode(&mut self, place: Place) -> Result<()> {
         let request = self.state.requests.at(place);
@@ -281,19 +231,19 @@ impl Plan<'_> {
             return Err(self.broken("a request decodes once in an iteration", place));
         }
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request that has no chunk in this batch can decode", place));
+            return Err(self.broken("only an admitted request without a chunk in this batch can decode", place));
         }
         if !request.ready {
             return Err(self.broken("no decode before the prompt is complete", place));
         }
         if self.budget_left() == 0 && !self.state.groups[self.group].rests {
-            return Err(self.broken("no iteration loads more tokens than the budget", place));
+            return Err(self.broken("an iteration must not load more tokens than the budget", place));
         }
         self.state.join_decodes(place, self.group);
         Ok(())
     }
 
-    /// Takes a request out of the standing decodes; it keeps its blocks.
+    /// Removes a request from the steady decodes; it keeps its blocks.
     pub fn pause(&mut self, place: Place) -> Result<()> {
         if self.state.requests.at(place).phase != Phase::Decoding {
             return Err(self.broken("only a decoding request can be paused", place));
@@ -302,21 +252,21 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Lets the group of standing decodes sit this iteration out, or take part again.
+    /// Excludes the selected group of steady decodes from this iteration, or includes it again.
     #[inline]
     pub fn rest_decodes(&mut self, rest: bool) {
         let group = &mut self.state.groups[self.group];
         if group.rests == rest {
             return;
         }
-        self.state.standing -= group.active();
+        self.state.steady -= group.active();
         group.rests = rest;
-        self.state.standing += group.active();
+        self.state.steady += group.active();
         self.state.further_growth.take();
         self.state.is_resting |= rest;
     }
 
-    /// Computes the next `tokens` tokens that a request owes. One that has emitted before and computes its last owed token
+    /// Computes the next `tokens` owed tokens of a request. The last owed token of a request that has emitted before
     /// is priced as a decode.
     #[inline(always)]
     pub fn chunk(&mut self, place: Place, tokens: u64) -> Result<()> {
@@ -328,14 +278,16 @@ impl Plan<'_> {
         let budget = self.budget_left();
         let request = self.state.requests.at_mut(place);
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
+            return Err(self.broken("only an admitted request can have a chunk in a batch, and only one", place));
         }
         let (context, owed, held) = (u64::from(request.computed), request.owed(), request.blocks);
         if tokens == 0 || tokens > owed {
-            return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", place));
+            return Err(
+                self.broken("a chunk has from 1 token to all tokens that its request has still to compute", place)
+            );
         }
         if tokens > budget {
-            return Err(self.broken("no iteration loads more tokens than the budget", place));
+            return Err(self.broken("an iteration must not load more tokens than the budget", place));
         }
         request.placed = true;
         let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
@@ -347,23 +299,23 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Gives a waiting request a seat and the blocks for `tokens` tokens. It must be in this batch.
+    /// Admits a waiting request with the blocks for `tokens` tokens. The same batch must contain it.
     #[inline(always)]
     pub fn admit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.requests.at(place).phase != Phase::Waiting {
             return Err(self.broken("only a waiting request can be admitted", place));
         }
         self.look_up(place);
-        self.sit_down(place)?;
+        self.take_sequence(place)?;
         let state = &mut *self.state;
         let blocks = state.blocks.need(tokens);
         let fits = state.has_free(blocks);
-        state.waits_no_more(state.requests.at(place).prompt_tokens);
+        state.remove_waiting_blocks(state.requests.at(place).prompt_tokens);
         let request = state.requests.at_mut(place);
         state.batch.admitted.push(place);
         state.batch.is_each_placed = false;
         if state.blocks.has_cache() {
-            self.take_beside_hit(place, tokens)?;
+            self.take_with_hit(place, tokens)?;
         } else if fits {
             request.blocks += blocks;
             state.blocks.take(blocks);
@@ -374,9 +326,9 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Admits the next request in the queue, if it can be with the blocks for `room` tokens, leaving `spare` free
-    /// (`has_room`): it takes those for `reserved` tokens, and computes the first `tokens` that it owes. The same as
-    /// [`Plan::admit`] and then [`Plan::chunk`], at once. Says whether it is admitted.
+    /// Admits the next request of the queue if it has room for `room` tokens with `spare` blocks left (`has_room`).
+    /// It takes the blocks for `reserved` tokens and computes its first `tokens` owed tokens. This is [`Plan::admit`]
+    /// followed by [`Plan::chunk`]. Returns whether it is admitted.
     #[inline(always)]
     pub fn try_admit(&mut self, place: Place, room: u64, spare: u64, reserved: u64, tokens: u64) -> Result<bool> {
         let budget = self.budget_left();
@@ -384,18 +336,18 @@ impl Plan<'_> {
         let (context, owed, is_waiting) =
             (u64::from(request.computed), request.owed(), request.phase == Phase::Waiting);
         let blocks_of_room = self.state.blocks_to_admit(place, room);
-        if !self.finds_room(blocks_of_room, spare) {
+        if !self.check_room(blocks_of_room, spare) {
             return Ok(false);
         }
         let state = &mut *self.state;
-        // What has room for more has room for this.
+        // Room for `room` tokens implies room for fewer.
         let is_right = is_waiting
             && (1..=owed.min(budget)).contains(&tokens)
             && context + tokens <= reserved
             && reserved <= room
             && !state.blocks.has_cache();
         if !is_right {
-            // One after the other, to name the rule that does not hold.
+            // The separate calls name the violated rule.
             self.admit_then_chunk(place, reserved, tokens)?;
             return Ok(true);
         }
@@ -408,7 +360,7 @@ impl Plan<'_> {
         request.blocks += blocks;
         history.begin(self.begins);
         let prompt = request.prompt_tokens;
-        state.waits_no_more(prompt);
+        state.remove_waiting_blocks(prompt);
         state.blocks.take_for::<Plain>(blocks);
         state.running += 1;
         state.waiting -= 1;
@@ -423,22 +375,21 @@ impl Plan<'_> {
         self.chunk(place, tokens)
     }
 
-    /// Says for how long this plan would be asked again unchanged. Silence means once.
+    /// Sets how long this plan holds. Default: one iteration.
     pub fn hold(&mut self, hold: Hold) {
         self.state.batch.hold = hold;
     }
 
-    /// Asks to be woken at an instant, if this plan leaves the replica idle. One that is not later than now wakes
-    /// nothing.
+    /// Sets the wake-up instant of an idle replica. An instant that is not later than now has no effect.
     pub fn wake_at(&mut self, instant: Instant) {
         self.state.batch.wake_at = Some(instant);
     }
 
     #[inline(always)]
-    fn sit_down(&mut self, place: Place) -> Result<()> {
+    fn take_sequence(&mut self, place: Place) -> Result<()> {
         let state = &mut *self.state;
         if state.running == state.limits.max_seqs {
-            return Err(self.broken("no more requests are admitted than max_seqs", place));
+            return Err(self.broken("at most max_seqs requests can be admitted", place));
         }
         state.last_row += 1;
         let request = state.requests.at_mut(place);
@@ -448,7 +399,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    // A call costs more than what is done here, and every request pays for it twice.
+    // Inlined: a call costs more than the body, and every request makes two.
     #[inline(always)]
     fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
@@ -460,9 +411,9 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Takes what was found, and what is missing to the blocks for `tokens` tokens.
+    /// Takes the cached blocks and the missing ones for `tokens` tokens.
     #[inline(never)]
-    fn take_beside_hit(&mut self, place: Place, tokens: u64) -> Result<()> {
+    fn take_with_hit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.blocks_to_admit(place, tokens) as i64 > self.free_blocks() {
             return Err(self.broken(NO_BLOCK, place));
         }

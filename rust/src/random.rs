@@ -1,70 +1,70 @@
-//! Streams of random numbers: one seed gives the same bits everywhere.
+//! Random numbers: the same seed gives the same bits on every platform.
 //!
-//! A draw is a pure function of *(seed, source, request, draw number)*: no generator has a state that is carried from
-//! one request to the next. Request 7 therefore gets the same numbers whatever the other requests, the scheduler or
-//! the number of threads do, and two compared schedulers see the very same requests.
+//! A draw is a pure function of *(seed, source, request, draw number)*: there is no generator state. So request 7
+//! gets the same numbers regardless of other requests, the scheduler or the number of threads, and two compared
+//! schedulers see identical requests.
 //!
-//! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-//! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, stream number, 0), and the four words that
-//! come out belong to four neighboring requests: a distribution with one draw per request pays a quarter of a block for it. The
-//! stream number is 0 but where one source feeds several columns: the sessions of a workload, the stages of a workflow.
+//! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+//! 2011). Its key is (seed, source), its counter (request / 4, draw number, stream number, 0), and the four output
+//! words belong to four consecutive requests: a distribution with one draw per request costs a quarter of a block.
+//! The stream number is 0 unless one source feeds several columns: the sessions of a workload, the stages of a
+//! workflow.
 //!
-//! Only the logarithm needs more than IEEE 754 arithmetic here; it is taken from the pure-Rust `libm`, never from the
-//! platform, so that x86 and ARM agree.
+//! Only the logarithm needs more than IEEE 754 arithmetic; it comes from the pure-Rust `libm`, not from the platform,
+//! so that x86 and ARM agree.
 
-/// What a stream of draws is for. Each source is a stream of its own, so that to draw more from one, or to change its
-/// distribution, leaves all others as they were. The numbers are part of every result: a new source gets a new one.
+/// Purposes of draws. Each source has its own stream, so drawing more from one, or changing its distribution, does
+/// not affect other sources. The numbers are part of every result: a new source gets a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Source {
-    /// Gaps between arrivals: apart from the lengths, so that another rate brings the same requests.
+    /// Gaps between arrivals: separate from lengths, so that a change of the rate keeps the requests.
     Arrivals = 1,
-    /// Prompt lengths: apart from the outputs, so that one can be replaced while the other stays.
+    /// Prompt lengths: separate from outputs, so that one can be replaced while the other stays.
     Prompt = 2,
     /// Output lengths: see [`Source::Prompt`].
     Output = 3,
-    /// Rows of a table from which whole requests are drawn: prompt and output stay together, so they share one draw.
+    /// Rows of a table of requests: prompt and output stay together, so they share one draw.
     Rows = 4,
-    /// Classes of requests: another mix leaves arrivals and lengths alone.
+    /// Classes of requests: a change of the mix keeps arrivals and lengths.
     Class = 5,
-    /// Patience: which request gives up first must not depend on how requests are routed.
+    /// Patience: which request abandons first must not depend on routing.
     Patience = 6,
-    /// Choices of a router: another router leaves the workload as it was.
+    /// Choices of a router: a change of the router keeps the workload.
     Router = 7,
-    /// Service times where a model draws them: another service distribution leaves the routing as it was.
+    /// Random service times: a change of their distribution keeps the routing.
     Service = 8,
-    /// The class that a freed slot serves, by how many slots chose before: no request is known yet.
+    /// The class served by a freed slot, numbered by earlier choices: the request is not known yet.
     DecodeClass = 9,
-    /// Phases of an on-off process of arrivals: other rates leave the phases as they were.
+    /// Phases of an on-off arrival process: a change of the rates keeps the phases.
     Phase = 10,
-    /// Turns of sessions: longer sessions leave the first turns as they were.
+    /// Turns of sessions: longer sessions keep the first turns.
     Turns = 11,
     /// Think times of sessions: slower users send the same requests.
     Think = 12,
-    /// Columns of lengths that are neither prompts nor outputs of a workload, told apart by a number (see
-    /// [`Stream::numbered`]): the stages of a workflow.
+    /// Further columns of lengths, numbered (see [`Stream::numbered`]): the stages of a workflow.
     Lengths = 13,
-    /// Columns of durations that belong to no other source, told apart by a number: the delays of a workflow.
+    /// Further columns of durations, numbered: the delays of a workflow.
     Durations = 14,
-    /// Places of replicas on a ring, by replica: the same under every seed.
+    /// Positions of replicas on a hash ring, by replica: the same for every seed.
     Ring = 15,
-    /// Places of prefixes on it.
+    /// Positions of prefixes on the ring.
     Prefix = 16,
-    /// Accepted drafts, by how many rows of the request emitted before: another scheduler leaves them as they were.
+    /// Accepted drafts, by the number of earlier emitting rows of the request: a change of the scheduler keeps them.
     Accepted = 17,
-    /// Deaths of replicas, by replica and how often it opened: another workload leaves them as they were.
+    /// Failures of replicas, by replica and number of its openings: a change of the workload keeps them.
     Failures = 18,
 }
 
-/// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.
+/// Maximum number of requests per batch of [`Stream::batches`]: small enough for the L1 cache.
 pub(crate) const BATCH: usize = 256;
 
-/// The draws of one source under one seed. Holds four numbers and no state.
+/// The draws of one source for one seed: four numbers, no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     key: [u64; 2],
     number: u64,
-    /// The block of the request that is counted as request 0.
+    /// Block of the request that is counted as request 0.
     first_group: u64,
 }
 
@@ -72,34 +72,34 @@ impl Stream {
     /// Requests that share one Philox block.
     const LANES: u64 = 4;
 
-    /// The stream of `source` under `seed`.
+    /// The stream of `source` for `seed`.
     pub fn new(seed: u64, source: Source) -> Self {
         Stream::numbered(seed, source, 0)
     }
 
-    /// One of the streams that `source` has under `seed`, each with draws of its own; number 0 is that of [`Stream::new`].
+    /// One of several streams of `source` with independent draws; number 0 is [`Stream::new`].
     pub fn numbered(seed: u64, source: Source, number: u64) -> Self {
         Stream { key: [seed, source as u64], number, first_group: 0 }
     }
 
-    /// The same draws, with requests counted from `first` on, a multiple of four: request 0 is then that one.
+    /// The same draws, with requests counted from `first`, a multiple of four.
     pub(crate) fn from(self, first: u64) -> Self {
-        debug_assert!(first.is_multiple_of(Self::LANES), "a part begins where a block does");
+        debug_assert!(first.is_multiple_of(Self::LANES), "a part begins at a block boundary");
         Stream { first_group: self.first_group + first / Self::LANES, ..self }
     }
 
-    /// Draw number `draw` of `request`: 64 uniform bits.
+    /// Returns draw number `draw` of `request`: 64 uniform bits.
     pub(crate) fn word(self, request: u64, draw: u64) -> u64 {
         self.block(request / Self::LANES, draw)[(request % Self::LANES) as usize]
     }
 
-    /// Draw number `draw` of `request` as a number strictly between 0 and 1 (see `unit`).
+    /// Returns draw number `draw` of `request` as a number strictly between 0 and 1 (see `unit`).
     pub fn uniform(self, request: u64, draw: u64) -> f64 {
         unit(self.word(request, draw))
     }
 
-    /// Appends what `value` makes of draw number 0 of the requests `0..requests`, one after the other: the same as
-    /// [`Stream::word`] for each, at a quarter of the price.
+    /// Appends `value` of draw number 0 for each of the requests `0..requests`: the same as [`Stream::word`] for
+    /// each, at a quarter of the cost.
     pub(crate) fn extend<T>(self, column: &mut Vec<T>, requests: u64, mut value: impl FnMut(u64) -> T) {
         for group in 0..requests / Self::LANES {
             column.extend(self.block(group, 0).map(&mut value));
@@ -108,9 +108,9 @@ impl Stream {
         column.extend(self.block(requests / Self::LANES, 0).into_iter().take(rest).map(value));
     }
 
-    /// Fills `uniforms` with draw number `draw` of the requests from `first` on, `first` a multiple of four.
+    /// Fills `uniforms` with draw number `draw` of the requests from `first` on, a multiple of four.
     pub(crate) fn fill(self, first: u64, draw: u64, uniforms: &mut [f64]) {
-        debug_assert!(first.is_multiple_of(Self::LANES), "a batch begins where a block does");
+        debug_assert!(first.is_multiple_of(Self::LANES), "a batch begins at a block boundary");
         for (group, lanes) in (first / Self::LANES..).zip(uniforms.chunks_mut(Self::LANES as usize)) {
             for (lane, word) in lanes.iter_mut().zip(self.block(group, draw)) {
                 *lane = unit(word);
@@ -118,9 +118,10 @@ impl Stream {
         }
     }
 
-    /// Hands draw number `draw` of the requests `0..requests` to `work`, at most [`BATCH`] at a time: the first request
-    /// of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A distribution of several steps makes each
-    /// step for the whole batch: where one request's steps follow each other, a processor waits for each (3× as long).
+    /// Passes draw number `draw` of the requests `0..requests` to `work`, at most [`BATCH`] at a time: the first
+    /// request of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A multi-step
+    /// distribution performs each step for the whole batch; performing all steps per request takes 3 times as long
+    /// because of data dependencies.
     pub(crate) fn batches(self, requests: u64, draw: u64, mut work: impl FnMut(u64, &mut [f64])) {
         let mut uniforms = [0.0; BATCH];
         for first in (0..requests).step_by(BATCH) {
@@ -135,7 +136,7 @@ impl Stream {
     }
 }
 
-/// Philox4x64 with 10 rounds: the four words that belong to `counter` under `key`.
+/// Philox4x64 with 10 rounds: the four words of `counter` under `key`.
 #[inline]
 pub(crate) fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD2E7_470E_E14C_6C93, 0xCA5A_8263_9512_1157];
@@ -154,30 +155,30 @@ pub(crate) fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
     [a, b, c, d]
 }
 
-/// The upper 52 bits of `word` as a number strictly between 0 and 1: the middle of one of 2⁵² equal cells, so it is
-/// exact, symmetric about ½, and neither its logarithm nor that of its complement is infinite.
+/// Converts the upper 52 bits of `word` to a number strictly between 0 and 1, the midpoint of one of 2⁵² equal cells:
+/// exact, symmetric about ½, with finite logarithms of itself and its complement.
 #[inline]
 pub(crate) fn unit(word: u64) -> f64 {
     const CELL: f64 = 1.0 / (1_u64 << 52) as f64;
     ((word >> 12) as i64 as f64 + 0.5) * CELL
 }
 
-/// A whole number in `0..bound`: the upper 64 bits of `word × bound`. No value is likelier than another by more than
-/// `bound` / 2⁶⁴, which no run can see.
+/// Returns an integer in `0..bound`: the upper 64 bits of `word × bound`. Probabilities of values differ by at most
+/// `bound` / 2⁶⁴, which is negligible.
 #[inline]
 pub(crate) fn below(word: u64, bound: u64) -> u64 {
     ((u128::from(word) * u128::from(bound)) >> 64) as u64
 }
 
-/// The standard exponential that `probability` (strictly between 0 and 1) stands for, by inversion: −ln u.
+/// Returns the standard exponential of `probability` (strictly between 0 and 1) by inversion: −ln u.
 #[inline]
 pub fn exponential_quantile(probability: f64) -> f64 {
     -libm::log(probability)
 }
 
-/// The standard normal quantile of `probability` (strictly between 0 and 1), to about 1 part in 10¹⁶: algorithm AS 241,
-/// `PPND16` (Wichura, "The percentage points of the normal distribution", Applied Statistics 37, 1988). One uniform gives
-/// one normal, without rejection, so a draw number never depends on earlier draws.
+/// Returns the standard normal quantile of `probability` (strictly between 0 and 1), to about 1 part in 10¹⁶:
+/// algorithm AS 241, `PPND16` (Wichura, "The percentage points of the normal distribution", Applied Statistics 37,
+/// 1988). One uniform yields one normal without rejection, so a draw number never depends on earlier draws.
 #[inline]
 pub(crate) fn normal_quantile(probability: f64) -> f64 {
     let q = probability - 0.5;
@@ -188,7 +189,7 @@ pub(crate) fn normal_quantile(probability: f64) -> f64 {
     normal_tail(probability, q)
 }
 
-/// The outer 15 % of [`normal_quantile`], kept out of line so that the common case stays short.
+/// The outer 15 % of [`normal_quantile`], out of line to keep the common case short.
 #[cold]
 fn normal_tail(probability: f64, q: f64) -> f64 {
     let outer = if q < 0.0 { probability } else { 1.0 - probability };
@@ -201,7 +202,7 @@ fn normal_tail(probability: f64, q: f64) -> f64 {
     if q < 0.0 { -magnitude } else { magnitude }
 }
 
-/// Horner's rule, lowest power first in `coefficients`. Products and sums are rounded one by one (no fused
+/// Horner's rule, lowest power first in `coefficients`. Products and sums are rounded individually (no fused
 /// multiply-add), so every machine gets the same bits.
 #[inline]
 fn polynomial(coefficients: &[f64; 8], x: f64) -> f64 {
@@ -210,7 +211,7 @@ fn polynomial(coefficients: &[f64; 8], x: f64) -> f64 {
 }
 
 /// Numerator and denominator of AS 241 for |p − ½| ≤ 0.425: a and b in the paper.
-#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+#[expect(clippy::excessive_precision, reason = "the digits printed in the paper")]
 const CENTER: [[f64; 8]; 2] = [
     [
         3.387_132_872_796_366_608,
@@ -235,7 +236,7 @@ const CENTER: [[f64; 8]; 2] = [
 ];
 
 /// The same for √(−ln p) up to 5: c and d in the paper.
-#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+#[expect(clippy::excessive_precision, reason = "the digits printed in the paper")]
 const NEAR_TAIL: [[f64; 8]; 2] = [
     [
         1.423_437_110_749_683_577_34,
@@ -259,8 +260,8 @@ const NEAR_TAIL: [[f64; 8]; 2] = [
     ],
 ];
 
-/// The same beyond: e and f in the paper.
-#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+/// The same for larger values: e and f in the paper.
+#[expect(clippy::excessive_precision, reason = "the digits printed in the paper")]
 const FAR_TAIL: [[f64; 8]; 2] = [
     [
         6.657_904_643_501_103_777_20,
@@ -290,7 +291,7 @@ mod tests {
 
     /// Known answers published with Random123 (`kat_vectors`, philox4x64 with 10 rounds).
     #[test]
-    fn philox_gives_the_published_words() {
+    fn philox_matches_published_words() {
         let all = u64::MAX;
         let cases = [
             ([0; 4], [0; 2], [0x16554d9eca36314c, 0xdb20fe9d672d0fdc, 0xd7e772cee186176b, 0x7e68b68aec7ba23b]),
@@ -321,9 +322,9 @@ mod tests {
         assert_ne!(word, Stream::numbered(7, Source::Prompt, 1).word(12, 0));
     }
 
-    /// Neither the number of requests nor the grouping by four reaches a draw.
+    /// Neither the number of requests nor the grouping by four affects a draw.
     #[test]
-    fn a_column_is_the_single_draws() {
+    fn a_column_equals_single_draws() {
         let stream = Stream::new(u64::MAX, Source::Rows);
         for requests in [0, 1, 3, 4, 5, 8, 1001] {
             let mut column = Vec::new();
@@ -351,9 +352,10 @@ mod tests {
         assert_eq!(below(u64::MAX, u64::MAX), u64::MAX - 1);
     }
 
-    /// The three values that the paper prints, and others from tables of the normal distribution (30 digits rounded).
+    /// The three values printed in the paper, and others from tables of the normal distribution (rounded from 30
+    /// digits).
     #[test]
-    fn normal_quantile_gives_the_published_values() {
+    fn normal_quantile_matches_published_values() {
         let cases = [
             (0.25, -0.674_489_750_196_081_7),
             (0.001, -3.090_232_306_167_813_5),
@@ -370,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The three pieces meet: a sorted grid of probabilities gives sorted quantiles, mirrored about ½.
+    /// The three pieces are continuous: a sorted grid of probabilities yields sorted quantiles, mirrored about ½.
     #[test]
     fn normal_quantile_rises_and_mirrors() {
         let mut last = f64::NEG_INFINITY;

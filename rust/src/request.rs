@@ -1,4 +1,4 @@
-//! The requests that a replica holds, and what is known of each.
+//! The live requests of a replica.
 
 mod history;
 
@@ -7,7 +7,7 @@ use crate::replica::Groups;
 use crate::workload::Arrival;
 pub use history::History;
 
-/// The place of a live request in its replica's table. Places are used again; ids are not.
+/// The place of a live request in its replica's table. Places are reused; ids are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place(pub u32);
 
@@ -19,33 +19,33 @@ impl Place {
     }
 }
 
-/// Which iteration emits the first output token.
+/// The iteration that emits the first output token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FirstToken {
-    /// The one that completes the prompt, as real engines do.
+    /// The iteration that completes the prompt, as in real engines.
     Prefill,
-    /// The first decode after it, as the papers count.
+    /// The first decode after the prompt, as in the papers.
     Decode,
 }
 
-/// Where a request stands.
+/// The phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// In the queue: never admitted, or preempted with its context lost.
+    /// In the queue: never admitted, or preempted without its context.
     Waiting,
-    /// Admitted, and not among the standing decodes: inside its prompt, just done with it, or paused.
+    /// Admitted, but not a steady decode: in prefill, just after it, or paused.
     Started,
-    /// Among the standing decodes: one token in every iteration in which these take part.
+    /// A steady decode: one token in every iteration of its group.
     Decoding,
-    /// Preempted, its context kept on the host.
+    /// Preempted, with its context on the host.
     Swapped,
 }
 
-/// A live request: what of it is looked at in every batch that it is in, and nothing else; see [`History`] for the rest.
+/// The state of a live request that every batch reads; [`History`] has the rest.
 ///
-/// While it decodes, `computed` and `emitted` stand as they were when it joined the standing decodes; what the ticks
-/// since then added is [`Requests::context`] and [`Requests::emitted`].
+/// While the request decodes, `computed` and `emitted` keep their values from when it joined the steady decodes.
+/// [`Requests::context`] and [`Requests::emitted`] add the ticks since then.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub struct Request {
@@ -60,27 +60,27 @@ pub struct Request {
     pub(crate) computed: u32,
     pub(crate) emitted: u32,
     pub(crate) blocks: u64,
-    /// Its place among the rows of a batch: that of its admission, unless the policy moved it.
+    /// Order among the rows of a batch: that of admission, unless the policy changes it.
     pub(crate) row: u64,
-    /// The tick of its group at which it joined the standing decodes.
+    /// Tick of its group when it joined the steady decodes.
     pub(crate) joined: u64,
-    /// The hour of its arrival at this replica.
-    hour: u64,
-    /// Its group of the standing decodes.
+    /// Sort key of its arrival at this replica.
+    sort_key: u64,
+    /// Its group of steady decodes.
     pub(crate) group: u32,
     pub(crate) phase: Phase,
-    /// Takes a block whenever its context fills one.
+    /// Whether it takes a new block whenever its context fills one.
     pub(crate) grows: bool,
-    /// Stands in the running batch as a chunk.
+    /// Whether the batch contains a chunk of it.
     pub(crate) placed: bool,
-    /// Everything that it owed is computed: it can be among the standing decodes.
+    /// Whether all owed tokens are computed, so that it can decode.
     pub(crate) ready: bool,
 }
 
-/// No place: no replica holds so many requests.
+/// No index: no replica has so many requests.
 pub(crate) const NOT_ODD: u32 = u32::MAX;
 
-// One line of the cache, so that those of a full batch stay in it.
+// One cache line, so that the requests of a full batch stay cached.
 const _: () = assert!(size_of::<Request>() == 64);
 
 impl Request {
@@ -95,7 +95,7 @@ impl Request {
             blocks: 0,
             row: 0,
             joined: 0,
-            hour: arrival.at.hour_of_event(),
+            sort_key: arrival.at.sort_key_of_event(),
             group: 0,
             phase: Phase::Waiting,
             grows: false,
@@ -104,27 +104,27 @@ impl Request {
         }
     }
 
-    /// The request as it reaches another replica: what it has computed and emitted is kept, it waits anew.
+    /// The request after a hand-off: it keeps its computed and emitted tokens and waits again.
     pub(crate) fn handed_off(self, reached: Instant) -> Request {
-        Request { phase: Phase::Waiting, hour: reached.hour(), blocks: 0, placed: false, ready: false, ..self }
+        Request { phase: Phase::Waiting, sort_key: reached.sort_key(), blocks: 0, placed: false, ready: false, ..self }
     }
 
-    /// The request as it comes to another replica when its own has died: the tokens that the client has are its own, and
-    /// everything has to be computed again. One that was nowhere before has none.
+    /// The request at another replica after its own failed, or on its first routing. Its emitted tokens stay with the
+    /// client. Its whole context must be computed again.
     pub(crate) fn sent(arrival: &Arrival, emitted: u32, reached: Instant) -> Request {
-        Request { emitted, hour: reached.hour(), ..Request::new(arrival) }
+        Request { emitted, sort_key: reached.sort_key(), ..Request::new(arrival) }
     }
 
-    /// Where it stands.
+    /// Its phase.
     #[inline]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The hour of its arrival at this replica, which tells most requests apart.
+    /// Sort key of its arrival at this replica, which orders most requests.
     #[inline]
-    pub(crate) fn hour(&self) -> u64 {
-        self.hour
+    pub(crate) fn sort_key(&self) -> u64 {
+        self.sort_key
     }
 
     /// Blocks that it holds.
@@ -133,71 +133,71 @@ impl Request {
         self.blocks
     }
 
-    /// Is everything computed that it owed, so that a decode is all it asks for?
+    /// Whether all owed tokens are computed, so that only decodes remain.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Does it compute a chunk in the batch?
+    /// Whether the batch contains a chunk of it.
     #[inline]
     pub(crate) fn is_placed(&self) -> bool {
         self.placed
     }
 
-    /// Is its last token out when its group has come to a tick? It decodes.
+    /// Whether a decoding request has its last token at this tick of its group.
     #[inline]
     pub(crate) fn ends_at(&self, tick: u64) -> bool {
         u64::from(self.emitted) + (tick - self.joined) == u64::from(self.output_tokens)
     }
 
-    /// Is its last token out? It does not decode.
+    /// Whether a request that does not decode has its last token.
     #[inline]
     pub(crate) fn owes_no_output(&self) -> bool {
         self.emitted == self.output_tokens
     }
 
-    /// Is everything computed that is known of it?
+    /// Whether all its known tokens are computed.
     #[inline]
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.behind() == 0
     }
 
-    /// Tokens of prompt and output, emitted so far, that are not computed. Ticks add to both sides alike.
+    /// Prompt and emitted tokens that are not computed. Ticks increase both by the same amount.
     #[inline]
     fn behind(&self) -> u32 {
         self.prompt_tokens + self.emitted - self.computed
     }
 
-    /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
-    /// computed owes one more, the decode that makes the next token (rule 7).
+    /// Tokens to compute before the next token is emitted. Under `FirstToken::Decode`, a fully computed request owes
+    /// one more: the decode that emits the next token (R7).
     #[inline]
     pub fn owed(&self) -> u64 {
         u64::from(self.behind().max(1))
     }
 
-    /// The longest context that it ever has.
+    /// Its longest context.
     #[inline]
     pub(crate) fn longest_context(&self, first_token: FirstToken) -> u64 {
         let last = u64::from(self.prompt_tokens) + u64::from(self.output_tokens);
         last - u64::from(first_token == FirstToken::Prefill)
     }
 
-    /// Tokens whose keys and values it takes along; it does not decode.
+    /// Tokens whose keys and values it holds; it does not decode.
     #[inline]
     pub(crate) fn context_held(&self) -> u64 {
         u64::from(self.computed)
     }
 }
 
-/// The longest context that a request ever has.
+/// The longest context of a request.
 #[inline]
 pub(crate) fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
     let last = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
     last - u64::from(first_token == FirstToken::Prefill)
 }
 
-/// What stands at a place.
+/// An entry of the table.
 #[derive(Debug)]
 struct Entry {
     request: Request,
@@ -209,12 +209,12 @@ struct Entry {
 pub struct Requests {
     table: Vec<Entry>,
     vacant: Vec<Place>,
-    /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
+    /// Ticks of each group of steady decodes so far. One counter advances all members of a group.
     pub(crate) ticks: Groups<u64>,
     pub(crate) first_token: FirstToken,
 }
 
-/// Places are added by so many at first, and by as many as there are from so many on.
+/// The table grows by `FEW` places at first, and doubles from `MANY` places on.
 const FEW: usize = 64;
 const MANY: usize = 4096;
 
@@ -232,7 +232,7 @@ impl Requests {
         place
     }
 
-    /// The same at a place where no request was before.
+    /// Inserts at a new place.
     #[cold]
     #[inline(never)]
     fn insert_beyond(&mut self, arrival: &Arrival) -> Place {
@@ -245,7 +245,7 @@ impl Requests {
             return place;
         }
         if self.table.len() == self.table.capacity() {
-            // All entries are copied: few places are taken in small steps.
+            // Growing copies all entries, so a small table grows in small steps.
             self.table.reserve(if self.table.len() < MANY { 3 * self.table.len() + FEW } else { self.table.len() });
         }
         self.table.push(Entry { request, history });
@@ -257,7 +257,7 @@ impl Requests {
         self.vacant.push(place);
     }
 
-    /// Takes a request out as it stands.
+    /// Removes and returns a request.
     pub(crate) fn take(&mut self, place: Place) -> (Request, History) {
         self.remove(place);
         (self.at(place).clone(), self.history(place).clone())
@@ -269,7 +269,7 @@ impl Requests {
         self.table.len() - self.vacant.len()
     }
 
-    /// Is no request here?
+    /// Whether no request is live.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -286,7 +286,7 @@ impl Requests {
         &mut self.table[place.index()].request
     }
 
-    /// What became of the request at a place so far.
+    /// The history of the request at a place.
     #[inline]
     pub fn history(&self, place: Place) -> &History {
         &self.table[place.index()].history
@@ -297,33 +297,33 @@ impl Requests {
         &mut self.table[place.index()].history
     }
 
-    /// Both.
+    /// The request and its history.
     #[inline(always)]
     pub(crate) fn both_mut(&mut self, place: Place) -> (&mut Request, &mut History) {
         let Entry { request, history } = &mut self.table[place.index()];
         (request, history)
     }
 
-    /// What arrived at a place.
+    /// The arrival of the request at a place.
     #[inline]
     pub fn arrival(&self, place: Place) -> &Arrival {
         &self.history(place).arrival
     }
 
-    /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
+    /// Order of arrival at this replica, which is the default order of service.
     #[inline]
     pub fn order(&self, place: Place) -> (Instant, u32) {
         self.history(place).order()
     }
 
-    /// Did one request arrive here before another?
+    /// Whether one request arrived here before another.
     #[inline(always)]
-    pub(crate) fn arrived_before(&self, one: Place, other: Place) -> bool {
-        let (hour, other_hour) = (self.at(one).hour, self.at(other).hour);
-        if hour == other_hour { self.order(one) < self.order(other) } else { hour < other_hour }
+    pub(crate) fn arrived_before(&self, place: Place, other: Place) -> bool {
+        let (sort_key, other_key) = (self.at(place).sort_key, self.at(other).sort_key);
+        if sort_key == other_key { self.order(place) < self.order(other) } else { sort_key < other_key }
     }
 
-    /// Iterations in which a group of the standing decodes took part so far.
+    /// Iterations so far in which a group of steady decodes took part.
     #[inline]
     pub fn ticks(&self, group: usize) -> u64 {
         self.ticks[group]
@@ -334,7 +334,7 @@ impl Requests {
         (0..self.table.len() as u32).map(Place)
     }
 
-    /// Places that hold no request now.
+    /// Vacant places.
     pub(crate) fn vacant(&self) -> &[Place] {
         &self.vacant
     }
@@ -364,16 +364,16 @@ impl Requests {
         u64::from(request.emitted + self.ticks_of(request))
     }
 
-    /// Prompt and emitted tokens: what must be computed before the next token.
+    /// Prompt and emitted tokens, which must be computed before the next token.
     #[inline]
     pub fn known(&self, place: Place) -> u64 {
         let request = self.at(place);
         u64::from(request.prompt_tokens + request.emitted + self.ticks_of(request))
     }
 
-    /// The context with which a waiting request emits its next token. Under `FirstToken::Decode` the input alone brings
-    /// no token: a policy that lets decodes wait while it admits must see room for one more, or two requests could take
-    /// each other's blocks for ever.
+    /// The context with which a waiting request emits its next token. Under `FirstToken::Decode` the input alone
+    /// emits no token. A policy that lets decodes wait while it admits must check room for one more. Otherwise two
+    /// requests could preempt each other forever.
     #[inline]
     pub fn until_next_token(&self, place: Place) -> u64 {
         self.known(place) + u64::from(self.first_token == FirstToken::Decode)
@@ -385,15 +385,15 @@ impl Requests {
         self.at(place).owed()
     }
 
-    /// The context once everything that it owes is computed: what an admission must hold. A request that comes from
-    /// another replica brings a part of it along.
+    /// The context once all owed tokens are computed, which an admission must hold. A request from another replica
+    /// has part of it already.
     #[inline]
     pub(crate) fn next_context(&self, place: Place) -> u64 {
         let request = self.at(place);
         u64::from(request.computed + self.ticks_of(request)) + request.owed()
     }
 
-    /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.
+    /// Whether computing one token is priced as a decode (R6). This includes the last token of a recomputation.
     #[inline]
     pub(crate) fn is_priced_as_decode(&self, place: Place) -> bool {
         let request = self.at(place);
@@ -428,9 +428,9 @@ mod tests {
                 session: None,
             });
             let places: Vec<Place> = arrivals.map(|arrival| requests.insert(&arrival)).collect();
-            for &one in &places {
+            for &place in &places {
                 for &other in &places {
-                    prop_assert_eq!(requests.arrived_before(one, other), requests.order(one) < requests.order(other));
+                    prop_assert_eq!(requests.arrived_before(place, other), requests.order(place) < requests.order(other));
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! Speculative decoding: a cheap drafter proposes tokens, which the model verifies in one iteration.
+//! Speculative decoding: a cheap drafter proposes tokens, and the model verifies them in one iteration.
 //!
-//! A policy asks for it with [`Scheduler::speculates`](crate::scheduler::Scheduler::speculates), as it asks to plan ahead. From
-//! then on every request whose row emits is offered `tokens` drafts for its next one. How many of them are accepted is a
-//! property of the request, as its length is: a list that the workload brings, or a draw that depends on the seed, the
-//! request and how many of its rows emitted before, and on nothing else.
+//! A policy requests it with [`Scheduler::speculates`](crate::scheduler::Scheduler::speculates). Then every request
+//! whose row emits is offered `tokens` drafts for its next row. The number of accepted drafts is a property of the
+//! request, like its length. It is a list from the workload, or a draw that depends only on the seed, the request and
+//! its number of earlier emitting rows.
 
 use std::sync::Arc;
 
@@ -19,61 +19,61 @@ use crate::timing::{Beyond, Shape, Timing, TimingModel};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Speculation {
-    /// Drafts on offer after a row that emitted.
+    /// Drafts offered after an emitting row.
     pub tokens: u64,
-    /// How they are made.
+    /// The draft method.
     pub method: DraftMethod,
-    /// How many are accepted; `None`: as the workload's `accepted` says.
+    /// Distribution of accepted drafts. `None`: the workload's column `accepted`.
     pub acceptance: Option<Acceptance>,
-    /// Draws of accepted drafts depend on it.
+    /// Seed of the draws.
     pub seed: u64,
-    /// How long the drafter takes in each iteration; `None`: no time of its own.
+    /// Time of the drafter per iteration. `None`: no extra time.
     pub drafter: Option<Drafter>,
 }
 
-/// How drafts are made.
+/// The draft method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DraftMethod {
-    /// By a model that reads the target's states one token ahead: it takes slots of the cache behind every row, and a cached
-    /// block serves only those that agree on the token behind it too.
+    /// A model that reads the target's states one token ahead. It takes cache slots after every row. A cached block
+    /// is shared only by requests that also agree on the token after it.
     Eagle,
-    /// By looking for the last tokens in what came before.
+    /// Lookup of the last tokens in the earlier text.
     Ngram,
 }
 
-/// How many drafts are accepted.
+/// The number of accepted drafts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Acceptance {
-    /// Each is with this probability, if all before it are.
+    /// Each draft is accepted with this probability if all drafts before it are.
     Each(f64),
-    /// With which probability the first is, the first two are, and so on.
+    /// The probability that the first draft is accepted, that the first two are, and so on.
     ByPosition(Vec<f64>),
 }
 
-/// How long drafting takes.
+/// Time of the drafter.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Drafter {
-    /// So many times as long as the iteration of the model.
+    /// A share of the model's iteration time.
     Share(f64),
-    /// As long as this model says of the batch.
+    /// The time of this model for the same batch.
     Model(Box<TimingModel>),
 }
 
-/// Most drafts of a row.
+/// Maximum number of drafts per row.
 const MOST_DRAFTS: u64 = 1 << 10;
 
 impl Speculation {
-    /// Speculation ready to run.
+    /// Checks the fields and builds the speculation.
     pub fn build(&self) -> Result<SpeculationParts> {
         if !(1..=MOST_DRAFTS).contains(&self.tokens) {
-            return Err(Error::config("tokens", format!("{}: 1 to {MOST_DRAFTS} drafts are on offer", self.tokens)));
+            return Err(Error::config("tokens", format!("must be from 1 to {MOST_DRAFTS}, got {}", self.tokens)));
         }
-        let law = match &self.acceptance {
+        let distribution = match &self.acceptance {
             None => None,
-            Some(acceptance) => Some(acceptance.law(self.tokens, self.seed)?),
+            Some(acceptance) => Some(acceptance.distribution(self.tokens, self.seed)?),
         };
         let (share, model) = match &self.drafter {
             None => (0, None),
@@ -83,9 +83,9 @@ impl Speculation {
             }
         };
         if model.as_ref().is_some_and(|model: &Arc<dyn Timing>| !model.moduli().is_empty()) {
-            return Err(Error::config("drafter", "a model whose tiles are counted one by one cannot price a drafter"));
+            return Err(Error::config("drafter", "must be a timing model without tiles"));
         }
-        Ok(SpeculationParts { drafts: self.tokens, method: self.method, law, share, model })
+        Ok(SpeculationParts { drafts: self.tokens, method: self.method, distribution, share, model })
     }
 }
 
@@ -115,24 +115,24 @@ impl Sample for Speculation {
 }
 
 impl Acceptance {
-    fn law(&self, drafts: u64, seed: u64) -> Result<AcceptanceLaw> {
+    fn distribution(&self, drafts: u64, seed: u64) -> Result<AcceptanceDistribution> {
         let above = match self {
             Acceptance::Each(rate) => {
                 let each = threshold(*rate, "acceptance")?;
-                // The first is accepted as often as it says, the next as often as that among those, and so on.
+                // P(first i drafts accepted) = rate^i.
                 let next = |&all: &u128| Some((all * each) >> BITS);
                 std::iter::successors(Some(each), next).take(drafts as usize).collect()
             }
             Acceptance::ByPosition(rates) => {
                 if rates.len() as u64 != drafts {
-                    let what = format!("{} rates for {drafts} tokens: one for each draft", rates.len());
+                    let what = format!("must have one rate per draft ({drafts}), got {}", rates.len());
                     return Err(Error::config("acceptance", what));
                 }
                 let rate = |(place, &rate): (usize, &f64)| threshold(rate, &format!("acceptance[{place}]"));
                 let above: Vec<u128> = rates.iter().enumerate().map(rate).collect::<Result<_>>()?;
                 if let Some(place) = above.windows(2).position(|pair| pair[0] < pair[1]) {
                     let what = format!(
-                        "{}: more than the {} before it, and no draft is accepted without those before it",
+                        "must be at most the rate before it ({1}), got {0}: a draft is accepted only after all drafts before it",
                         rates[place + 1],
                         rates[place]
                     );
@@ -141,37 +141,37 @@ impl Acceptance {
                 above
             }
         };
-        Ok(AcceptanceLaw { stream: Stream::new(seed, Source::Accepted), above })
+        Ok(AcceptanceDistribution { stream: Stream::new(seed, Source::Accepted), above })
     }
 }
 
 /// Bits of a probability.
 const BITS: u32 = 63;
 
-/// A probability as a share of 2^63, rounded down: `1` itself is certain.
+/// A probability as a share of 2^63, rounded down. 1 is certain.
 fn threshold(rate: f64, field: &str) -> Result<u128> {
     if !(0.0..=1.0).contains(&rate) {
-        return Err(Error::config(field, format!("{rate}: a probability is at least 0 and at most 1")));
+        return Err(Error::config(field, format!("must be from 0 to 1, got {rate}")));
     }
     Ok((share_from(rate, field)? << BITS) / SECOND)
 }
 
 /// A share in units of 1e-18.
 fn share_from(share: f64, field: &str) -> Result<u128> {
-    let wrong = || Error::config(field, format!("{share}: a share is at least 0 and at most 1e9"));
+    let wrong = || Error::config(field, format!("must be from 0 to 1e9, got {share}"));
     if (0.0..=1e9).contains(&share) { decimal(share, 18).ok_or_else(wrong) } else { Err(wrong()) }
 }
 
-/// How many drafts of a row are accepted, by chance.
+/// The distribution of accepted drafts of a row.
 #[derive(Clone, Debug)]
-pub(crate) struct AcceptanceLaw {
+pub(crate) struct AcceptanceDistribution {
     stream: Stream,
-    /// Below which of 2^63 words at least so many are accepted.
+    /// Per number of drafts: the threshold of the 2^63 words below which at least that many are accepted.
     above: Vec<u128>,
 }
 
-impl AcceptanceLaw {
-    /// How many drafts are accepted of a request's row that is this one of those that emit.
+impl AcceptanceDistribution {
+    /// The number of accepted drafts of a request's `emission`-th emitting row.
     pub(crate) fn accepted(&self, request: u32, emission: u32) -> u32 {
         let word = self.stream.word(u64::from(request), u64::from(emission)) >> (64 - BITS);
         self.above.iter().take_while(|&&above| u128::from(word) < above).count() as u32
@@ -181,28 +181,28 @@ impl AcceptanceLaw {
 /// A [`Speculation`] ready to run.
 #[derive(Clone)]
 pub struct SpeculationParts {
-    /// Drafts on offer after a row that emitted.
+    /// Drafts offered after an emitting row.
     pub(crate) drafts: u64,
     pub(crate) method: DraftMethod,
-    /// `None`: as the workload says.
-    pub(crate) law: Option<AcceptanceLaw>,
+    /// `None`: the workload's column `accepted`.
+    pub(crate) distribution: Option<AcceptanceDistribution>,
     /// The drafter's time as a share of the model's, in units of 1e-18.
     share: u128,
     model: Option<Arc<dyn Timing>>,
 }
 
 impl SpeculationParts {
-    /// Tokens for which every row takes slots of the cache behind its own.
+    /// Tokens of lookahead: cache slots that every row takes after its own.
     pub(crate) fn lookahead(&self) -> u64 {
         if self.method == DraftMethod::Eagle { self.drafts } else { 0 }
     }
 
-    /// Tokens behind a block on which requests that share it agree too.
+    /// Tokens after a block that must agree too for requests to share it.
     pub(crate) fn beyond_block(&self) -> u32 {
         u32::from(self.method == DraftMethod::Eagle)
     }
 
-    /// How long the drafter takes beside an iteration of this shape and length.
+    /// Time of the drafter for an iteration of this shape and length.
     pub(crate) fn drafting(&self, length: Span, shape: &Shape) -> Result<Span> {
         let share = length.times(self.share / SECOND)?.plus(Span(share_of(length.0, self.share % SECOND)))?;
         match &self.model {
@@ -211,13 +211,13 @@ impl SpeculationParts {
         }
     }
 
-    /// Where batches went beyond what the drafter's model was measured for.
+    /// Batches beyond the measured range of the drafter's model.
     pub(crate) fn beyond(&self) -> Beyond {
         self.model.as_ref().map_or(Beyond::default(), |model| model.beyond())
     }
 }
 
-/// A share below 1, in units of 1e-18, of a number below 2^128, rounded down.
+/// A share below 1, in units of 1e-18, of `number`, rounded down.
 fn share_of(number: u128, share: u128) -> u128 {
     number / SECOND * share + number % SECOND * share / SECOND
 }
@@ -226,7 +226,7 @@ fn share_of(number: u128, share: u128) -> u128 {
 mod tests {
     use super::*;
 
-    fn law(acceptance: Acceptance, tokens: u64) -> AcceptanceLaw {
+    fn distribution(acceptance: Acceptance, tokens: u64) -> AcceptanceDistribution {
         let speculation = Speculation {
             tokens,
             method: DraftMethod::Eagle,
@@ -234,20 +234,21 @@ mod tests {
             seed: 7,
             drafter: Some(Drafter::Share(1.25)),
         };
-        speculation.build().expect("a speculation").law.expect("a law")
+        speculation.build().expect("a speculation").distribution.expect("a distribution")
     }
 
     #[test]
-    fn as_many_are_accepted_as_the_rates_say() {
-        // 40,000 draws: at least i are accepted in a share of p_i, within 4 standard deviations of at most 1 / 400.
+    fn accepted_drafts_follow_the_rates() {
+        // 40,000 draws: at least i drafts are accepted with frequency p_i, within 4 standard deviations of at most 1
+        // / 400.
         for (acceptance, shares) in [
             (Acceptance::Each(0.5), [0.5, 0.25, 0.125]),
             (Acceptance::Each(0.0), [0.0; 3]),
             (Acceptance::Each(1.0), [1.0; 3]),
             (Acceptance::ByPosition(vec![0.9, 0.3, 0.3]), [0.9, 0.3, 0.3]),
         ] {
-            let law = law(acceptance, 3);
-            let drawn: Vec<u32> = (0..40_000).map(|draw| law.accepted(draw % 100, draw / 100)).collect();
+            let distribution = distribution(acceptance, 3);
+            let drawn: Vec<u32> = (0..40_000).map(|draw| distribution.accepted(draw % 100, draw / 100)).collect();
             for (least, share) in (1..).zip(shares) {
                 let got = drawn.iter().filter(|&&accepted| accepted >= least).count() as f64 / 40_000.0;
                 assert!((got - share).abs() <= if share % 1.0 == 0.0 { 0.0 } else { 0.01 }, "{least}: {got}, {share}");

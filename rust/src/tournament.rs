@@ -1,28 +1,28 @@
-//! A number for each replica, with the low ones at hand.
+//! The minimum over one number per replica.
 
-/// A tree of minima. To change a number, to find the least and to find a place that has a low one cost O(log n) each.
+/// A tree of minima. Setting a number, finding the least number and finding a place with a low number cost O(log n)
+/// each.
 ///
-/// A node has eight children, so that their numbers lie side by side and are compared without a branch: up to eight
-/// replicas are one node, and 64 two levels.
+/// A node has eight children in contiguous memory, which are compared without a branch. Up to eight replicas need one
+/// node, 64 need two levels.
 #[derive(Debug, Default)]
 pub(crate) struct Tournament<T> {
-    /// The numbers below each node. The children of node i are 8i + 1 to 8i + 8, and the last level holds the numbers
-    /// themselves.
+    /// The minima below each node. The children of node i are 8i + 1 to 8i + 8. The last level holds the numbers.
     nodes: Vec<Node<T>>,
     /// The first node of the last level.
     first_leaf: usize,
 }
 
-/// The least number below each child of a node.
+/// The minimum below each child of a node.
 type Node<T> = [T; CHILDREN];
 
 const CHILDREN: usize = 8;
 
-/// More than are above the last one of any tree: 8^11 is above 2^32, and a replica has a number of 32 bits.
+/// More than the levels above the last one of any tree: 8^11 > 2^32, and replica numbers have 32 bits.
 const LEVELS: usize = 11;
 
 impl<T: Copy + Ord> Tournament<T> {
-    /// `count` times `value`. No number is above `most`.
+    /// A tree of `count` copies of `value`. No number may be above `most`.
     pub(crate) fn new(count: usize, value: T, most: T) -> Tournament<T> {
         let (mut first_leaf, mut leaves) = (0, 1);
         while leaves * CHILDREN < count {
@@ -34,29 +34,29 @@ impl<T: Copy + Ord> Tournament<T> {
         tournament
     }
 
-    /// The least.
+    /// The least number.
     #[inline]
     pub(crate) fn least(&self) -> T {
         least_of(&self.nodes[0])
     }
 
-    /// The lowest place that has it.
+    /// The lowest place with the least number.
     #[inline]
     pub(crate) fn place_of_least(&self) -> usize {
         self.first_up_to(self.least(), 0).unwrap_or(0)
     }
 
-    /// The lowest place from one on that has a number up to `bound`, which is below `most`.
+    /// The lowest place from `from` on whose number is at most `bound`, which is below `most`.
     #[inline]
     pub(crate) fn first_up_to(&self, bound: T, from: usize) -> Option<usize> {
         let (mut node, mut child) = (self.first_leaf + from / CHILDREN, from % CHILDREN);
-        // Up to the first node that has one from there on; beyond the last place there is nothing.
-        let mut found = those_up_to(self.nodes.get(node)?, bound) >> child;
-        while found == 0 {
+        // Ascend to the first node that has such a child.
+        let mut children = those_up_to(self.nodes.get(node)?, bound) >> child;
+        while children == 0 {
             (node, child) = (node.checked_sub(1)? / CHILDREN, (node - 1) % CHILDREN + 1);
-            found = those_up_to(&self.nodes[node], bound) >> child;
+            children = those_up_to(&self.nodes[node], bound) >> child;
         }
-        child += found.trailing_zeros() as usize;
+        child += children.trailing_zeros() as usize;
         while node < self.first_leaf {
             node = CHILDREN * node + 1 + child;
             child = those_up_to(&self.nodes[node], bound).trailing_zeros() as usize;
@@ -83,10 +83,10 @@ impl<T: Copy + Ord> Tournament<T> {
         }
     }
 
-    /// Replaces every number up to `bound`, which is below `most`, from the lowest place to the highest.
+    /// Replaces every number of at most `bound`, in order of places; `bound` is below `most`.
     #[inline]
     pub(crate) fn replace_up_to<E>(&mut self, bound: T, mut new: impl FnMut(usize) -> Result<T, E>) -> Result<(), E> {
-        // Children that are still to be looked at: of the node at hand, and of those above it.
+        // Children still to visit: of the current node, and of the nodes above it.
         let (mut node, mut due) = (0_usize, those_up_to(&self.nodes[0], bound));
         let (mut due_above, mut level) = ([0; LEVELS], 0);
         loop {
@@ -118,7 +118,7 @@ fn least_of<T: Copy + Ord>(node: &Node<T>) -> T {
     node.iter().fold(node[0], |least, &number| least.min(number))
 }
 
-/// A bit for each child whose number is at most `bound`.
+/// A bit mask of the children whose number is at most `bound`.
 #[inline]
 fn those_up_to<T: Copy + Ord>(node: &Node<T>, bound: T) -> u32 {
     (0..CHILDREN).fold(0, |those, child| those | u32::from(node[child] <= bound) << child)
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_least_and_the_places_of_low_ones_are_found(
+        fn the_least_number_and_places_of_low_numbers(
             count in prop_oneof![1_usize..20, 60_usize..70, 500_usize..530],
             changes in prop::collection::vec((0_usize..530, 0_u64..10), 1..60),
         ) {

@@ -62,12 +62,12 @@ POLICY = Policy(
     errors=[
         (
             {"mixed": True, "chunk_tokens": 64, "max_seqs": 64},
-            r"^chunk_tokens: 64: .*larger than max_seqs \(64\)",
+            r"^chunk_tokens: must be larger than max_seqs \(64\) .*got 64",
         ),
         ({"policy": "lof"}, "^policy: .*fcfs.*lpm"),
-        ({"conservativeness": -0.1}, "^conservativeness: -0.1"),
-        ({"max_prefill_tokens": 0}, "^max_prefill_tokens: 0"),
-        ({"max_seqs": 0}, "^max_seqs: 0"),
+        ({"conservativeness": -0.1}, "^conservativeness: must be finite and non-negative, got -0.1"),
+        ({"max_prefill_tokens": 0}, "^max_prefill_tokens: must be from 1 .*got 0"),
+        ({"max_seqs": 0}, "^max_seqs: must be from 1 .*got 0"),
     ],
     toml={'policy = "lpm"\nchunk_tokens = 64': iq.Sglang(policy="lpm", chunk_tokens=64)},
     ways={"Sglang": draw},

@@ -1,4 +1,4 @@
-//! The runs whose cost is counted.
+//! Cases whose instructions are counted.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -12,16 +12,16 @@ use inferq_core::workload::Workload;
 
 use crate::stored::{Drawn, Requests};
 
-/// One run.
+/// A case.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     requests: Requests,
     count: usize,
-    /// Its rate over the rate at which it is served when all requests come at time 0.
+    /// Its rate relative to the saturated rate.
     load: f64,
-    /// That rate, in requests per second, as `--saturated` says it: a constant, so that a change of the engine's results
-    /// does not change what it is asked to serve.
+    /// The saturated rate in requests per second, as `--saturated` reports it: the service rate when all requests
+    /// arrive at time 0. A constant, so that a change of results does not change the load.
     saturated_per_s: f64,
     scheduler: &'static str,
     timing: String,
@@ -32,18 +32,18 @@ pub(crate) struct Case {
     keeps_batches: bool,
 }
 
-/// What serves.
+/// The system under test.
 #[derive(Clone, Copy, Debug)]
 enum System {
     Alone,
     LeastRequests(usize),
     RoundRobin(usize),
-    /// So many replicas compute prompts, and so many emit the rest.
+    /// Numbers of prefill replicas and of decode replicas.
     HandOff(usize, usize),
 }
 
 impl Case {
-    /// The requests at the load.
+    /// Returns the requests at the case's load.
     pub(crate) fn drawn(&self) -> Drawn {
         let replicas = match self.system {
             System::Alone => 1,
@@ -53,8 +53,8 @@ impl Case {
         Drawn::new(self.requests, self.count, self.load * self.saturated_per_s * replicas as f64)
     }
 
-    /// The same requests and one replica, to learn what it serves at most; lengths again and again, so that the last ones,
-    /// which run nearly alone, do not matter.
+    /// The same requests on one replica, to measure its saturated rate. Lengths are repeated, so that the last
+    /// requests, which run nearly alone, do not matter.
     pub(crate) fn saturated(mut self) -> Case {
         self.count = 100_000.min(self.count * 8);
         self.system = System::Alone;
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// All of them.
+/// All cases.
 pub(crate) fn all() -> Vec<Case> {
     let w1 = Case {
         name: "W1 0.9",
@@ -261,7 +261,7 @@ const POLICIES: [(&str, f64, &str); 15] = [
 const PIECEWISE_LINEAR: &str = r#"{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
     "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}"#;
 
-/// The same costs, but that computing hides reading the weights, and reading the cache hides short chunks.
+/// The same costs, except that compute hides weight reads, and KV cache reads hide short chunks.
 const ROOFLINE: &str = r#"{"kind": "Roofline", "base_s": 0.0, "all_reduce": {"latency_s": 0.0, "s_per_token": 0.0},
     "linear": {"flops_s_per_token": 32e-6, "weight_s": 0.006, "activation_s_per_token": 1e-6},
     "chunk": {"compute_s_per_pair": 1.3e-9, "memory_s_per_token": 40e-9},
@@ -272,7 +272,7 @@ const TILED_GEMM: &str = r#"{"kind": "TiledGemm", "rows": 128, "columns": 128, "
 
 const MEMORY_LINEAR: &str = r#"{"kind": "MemoryLinear", "base": 0.006, "per_kv_token": 1e-7}"#;
 
-/// The costs of [`PIECEWISE_LINEAR`] on a grid as fine as those that ship: all points are powers of two.
+/// The costs of [`PIECEWISE_LINEAR`] on a grid as fine as the shipped tables. All grid points are powers of two.
 fn table() -> String {
     let powers = |low: u32, high: u32| (low..=high).map(|power| 1_u64 << power).collect::<Vec<_>>();
     let (tokens, chunk, sequences) = (powers(0, 13), powers(0, 13), powers(0, 8));

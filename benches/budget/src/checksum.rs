@@ -1,4 +1,4 @@
-//! One number for everything that a run results in.
+//! A checksum of all results of a run.
 
 use inferq_core::clock::Span;
 use inferq_core::results::{
@@ -6,13 +6,13 @@ use inferq_core::results::{
 };
 use inferq_core::workload::Workload;
 
-/// The columns that only runs with hand-offs have.
+/// Columns that exist only in runs with hand-offs.
 const HAND_OFF: [&str; 3] = ["prefill_replica", "prefilled_s", "handoff_s"];
 
-/// The column that only runs have in which requests wait for others.
+/// Columns that exist only in runs where requests wait for other requests.
 const ELAPSED: [&str; 1] = ["elapsed_s"];
 
-/// FNV-1a, 64 bits: the same everywhere, whatever the platform.
+/// FNV-1a, 64 bits: identical on every platform.
 struct Checksum(u64);
 
 impl Checksum {
@@ -26,7 +26,7 @@ impl Checksum {
         self.bytes(&number.into().to_le_bytes());
     }
 
-    /// The bits of a number; every NaN is alike.
+    /// Adds the bits of a number. All NaNs are equal.
     fn float(&mut self, number: f64) {
         let bits = if number.is_nan() { f64::NAN.to_bits() } else { number.to_bits() };
         self.bytes(&bits.to_le_bytes());
@@ -42,21 +42,21 @@ impl Checksum {
         }
     }
 
-    /// How many there are, then each of them.
+    /// Adds the number of items, then each item.
     fn all<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Checksum, &T)) {
         self.whole(items.len() as u64);
         items.iter().for_each(|item| each(self, item));
     }
 
-    /// Columns that only some runs have come first.
+    /// Optional columns are added first.
     fn requests(&mut self, columns: &[NamedColumn]) {
         for names in [&HAND_OFF[..], &ELAPSED] {
-            let some: Vec<&NamedColumn> = columns.iter().filter(|one| names.contains(&one.name)).collect();
+            let some: Vec<&NamedColumn> = columns.iter().filter(|column| names.contains(&column.name)).collect();
             self.whole(!some.is_empty());
-            some.into_iter().for_each(|one| self.column(&one.column));
+            some.into_iter().for_each(|named| self.column(&named.column));
         }
-        let of_every_run = |one: &&NamedColumn| !HAND_OFF.contains(&one.name) && !ELAPSED.contains(&one.name);
-        columns.iter().filter(of_every_run).for_each(|one| self.column(&one.column));
+        let of_every_run = |named: &&NamedColumn| !HAND_OFF.contains(&named.name) && !ELAPSED.contains(&named.name);
+        columns.iter().filter(of_every_run).for_each(|named| self.column(&named.column));
     }
 
     fn histogram(&mut self, histogram: &Histogram) {
@@ -92,7 +92,7 @@ impl Checksum {
         tokens.into_iter().for_each(|number| self.whole(number));
     }
 
-    /// For how long a pace would have held is the timing model's business, and nothing that happened.
+    /// The remaining validity of a pace belongs to the timing model, not to the results, and is left out.
     fn iteration(&mut self, row: &IterationRow) {
         let IterationRow { start, replica, count, pace, prefill_tokens, decodes, context_tokens, kv_used_tokens } =
             *row;
@@ -118,7 +118,7 @@ impl Checksum {
         [hit, inserted, evicted].into_iter().for_each(|blocks| self.whole(blocks));
     }
 
-    /// In how many stretches the iterations were advanced is a cost, and reported as one.
+    /// The number of stretches is a cost and is reported separately, so it is left out.
     fn totals(&mut self, totals: &Totals) {
         let Totals {
             end,
@@ -138,7 +138,7 @@ impl Checksum {
         [finished, rejected, abandoned, unfinished].into_iter().for_each(|requests| self.whole(requests));
     }
 
-    /// What is there only where replicas come and go: other results keep their sums.
+    /// Added only in runs with autoscaling or failures, so that the checksums of other runs stay the same.
     fn fleet_event(&mut self, event: &FleetEvent, totals: &Totals) {
         let FleetEvent { at, replica, change, open, starting, draining } = *event;
         self.whole(at.0);
@@ -148,7 +148,7 @@ impl Checksum {
     }
 }
 
-/// Everything in it. A field that results get later does not compile before it is in here.
+/// Checksum of all results. The destructuring fails to compile when `Results` gets a new field.
 pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     let Results {
         requests,

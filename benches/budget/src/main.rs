@@ -1,10 +1,10 @@
-//! One run of the core at a time, for a count of its instructions; `budget.py` beside it counts them.
+//! One run of the core at a time, so that `budget.py` in this folder can count its instructions.
 //!
 //! ```text
-//! inferq-budget --list              the cases
-//! inferq-budget CASE …              runs them: requests, iterations, stretches and a checksum of all results of each
-//! inferq-budget --saturated CASE …  requests per second of one replica when all of them come at time 0
-//! inferq-budget --draw FOLDER       draws the stored requests anew
+//! inferq-budget --list              list the cases
+//! inferq-budget CASE …              run cases: print requests, iterations, stretches and a checksum of all results
+//! inferq-budget --saturated CASE …  print the requests per second of one replica when all requests arrive at time 0
+//! inferq-budget --draw FOLDER       draw the stored requests again
 //! ```
 
 mod cases;
@@ -23,7 +23,7 @@ use inferq_core::results::Results;
 use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::Workload;
 
-/// Nothing but this is counted: columns in memory in, results out, which are freed elsewhere.
+/// The counted part: columns in memory in, results out. The results are freed outside.
 #[inline(never)]
 fn timed(workload: &Workload, cluster: Cluster, options: &Options) -> Result<Results> {
     black_box(simulate_cluster(black_box(workload), cluster, options, &mut ()))
@@ -59,7 +59,10 @@ fn main() -> ExitCode {
     let all = cases::all();
     let work = |names: &[String], work: fn(&Case) -> std::result::Result<(), Box<dyn Error>>| {
         names.iter().try_for_each(|name| {
-            let case = all.iter().find(|case| case.name == name).ok_or_else(|| format!("there is no case {name:?}"))?;
+            let case = all
+                .iter()
+                .find(|case| case.name == name)
+                .ok_or_else(|| format!("unknown case {name:?}; --list prints all cases"))?;
             work(case)
         })
     };
@@ -71,7 +74,7 @@ fn main() -> ExitCode {
         Some((flag, names)) if flag == "--saturated" => work(names, saturated),
         Some((flag, [folder])) if flag == "--draw" => stored::draw(Path::new(folder)),
         Some(_) => work(&arguments, run),
-        None => Err("which case? --list lists them".into()),
+        None => Err("no case given; --list prints all cases".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

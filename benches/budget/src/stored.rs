@@ -1,7 +1,7 @@
-//! Requests that were drawn once and stored, and how they were drawn.
+//! Stored requests and the code that drew them.
 //!
-//! A file of `requests/` holds columns of whole numbers, one column after the other, each number in four bytes, the lowest
-//! first. They are stored so that no change of a distribution, or of how a seed is spread, changes what is measured.
+//! A file in `requests/` holds columns of integers, one column after another, four bytes per number, little-endian.
+//! Requests are stored so that a change of a distribution or of seeding does not change what is measured.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,37 +10,37 @@ use inferq_core::distributions::{Arrivals, Duration, Length, Lengths, Sessions, 
 use inferq_core::kv::Segment;
 use inferq_core::workload::{Columns, Flow, NO_SESSION, Workload};
 
-/// Millionths of the mean gap between two arrivals of a Poisson process.
+/// Gaps between two arrivals of a Poisson process, in millionths of the mean gap.
 const GAPS: (&[u8], usize) = (include_bytes!("../requests/gaps.u32"), 1);
-/// Prompt and output tokens of W1, W3 and W4 of `benches/README.md`.
+/// Prompt and output tokens of W1, W3 and W4 in `benches/README.md`.
 const W1: (&[u8], usize) = (include_bytes!("../requests/w1.u32"), 2);
 const W3: (&[u8], usize) = (include_bytes!("../requests/w3.u32"), 2);
 const W4: (&[u8], usize) = (include_bytes!("../requests/w4.u32"), 2);
-/// Number and tokens of the instructions that a prompt begins with, number and tokens of the document that follows, tokens
-/// that are the request's own, output tokens. A number always has the same tokens.
+/// Number and tokens of the instructions at the start of the prompt, number and tokens of the document that follows,
+/// tokens unique to the request, output tokens. The same number always has the same tokens.
 const PREFIXES: (&[u8], usize) = (include_bytes!("../requests/prefixes.u32"), 6);
-/// Microseconds since the row before, microseconds of thinking, the row of the turn before and 1 more (0: none), prompt
-/// tokens with all turns before, output tokens.
+/// Microseconds since the previous row, think time in microseconds, row of the previous turn plus 1 (0: none), prompt
+/// tokens including all previous turns, output tokens.
 const SESSIONS: (&[u8], usize) = (include_bytes!("../requests/sessions.u32"), 5);
 
-/// Which requests.
+/// Stored request sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
     /// Chat.
     W1,
-    /// The same; every twentieth request wants a token each 0.1 s, the others each 0.5 s.
+    /// W1 with deadlines: every twentieth request requires a token each 0.1 s, all other requests each 0.5 s.
     W1WithDeadlines,
     /// Reasoning.
     W3,
     /// Long prompts.
     W4,
-    /// Prompts of few instructions, many documents and a question.
+    /// Prompts with few instructions, many documents and a question.
     Prefixes,
-    /// Closed-loop conversations whose prompts grow.
+    /// Closed-loop conversations with growing prompts.
     Sessions,
 }
 
-/// A workload that owns its columns, and which rows wait for which.
+/// A workload that owns its columns, and the rows that each row waits for.
 pub(crate) struct Drawn {
     columns: Columns,
     parents: Vec<u32>,
@@ -50,8 +50,8 @@ pub(crate) struct Drawn {
 }
 
 impl Drawn {
-    /// The first requests at a rate, from the first again where more are asked for than are stored. Sessions come as they
-    /// are stored, all of them, sped up by the rate.
+    /// The first `count` requests at a rate, repeated from the first when more requests are needed than are stored.
+    /// Sessions are used completely and sped up to the rate.
     pub(crate) fn new(requests: Requests, count: usize, rate_per_s: f64) -> Drawn {
         let mut drawn = Drawn {
             columns: Columns::default(),
@@ -80,7 +80,7 @@ impl Drawn {
         drawn
     }
 
-    /// All of them at time 0, where none waits for another.
+    /// All requests at time 0, without dependencies.
     pub(crate) fn at_once(mut self) -> Drawn {
         self.columns.arrival_s.fill(0.0);
         self
@@ -133,7 +133,7 @@ impl Drawn {
             self.children.append(&mut of_row);
             self.children_start.push(self.children.len() as u32);
         }
-        // A prompt begins with the prompt of the turn before it and its answer.
+        // A prompt begins with the prompt and the answer of the previous turn.
         let mut segments: Vec<Vec<Segment>> = Vec::new();
         for row in 0..rows {
             let mut of_row = Vec::new();
@@ -161,7 +161,7 @@ impl Drawn {
     }
 }
 
-/// A column of a file with so many.
+/// Returns column `place` of a file with `columns` columns.
 fn column((file, columns): (&[u8], usize), place: usize) -> Vec<u32> {
     let (numbers, _) = file.as_chunks::<4>();
     let rows = numbers.len() / columns;
@@ -170,11 +170,11 @@ fn column((file, columns): (&[u8], usize), place: usize) -> Vec<u32> {
 
 const SEED: u64 = 1;
 
-/// Draws all files anew. With other requests every figure is another one.
+/// Draws all files again. This changes all measured figures.
 pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
     let lognormal = |mean, median, cap| Length::Lognormal { mean, median, cap: Some(cap) };
     let lengths = |requests, prompt, output| {
-        let lengths = Lengths::Apart { prompt, output };
+        let lengths = Lengths::Independent { prompt, output };
         Synthetic { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths }.draw(SEED)
     };
     let w1 = lengths(16_000, lognormal(230.0, 90.0, 4096), lognormal(250.0, 150.0, 4096))?;
@@ -186,9 +186,9 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
         write(folder, name, &[whole(&drawn.prompt_tokens), whole(&drawn.output_tokens)])?;
     }
 
-    // Few instructions that are asked for often, and many documents that are asked for seldom.
+    // Few instructions that are used often, and many documents that are used seldom.
     let chosen = lengths(3_000, Length::LogUniform { low: 1, high: 30 }, Length::LogUniform { low: 1, high: 400 })?;
-    let asked = lengths(3_000, lognormal(120.0, 60.0, 2000), lognormal(150.0, 100.0, 1000))?;
+    let questions = lengths(3_000, lognormal(120.0, 60.0, 2000), lognormal(150.0, 100.0, 1000))?;
     let sizes = lengths(400, Length::LogUniform { low: 50, high: 1500 }, Length::LogUniform { low: 200, high: 6000 })?;
     let of_number = |numbers: &[i32], sizes: &[i32]| -> Vec<i32> {
         numbers.iter().map(|&number| sizes[number as usize - 1]).collect()
@@ -198,8 +198,8 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
         &of_number(&chosen.prompt_tokens, &sizes.prompt_tokens),
         &chosen.output_tokens,
         &of_number(&chosen.output_tokens, &sizes.output_tokens),
-        &asked.prompt_tokens,
-        &asked.output_tokens,
+        &questions.prompt_tokens,
+        &questions.output_tokens,
     ];
     write(folder, "prefixes", &prefixes.map(|column| whole(column)))?;
 
@@ -227,7 +227,7 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
     write(folder, "sessions", &columns)
 }
 
-/// Microseconds from each arrival to the next.
+/// Returns the microseconds from each arrival to the next.
 fn gaps(arrival_ns: &[i64]) -> Vec<u32> {
     let microseconds = |arrival_ns: &i64| arrival_ns / 1000;
     let before = std::iter::once(0).chain(arrival_ns.iter().map(microseconds));

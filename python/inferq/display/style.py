@@ -12,8 +12,8 @@ from typing import Any
 from inferq._lazy import alt
 from inferq.display.text import is_hidden, pictured
 
-# Colors that are distinguishable without red or green (Okabe and Ito), with one meaning on all pages: blue for
-# the baseline, gray for older engines, warm colors for the policies under study and for theory.
+# Colors that are distinguishable without red or green (Okabe and Ito), with one meaning on all pages: blue
+# for the baseline, gray for older engines, warm colors for the policies under study and for theory.
 BLUE, SKY = "#0072B2", "#56B4E9"
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREEN, PURPLE = "#009E73", "#CC79A7"

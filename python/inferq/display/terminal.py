@@ -163,8 +163,8 @@ def _as_lines(grid: Grid, width: int) -> Iterator[str]:
         text_line = ""
         for place, pair in enumerate(pairs):
             text = pair if place == len(pairs) - 1 else f"{pair},"
-            if held and cell_len(_INDENT + held) + 1 + cell_len(text) > width:
-                yield _INDENT + held
+            if text_line and cell_len(_INDENT + text_line) + 1 + cell_len(text) > width:
+                yield _INDENT + text_line
                 text_line = ""
-            held = f"{held} {text}" if held else text
-        yield _INDENT + held
+            text_line = f"{text_line} {text}" if text_line else text
+        yield _INDENT + text_line

@@ -38,7 +38,10 @@ def in_this_run(seen: Observed, arriving_s: float) -> str:
     )
     confidence = f"{percent(seen.confidence, 6)} confidence"
     if seen.verdict == "stable":
-        return f"The queue did not grow: at most {high} of the arriving {seen.counted} accumulated ({confidence})."
+        return (
+            f"The queue did not grow: at most {high} of the arriving {seen.counted} accumulated "
+            f"({confidence})."
+        )
     if seen.verdict == "unstable":
         return (
             f"The queue grew: {growth} of the arriving {seen.counted} accumulated ({low} to {high}, "

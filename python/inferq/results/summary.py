@@ -57,12 +57,12 @@ class _Measured:
 
     def statistics(self, name: str) -> dict[str, NDArray[np.float64]]:
         """Those of a column, for each group."""
-        found = _core.Statistics(self.count)
+        statistics = _core.Statistics(self.count)
         while True:
             for groups, columns in self.parts(name):
-                found.take(np.ascontiguousarray(columns[name]), groups)
-            if not found.again():
-                return found.found()
+                statistics.add(np.ascontiguousarray(columns[name]), groups)
+            if not statistics.end_pass():
+                return statistics.values()
 
 
 def _places(flags: NDArray[np.bool_]) -> slice | NDArray[np.intp]:

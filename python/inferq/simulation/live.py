@@ -189,7 +189,7 @@ class Live:
         """
         # A float may be below the nanosecond that it represents; the next float is not.
         at_s = math.nextafter(at_ns / NANOSECONDS, math.inf)
-        self._run.tell(replica, at_s, action)
+        self._run.schedule_change(replica, at_s, action)
         return at_s
 
     def advance(self, until_ns: int) -> Progress:

@@ -1,4 +1,4 @@
-//! The description of an engine as any text: it is refused, or it runs.
+//! Arbitrary text as the description of an engine: it is rejected, or it runs.
 
 #![no_main]
 

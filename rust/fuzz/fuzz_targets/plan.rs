@@ -1,4 +1,4 @@
-//! A policy that asks for anything at all of requests that are here: the replica checks, and refuses with an error.
+//! A policy with arbitrary plans for the requests of its replica: the replica rejects invalid plans with an error.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use inferq_fuzz::{Columns, Row, run};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum Wish {
+enum Operation {
     Decode,
     Pause,
     Chunk(u8),
@@ -29,45 +29,45 @@ enum Wish {
 #[derive(Arbitrary, Debug)]
 struct Scenario {
     rows: Vec<Row>,
-    /// What is wished of which request, in each plan some more of them.
-    wishes: Vec<(u8, Wish)>,
+    /// Operation per request; each plan attempts a few more of them.
+    operations: Vec<(u8, Operation)>,
     wishes_a_plan: u8,
     kv_blocks: u8,
     has_cache: bool,
-    /// Are refused wishes passed over, or the end of the run?
+    /// Whether a rejected operation ends the run; otherwise it is ignored.
     insists: bool,
 }
 
 struct Capricious {
-    wishes: Vec<(u8, Wish)>,
+    operations: Vec<(u8, Operation)>,
     next: usize,
     wishes_a_plan: usize,
     insists: bool,
-    here: Vec<Place>,
+    places: Vec<Place>,
     plans: usize,
 }
 
 const SWAP: Preemption = Preemption::Swap { per_token: Span(1_000_000_000), base: Span(0) };
 
 impl Capricious {
-    fn wish(&self, wish: Wish, place: Place, plan: &mut Plan) -> Result<()> {
-        match wish {
-            Wish::Decode => plan.decode(place),
-            Wish::Pause => plan.pause(place),
-            Wish::Chunk(tokens) => plan.chunk(place, tokens.into()),
-            Wish::Admit(tokens) => plan.admit(place, tokens.into()),
-            Wish::SwapIn(tokens) => plan.swap_in(place, SWAP, tokens.into()),
-            Wish::Recompute => plan.preempt(place, Preemption::Recompute),
-            Wish::Swap => plan.preempt(place, SWAP),
-            Wish::RestDecodes(rest) => {
+    fn attempt(&self, attempt: Operation, place: Place, plan: &mut Plan) -> Result<()> {
+        match attempt {
+            Operation::Decode => plan.decode(place),
+            Operation::Pause => plan.pause(place),
+            Operation::Chunk(tokens) => plan.chunk(place, tokens.into()),
+            Operation::Admit(tokens) => plan.admit(place, tokens.into()),
+            Operation::SwapIn(tokens) => plan.swap_in(place, SWAP, tokens.into()),
+            Operation::Recompute => plan.preempt(place, Preemption::Recompute),
+            Operation::Swap => plan.preempt(place, SWAP),
+            Operation::RestDecodes(rest) => {
                 plan.rest_decodes(rest);
                 Ok(())
             }
-            Wish::Hold(iterations) => {
+            Operation::Hold(iterations) => {
                 plan.hold(Hold { iterations: u64::from(iterations) + 1, through_arrivals: false });
                 Ok(())
             }
-            Wish::WakeIn(microseconds) => {
+            Operation::WakeIn(microseconds) => {
                 plan.wake_at(Instant(plan.now().0 + (u128::from(microseconds) + 1) * 1_000_000_000_000));
                 Ok(())
             }
@@ -82,8 +82,8 @@ impl Scheduler for Capricious {
 
     fn notice(&mut self, notice: Notice, _requests: &Requests) {
         match notice {
-            Notice::Arrived(place) => self.here.push(place),
-            Notice::Left(place) => self.here.retain(|&other| other != place),
+            Notice::Arrived(place) => self.places.push(place),
+            Notice::Left(place) => self.places.retain(|&other| other != place),
             Notice::Ready(_) | Notice::Preempted(_) => {}
         }
     }
@@ -91,17 +91,17 @@ impl Scheduler for Capricious {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         self.plans += 1;
         for _ in 0..self.wishes_a_plan {
-            let Some(&(which, wish)) = self.wishes.get(self.next % self.wishes.len().max(1)) else { break };
-            let Some(&place) = self.here.get(usize::from(which) % self.here.len().max(1)) else { break };
+            let Some(&(which, attempt)) = self.operations.get(self.next % self.operations.len().max(1)) else { break };
+            let Some(&place) = self.places.get(usize::from(which) % self.places.len().max(1)) else { break };
             self.next += 1;
-            if let Err(error) = self.wish(wish, place, plan)
+            if let Err(error) = self.attempt(attempt, place, plan)
                 && self.insists
             {
                 return Err(error);
             }
         }
-        // A run that no wish moves on has no end.
-        if self.plans > 2000 { Err(inferq_core::error::Error::config("scheduler", "enough")) } else { Ok(()) }
+        // Ends runs in which no operation makes progress.
+        if self.plans > 2000 { Err(inferq_core::error::Error::config("scheduler", "too many plans")) } else { Ok(()) }
     }
 }
 
@@ -114,11 +114,11 @@ fuzz_target!(|scenario: Scenario| {
         .replace("CACHE", if scenario.has_cache { r#""blocks""# } else { "null" });
     let mut parts = parse::<Engine>(&engine).and_then(|engine| engine.build(None)).expect("an engine");
     parts.scheduler = Box::new(Capricious {
-        wishes: scenario.wishes,
+        operations: scenario.operations,
         next: 0,
         wishes_a_plan: usize::from(scenario.wishes_a_plan % 16) + 1,
         insists: scenario.insists,
-        here: Vec::new(),
+        places: Vec::new(),
         plans: 0,
     });
     let columns = Columns::of(&scenario.rows);

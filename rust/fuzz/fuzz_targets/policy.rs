@@ -1,4 +1,4 @@
-//! Every policy and timing model with any parameters: identical iterations advanced at once change nothing (law L8).
+//! Every policy and timing model with arbitrary parameters: stretches equal stepping (L8).
 
 #![no_main]
 
@@ -50,7 +50,7 @@ fuzz_target!(|scenario: Scenario| {
     };
     match (at(false), at(true)) {
         (Ok(stretched), Ok(stepped)) => {
-            // Columns hold NaN where nothing happened, so their bits are compared as they are printed.
+            // Columns contain NaN for events that did not happen, so their printed forms are compared.
             assert_eq!(format!("{:?}", stretched.requests), format!("{:?}", stepped.requests));
             assert_eq!(stretched.itl, stepped.itl);
             assert_eq!(stretched.timeline, stepped.timeline);
@@ -58,6 +58,6 @@ fuzz_target!(|scenario: Scenario| {
             assert_eq!(stretched.totals.in_system, stretched.totals.sojourn, "Little's law");
         }
         (Err(stretched), Err(stepped)) => assert_eq!(stretched.to_string(), stepped.to_string()),
-        _ => panic!("only one of them is an error"),
+        _ => panic!("only one of the two runs failed"),
     }
 });

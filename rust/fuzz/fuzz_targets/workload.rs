@@ -1,4 +1,4 @@
-//! Columns of any kind: what is well formed runs to its end, what is not is an error.
+//! Arbitrary columns: a valid workload runs to its end, an invalid one is an error.
 
 #![no_main]
 
@@ -33,7 +33,7 @@ struct Row {
 struct Scenario {
     rows: Vec<Row>,
     class_count: u8,
-    /// Which of the optional columns are there.
+    /// Which optional columns are present.
     columns: [bool; 13],
     content_id: Vec<u64>,
     content_tokens: Vec<u32>,
@@ -42,7 +42,7 @@ struct Scenario {
     has_cache: bool,
 }
 
-/// The places at which lists of these lengths begin, and the end of the last one.
+/// Start offsets of lists of these lengths, and the end of the last list.
 fn starts<Number: From<u8> + Copy + std::ops::AddAssign>(lengths: impl Iterator<Item = u8>) -> Vec<Number> {
     let mut end = Number::from(0);
     std::iter::once(0)
@@ -68,33 +68,33 @@ fuzz_target!(|scenario: Scenario| {
         rows.iter_mut().for_each(|row| row.arrival_s = row.arrival_s.abs() % 1e3);
         rows.sort_by(|left, right| left.arrival_s.total_cmp(&right.arrival_s));
     }
-    fn column<T>(rows: &[Row], is_there: bool, cell: impl Fn(&Row) -> T) -> Vec<T> {
-        if is_there { rows.iter().map(cell).collect() } else { Vec::new() }
+    fn column<T>(rows: &[Row], is_present: bool, cell: impl Fn(&Row) -> T) -> Vec<T> {
+        if is_present { rows.iter().map(cell).collect() } else { Vec::new() }
     }
-    let is_there = scenario.columns;
-    // A request of two thousand million tokens is well formed and takes its time.
+    let is_present = scenario.columns;
+    // A request of 2·10⁹ tokens is valid but slow.
     let prompt_tokens = column(&rows, true, |row| row.prompt_tokens % 70_000);
     let output_tokens = column(&rows, true, |row| row.output_tokens % 70_000);
     let children: Vec<u32> = scenario.children.iter().map(|&child| child.into()).collect();
-    let content_start = starts(column(&rows, is_there[7], |row| row.segments % 4).into_iter());
+    let content_start = starts(column(&rows, is_present[7], |row| row.segments % 4).into_iter());
     let after = |row: &Row| if row.after < 128 { row.after.into() } else { NO_ROW };
-    let content_after = column(&rows, is_there[10], after);
-    let children_start = starts(column(&rows, is_there[8], |row| row.children % 4).into_iter());
+    let content_after = column(&rows, is_present[10], after);
+    let children_start = starts(column(&rows, is_present[8], |row| row.children % 4).into_iter());
     let workload = Workload {
         arrival_s: &column(&rows, true, |row| row.arrival_s),
         prompt_tokens: &prompt_tokens,
         output_tokens: &output_tokens,
-        class: &column(&rows, is_there[0], |row| row.class),
+        class: &column(&rows, is_present[0], |row| row.class),
         class_count: scenario.class_count.into(),
-        priority: &column(&rows, is_there[1], |row| row.priority),
-        max_output_tokens: &column(&rows, is_there[11], |row| row.max_output_tokens),
-        patience_s: &column(&rows, is_there[2], |row| row.patience_s),
-        cancel_s: &column(&rows, is_there[12], |row| row.cancel_s),
-        itl_slo_s: &column(&rows, is_there[3], |row| row.itl_slo_s),
-        queue_key: &column(&rows, is_there[4], |row| row.queue_key),
-        session: &column(&rows, is_there[5], |row| row.session),
-        pool: &column(&rows, is_there[6], |row| row.pool),
-        content: if is_there[7] {
+        priority: &column(&rows, is_present[1], |row| row.priority),
+        max_output_tokens: &column(&rows, is_present[11], |row| row.max_output_tokens),
+        patience_s: &column(&rows, is_present[2], |row| row.patience_s),
+        cancel_s: &column(&rows, is_present[12], |row| row.cancel_s),
+        itl_slo_s: &column(&rows, is_present[3], |row| row.itl_slo_s),
+        queue_key: &column(&rows, is_present[4], |row| row.queue_key),
+        session: &column(&rows, is_present[5], |row| row.session),
+        pool: &column(&rows, is_present[6], |row| row.pool),
+        content: if is_present[7] {
             Content {
                 after: &content_after,
                 start: &content_start,
@@ -105,7 +105,7 @@ fuzz_target!(|scenario: Scenario| {
         } else {
             Content::default()
         },
-        flow: if is_there[8] {
+        flow: if is_present[8] {
             Flow {
                 parents: &column(&rows, true, |row| row.parents.into()),
                 children_start: &children_start,
@@ -115,7 +115,7 @@ fuzz_target!(|scenario: Scenario| {
         } else {
             Flow::default()
         },
-        ids: &column(&rows, is_there[9], |row| row.id),
+        ids: &column(&rows, is_present[9], |row| row.id),
         ..Workload::default()
     };
     let engine = ENGINE.replace("CACHE", if scenario.has_cache { r#""blocks""# } else { "null" });

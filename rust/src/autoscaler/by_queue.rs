@@ -1,19 +1,19 @@
-//! So many requests for each replica.
+//! Scaling by requests per replica.
 
 use super::prelude::*;
 
-/// As many replicas as the requests in the system need.
+/// Enough replicas for the requests in the system.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByQueue {
-    /// Requests of a replica, waiting and running.
+    /// Target number of requests per replica, waiting and running.
     pub requests: f64,
 }
 
 impl ScalingParameters for ByQueue {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if !(self.requests.is_finite() && self.requests > 0.0) {
-            return Err(Error::config("requests", format!("{}: must be a finite number above 0", self.requests)));
+            return Err(Error::config("requests", format!("must be finite and above 0, got {}", self.requests)));
         }
         Ok(Box::new(self.clone()))
     }

@@ -1,14 +1,14 @@
-//! So many at each time of the day.
+//! Scaling by time of day.
 
 use super::prelude::*;
 
-/// A fixed number of replicas from one time on to the next.
+/// A fixed number of replicas per time interval.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BySchedule {
-    /// From how many seconds on, and how many replicas; in order of time.
+    /// Start in seconds and number of replicas of each step, in order of time.
     pub steps: Vec<(f64, usize)>,
-    /// Seconds after which it begins anew; `None`: never, and the last step stays.
+    /// Period of the schedule, in seconds. `None`: it does not repeat, and the last step stays.
     #[serde(default)]
     pub period_s: Option<f64>,
 }
@@ -16,7 +16,7 @@ pub struct BySchedule {
 impl ScalingParameters for BySchedule {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if self.steps.is_empty() {
-            return Err(Error::config("steps", "none: a schedule says how many replicas there are"));
+            return Err(Error::config("steps", "must have at least one step, got none"));
         }
         let period = self.period_s.map(|seconds| seconds_above_0(seconds, "period_s")).transpose()?;
         let mut steps: Vec<(u128, usize)> = Vec::new();
@@ -24,14 +24,14 @@ impl ScalingParameters for BySchedule {
             let field = format!("steps[{place}]");
             let at = attoseconds(seconds, &field)?;
             if steps.last().is_some_and(|last| last.0 >= at) {
-                return Err(Error::config(field, format!("{seconds} s: must be later than the step before")));
+                return Err(Error::config(field, format!("must be later than the previous step, got {seconds} s")));
             }
             if let Some(period) = period.filter(|period| at >= period.0) {
-                let what = format!("{seconds} s: the schedule begins anew after {} s", period.seconds());
+                let what = format!("must be before the period of {} s, got {seconds} s", period.seconds());
                 return Err(Error::config(field, what));
             }
             if replicas == 0 {
-                return Err(Error::config(field, "0 replicas: there is at least 1"));
+                return Err(Error::config(field, "must have at least 1 replica, got 0"));
             }
             steps.push((at, replicas));
         }
@@ -47,8 +47,8 @@ impl Sample for BySchedule {
     }
 }
 
-/// What the last step says that has begun. Before the first one that is the last one of the period before; without a
-/// period, as many as there are.
+/// The number of replicas of the last step that has begun. Before the first step it is the last step of the previous
+/// period; without a period, the present number.
 struct Schedule {
     steps: Vec<(u128, usize)>,
     period: Option<Span>,

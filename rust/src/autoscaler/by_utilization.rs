@@ -1,38 +1,38 @@
-//! So much of each replica in use.
+//! Scaling by utilization.
 
 use super::prelude::*;
 use crate::kv::UNLIMITED;
 use crate::plan::Limits;
 
-/// Of what a share is in use.
+/// The resource whose utilization counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Of {
-    /// Seats: requests admitted at once.
+    /// Sequence slots (`max_seqs`).
     Seats,
     /// Blocks of the KV cache.
     Kv,
 }
 
-/// As many replicas as bring the share in use to a target.
+/// Enough replicas to bring the utilization to a target.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByUtilization {
-    /// The share that should be in use.
+    /// Target utilization.
     pub target: f64,
-    /// Of what.
+    /// The resource.
     pub of: Of,
-    /// The share may be off by so much of the target before anything is changed.
+    /// Relative deviation from the target that causes no change.
     pub tolerance: f64,
 }
 
 impl ScalingParameters for ByUtilization {
     fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         if !(self.target > 0.0 && self.target <= 1.0) {
-            return Err(Error::config("target", format!("{}: a share above 0, at most 1", self.target)));
+            return Err(Error::config("target", format!("must be above 0 and at most 1, got {}", self.target)));
         }
         if !(self.tolerance >= 0.0 && self.tolerance < 1.0) {
-            return Err(Error::config("tolerance", format!("{}: at least 0 and below 1", self.tolerance)));
+            return Err(Error::config("tolerance", format!("must be at least 0 and below 1, got {}", self.tolerance)));
         }
         Ok(Box::new(self.clone()))
     }
@@ -45,8 +45,8 @@ impl Sample for ByUtilization {
     }
 }
 
-/// ⌈open · share / target⌉ where the share is off by more than the tolerance, else as many as there are: the rule of
-/// Kubernetes' horizontal autoscaler, over the replicas that are open.
+/// ⌈open · utilization / target⌉ if the utilization is off by more than the tolerance, otherwise the present number:
+/// the rule of Kubernetes' horizontal autoscaler, over the open replicas.
 impl ScalingPolicy for ByUtilization {
     fn wanted(&mut self, figures: &Figures) -> Result<usize> {
         let (used, all) = match self.of {
@@ -70,8 +70,8 @@ impl ScalingPolicy for ByUtilization {
         };
         if is_endless {
             let what = match self.of {
-                Of::Seats => "\"seats\": the scheduler sets no limit to them, so that no share is in use",
-                Of::Kv => "\"kv\": the cache has no limit, so that no share is in use",
+                Of::Seats => "must be a limited resource, got \"seats\": the scheduler has no limit",
+                Of::Kv => "must be a limited resource, got \"kv\": the cache has no limit",
             };
             return Err(Error::config("of", what));
         }

@@ -1,7 +1,7 @@
-//! How many replicas should there be?
+//! Autoscaling policies: the number of replicas of a pool.
 //!
-//! A policy is asked at every look how many replicas it wants. The mechanism (`simulation/capacity.rs`) starts and drains
-//! them, within limits. One policy, one file.
+//! The simulation evaluates the policy periodically. It starts and drains replicas within the limits
+//! (`simulation/capacity.rs`). One policy per file.
 
 use serde::Deserialize;
 
@@ -10,50 +10,50 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::kinds::kinds;
 
-/// What a policy sees of its pool at a look: everything before this instant has happened, and of what happens at it the
-/// ends of iterations and the deaths.
+/// The view of a policy. It contains all earlier events, and of the present instant the ends of iterations and the
+/// failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// The instant of the look.
+    /// The present instant.
     pub now: Instant,
-    /// Replicas that take requests.
+    /// Replicas that accept requests.
     pub open: usize,
-    /// Replicas that have been asked for and are not open yet, those under repair among them.
+    /// Replicas that are starting, including those under repair.
     pub starting: usize,
-    /// Replicas that take no requests any more and finish theirs.
+    /// Replicas that accept no new requests and finish theirs.
     pub draining: usize,
-    /// Requests in the queues of open replicas, and those that have none.
+    /// Requests in the queues of open replicas, and requests without a replica.
     pub waiting: u64,
     /// Requests admitted at open replicas.
     pub running: u64,
-    /// Requests that the open replicas admit at most.
+    /// Sum of `max_seqs` over the open replicas.
     pub seats: u64,
-    /// Blocks that requests hold at open replicas.
+    /// Blocks held by requests at open replicas.
     pub used_blocks: u64,
     /// All blocks of open replicas.
     pub blocks: u64,
-    /// Requests that have come to the pool since the run began, those rejected at once among them.
+    /// Requests of the pool since the start of the run, including rejected ones.
     pub arrived: u64,
 }
 
-/// A policy of an autoscaler.
+/// An autoscaling policy.
 pub trait ScalingPolicy: Send {
-    /// How many replicas it wants, open and starting together. What lies beyond the limits is brought to the nearest.
+    /// The target number of open and starting replicas. It is clamped to the limits.
     fn wanted(&mut self, figures: &Figures) -> Result<usize>;
 
-    /// Tests whether it can work with replicas of this kind.
+    /// Checks that the policy supports replicas of this kind.
     fn check(&self, _engine: &EngineParts) -> Result<()> {
         Ok(())
     }
 }
 
-/// The parameters of a policy, as a user describes them: each policy's file implements this for its own.
+/// The parameters of a policy; each policy's file implements this.
 trait ScalingParameters {
-    /// The policy itself.
+    /// Builds the policy.
     fn build(&self) -> Result<Box<dyn ScalingPolicy>>;
 }
 
-/// What a policy's file speaks of.
+/// Imports of every policy's file.
 mod prelude {
     pub(super) use super::{Figures, ScalingParameters, ScalingPolicy, replicas_for, seconds_above_0};
     pub(super) use crate::clock::{Instant, Span, attoseconds};
@@ -72,7 +72,7 @@ kinds! {
 }
 
 impl ScalingConfig {
-    /// The policy itself.
+    /// Builds the policy.
     pub fn build(&self) -> Result<Box<dyn ScalingPolicy>> {
         self.parameters().build()
     }
@@ -82,45 +82,45 @@ impl ScalingConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoscalerDescription<Policy = ScalingConfig> {
-    /// How many replicas there should be.
+    /// The scaling policy.
     pub policy: Policy,
-    /// The fewest replicas that are wanted, 1 or above.
+    /// Minimum number of replicas, at least 1.
     pub min: usize,
-    /// The most.
+    /// Maximum number of replicas.
     pub max: usize,
-    /// Seconds from the asking for a replica to its first request.
+    /// Seconds from the start of a replica to its first request.
     pub startup_s: f64,
-    /// Seconds between two looks.
+    /// Seconds between two evaluations.
     pub every_s: f64,
-    /// Seconds after a change before which no replica is taken away.
+    /// Seconds after a change before a replica may be removed.
     pub cooldown_s: f64,
 }
 
 /// An autoscaler ready to run.
 pub struct Autoscaler {
-    /// How many replicas there should be.
+    /// The scaling policy.
     pub policy: Box<dyn ScalingPolicy>,
-    /// The fewest replicas that are wanted.
+    /// Minimum number of replicas.
     pub min: usize,
-    /// The most.
+    /// Maximum number of replicas.
     pub max: usize,
-    /// From the asking for a replica to its first request.
+    /// Time from the start of a replica to its first request.
     pub startup: Span,
-    /// Between two looks, the first of which comes as long after the beginning.
+    /// Time between two evaluations, and before the first.
     pub every: Span,
-    /// After a change, before which no replica is taken away.
+    /// Time after a change before a replica may be removed.
     pub cooldown: Span,
 }
 
 impl<Policy> AutoscalerDescription<Policy> {
-    /// The autoscaler itself, with a policy of this one.
+    /// Builds the autoscaler with this policy.
     pub fn build(&self, policy: Box<dyn ScalingPolicy>) -> Result<Autoscaler> {
         let AutoscalerDescription { min, max, .. } = *self;
         if min == 0 {
-            return Err(Error::config("min", "0: a request needs a replica to go to, so there is at least 1"));
+            return Err(Error::config("min", "must be at least 1, got 0"));
         }
         if max < min {
-            return Err(Error::config("max", format!("{max}: must not be below min, which is {min}")));
+            return Err(Error::config("max", format!("must be at least min ({min}), got {max}")));
         }
         Ok(Autoscaler {
             policy,
@@ -133,15 +133,15 @@ impl<Policy> AutoscalerDescription<Policy> {
     }
 }
 
-/// A time that is longer than none.
+/// A positive time.
 fn seconds_above_0(seconds: f64, field: &str) -> Result<Span> {
     match attoseconds(seconds, field)? {
-        0 => Err(Error::config(field, format!("{seconds}: must be above 0"))),
+        0 => Err(Error::config(field, format!("must be above 0, got {seconds}"))),
         some => Ok(Span(some)),
     }
 }
 
-/// How many replicas an amount needs of which one takes so much: rounded up, and as many as there can be where it is huge.
+/// ⌈amount / each⌉ replicas; saturates for huge amounts.
 fn replicas_for(amount: f64, each: f64) -> usize {
     (amount / each).ceil().max(0.0) as usize
 }

@@ -1,10 +1,10 @@
 //! Arrival processes: the distributions of the gaps between requests.
 //!
-//! The first request arrives one gap after 0. A random gap is rounded once, to a whole number of 2⁻³² nanoseconds (a
-//! quarter of an attosecond); gaps are summed in whole numbers and each sum is rounded to the nearest nanosecond, half
-//! to even. So arrivals are in order, no rounding of one arrival is handed to the next, and half the rate doubles every
-//! arrival (to the nanosecond). With [`Arrivals::Deterministic`] arrival k is (k + 1) / rate for the rate's shortest
-//! decimal, rounded once.
+//! The first request arrives one gap after 0. A random gap is rounded once, to a multiple of 2⁻³² nanoseconds (a
+//! quarter of an attosecond). Gaps are summed as integers, and each sum is rounded to the nearest nanosecond, half to
+//! even. So arrivals are in order, rounding errors do not accumulate, and half the rate doubles every arrival (to the
+//! nanosecond). With [`Arrivals::Deterministic`] arrival k is (k + 1) / rate for the rate's shortest decimal, rounded
+//! once.
 
 use super::gaps::{Clock, Ticks, UNITS_PER_S, UnitGamma, UnitWeibull};
 use super::varying::{Phases, Rates, Table, Walk};
@@ -14,16 +14,17 @@ use crate::error::{Error, Result};
 use crate::random::{Source, Stream, exponential_quantile};
 use serde::Deserialize;
 
-/// Arrivals lie before this instant: the end of what `arrival_s` may be.
+/// Upper bound of arrivals, which is the limit of `arrival_s`.
 pub(super) const END_NS: i64 = 9_000_000_000_000_000_000;
-/// Rates that the whole arithmetic of gaps can hold, in requests per second.
+/// Rates for which the arithmetic of gaps does not overflow, in requests per second.
 pub(super) const RATES: (f64, f64) = (1e-9, 1e12);
-/// Coefficients of variation for which a gamma distribution can be told from its limits by 64-bit floats.
+/// Coefficients of variation for which 64-bit floats distinguish a gamma distribution from its limits.
 const VARIATIONS: (f64, f64) = (1e-6, 1e3);
-/// Shapes for which a Weibull distribution can be told from its limits by 64-bit floats: coefficients of variation from 429 down.
+/// Shapes for which 64-bit floats distinguish a Weibull distribution from its limits: coefficients of variation up to
+/// 429.
 const SHAPES: (f64, f64) = (0.1, 1e6);
 
-/// When requests arrive: the distribution of the gap between two arrivals. Rates are in requests per second.
+/// Arrival processes, given by the distribution of the gap between two arrivals. Rates are in requests per second.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Arrivals {
@@ -32,14 +33,15 @@ pub enum Arrivals {
         /// Requests per second.
         rate: f64,
     },
-    /// Independent gamma gaps of mean 1 / rate; `cv` 1 is Poisson's distribution, less is smoother, more is burstier.
+    /// Independent gamma gaps of mean 1 / rate; `cv` 1 is the Poisson process, lower is smoother, higher is burstier.
     Gamma {
         /// Requests per second.
         rate: f64,
         /// Coefficient of variation of a gap: its standard deviation over its mean.
         cv: f64,
     },
-    /// Independent Weibull gaps of mean 1 / rate; `shape` 1 is Poisson's distribution, below it burstier, above it smoother.
+    /// Independent Weibull gaps of mean 1 / rate; `shape` 1 is the Poisson process, lower is burstier, higher is
+    /// smoother.
     Weibull {
         /// Requests per second.
         rate: f64,
@@ -51,7 +53,8 @@ pub enum Arrivals {
         /// Requests per second.
         rate: f64,
     },
-    /// A Poisson process whose rate jumps between two values after exponential times, begun in its stationary distribution.
+    /// A Poisson process whose rate switches between two values after exponential times, started in its stationary
+    /// distribution.
     OnOff {
         /// Requests per second while on.
         on_rate: f64,
@@ -68,13 +71,13 @@ pub enum Arrivals {
         times_s: Vec<f64>,
         /// Requests per second in each piece; 0 for none.
         rates: Vec<f64>,
-        /// Seconds after which the pieces come again; without it the last rate stays.
+        /// Period in seconds after which the pieces repeat. Default: the last rate stays.
         period_s: Option<f64>,
     },
 }
 
 impl Arrivals {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub fn check(&self) -> Result<()> {
         match self {
             Arrivals::Poisson { rate } | Arrivals::Deterministic { rate } => within("rate", *rate, RATES),
@@ -93,8 +96,8 @@ impl Arrivals {
         }
     }
 
-    /// Arrivals of `requests` requests under `seed`, in nanoseconds, never decreasing. An arrival at 9·10⁹ s or later is
-    /// an error, because no run takes it.
+    /// Draws the arrivals of `requests` requests in nanoseconds, in ascending order. An arrival at 9·10⁹ s or later
+    /// is an error, because no run accepts it.
     pub fn draw(&self, requests: u64, seed: u64) -> Result<Vec<i64>> {
         let mut arrival_ns = column(requests)?;
         let mut process = self.process(seed)?;
@@ -103,7 +106,7 @@ impl Arrivals {
         Ok(arrival_ns)
     }
 
-    /// The arrivals under `seed`, to be drawn one part after the other.
+    /// Returns the arrival process of a seed, to be drawn in parts.
     pub(super) fn process(&self, seed: u64) -> Result<Process> {
         self.check()?;
         let units = |rate: &f64| UNITS_PER_S / rate;
@@ -128,7 +131,7 @@ impl Arrivals {
         Ok(Process { kind, stream: Stream::new(seed, Source::Arrivals), last_ns: 0 })
     }
 
-    /// Arrivals ascend, so that the last of those drawn so far tells whether all are in time.
+    /// Arrivals ascend, so checking the last one is enough.
     pub(super) fn check_last(&self, arrival_ns: &[i64], requests: u64) -> Result<()> {
         if arrival_ns.last().is_some_and(|&last| last >= END_NS) {
             let message = format!("is too low: the last of {requests} requests would arrive after 9e9 s (285 years)");
@@ -137,7 +140,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// The parameter that says how many requests come.
+    /// Name of the parameter that determines the rate.
     fn rate_name(&self) -> &'static str {
         match self {
             Arrivals::OnOff { .. } => "on_rate",
@@ -147,10 +150,10 @@ impl Arrivals {
     }
 }
 
-/// Arrivals one after the other: what is drawn so far decides when the next one comes.
+/// State of an arrival process between parts.
 pub(super) struct Process {
     kind: ArrivalKind,
-    /// The draws of the requests that come next.
+    /// Draws of the next requests.
     stream: Stream,
     last_ns: i64,
 }
@@ -165,7 +168,7 @@ enum ArrivalKind {
 }
 
 impl Process {
-    /// Appends the next `requests` arrivals. All parts but the last are a multiple of four.
+    /// Appends the next `requests` arrivals. Every part except the last is a multiple of four.
     pub(super) fn append(&mut self, requests: u64, arrival_ns: &mut Vec<i64>) {
         let stream = self.stream;
         match &mut self.kind {
@@ -197,7 +200,7 @@ impl Process {
     }
 }
 
-/// Hands independent exponential gaps of mean 1 to `use_gaps`, one for each request.
+/// Passes independent exponential gaps of mean 1 to `use_gaps`, one per request.
 fn exponentials(stream: Stream, requests: u64, mut use_gaps: impl FnMut(&[f64])) {
     stream.batches(requests, 0, |_, batch| {
         for value in batch.iter_mut() {
@@ -207,7 +210,7 @@ fn exponentials(stream: Stream, requests: u64, mut use_gaps: impl FnMut(&[f64]))
     });
 }
 
-/// Appends the arrivals of a Poisson process with these rates; after the first that is past all time there is no other.
+/// Appends the arrivals of a Poisson process with these rates, up to the first arrival beyond the end of time.
 fn walk(walk: &mut Walk<impl Rates>, stream: Stream, requests: u64, last_ns: i64, arrival_ns: &mut Vec<i64>) {
     let mut over = last_ns >= END_NS;
     exponentials(stream, requests, |gaps| {
@@ -219,8 +222,8 @@ fn walk(walk: &mut Walk<impl Rates>, stream: Stream, requests: u64, last_ns: i64
     });
 }
 
-/// The float64 number of seconds nearest to an arrival. Up to 2²³ s (97 days) it is read back as the same nanosecond;
-/// beyond, floats lie further apart than nanoseconds.
+/// Returns the float64 number of seconds nearest to an arrival. Up to 2²³ s (97 days) it converts back to the same
+/// nanosecond; beyond, floats are coarser than nanoseconds.
 #[inline]
 pub fn seconds(arrival_ns: i64) -> f64 {
     const EXACT: i64 = 1 << 53;
@@ -253,7 +256,7 @@ mod tests {
         values.sum::<f64>() / REQUESTS as f64
     }
 
-    /// Mean, variance and tail within 5 standard errors; successive gaps are uncorrelated.
+    /// Mean, variance and tail are within 5 standard errors; successive gaps are uncorrelated.
     #[test]
     fn poisson_gaps_are_exponential() {
         let gaps = gaps_s(&Arrivals::Poisson { rate: 4.0 });
@@ -281,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A gamma of shape 1 is an exponential, one of shape 4 a sum of four: their tails are known.
+    /// A gamma of shape 1 is an exponential, a gamma of shape 4 a sum of four: both tails are known.
     #[test]
     fn gamma_gaps_have_their_tail() {
         for multiple in [0.02, 0.3, 1.0, 2.5] {
@@ -306,13 +309,13 @@ mod tests {
         assert_eq!(draw(2e9, 5), [0, 1, 2, 2, 2]);
         assert_eq!(draw(1e12, 2), [0, 0]);
         assert_eq!(draw(1e-9, 2), [1_000_000_000_000_000_000, 2_000_000_000_000_000_000]);
-        // A million gaps of 1/7 s: no error has gathered.
+        // No error accumulates over a million gaps of 1/7 s.
         assert_eq!(draw(7.0, 1_000_000)[999_999], 142_857_142_857_143);
-        // The decimal that was typed counts, not its binary neighbor.
+        // The typed decimal counts, not the nearest binary number.
         assert_eq!(draw(0.3, 300_000)[299_999], 1_000_000_000_000_000);
     }
 
-    /// Rounding to nanoseconds leaves the long run alone: the sum of a million gaps is the last arrival.
+    /// Rounding to nanoseconds does not accumulate: the sum of a million gaps is the last arrival.
     #[test]
     fn sums_do_not_drift() {
         let rate = 1e8;
@@ -375,7 +378,7 @@ mod tests {
             assert_eq!(arrival_nanoseconds(seconds(arrival_ns)), Some(arrival_ns as u64));
         }
         for draw in 0..20_000 {
-            // All sizes alike, from nanoseconds to 97 days.
+            // Log-uniform sizes from nanoseconds to 97 days.
             let arrival_ns = (stream.word(draw, 0) % end as u64) as i64 >> (draw % 50);
             assert_eq!(arrival_nanoseconds(seconds(arrival_ns)), Some(arrival_ns as u64));
         }

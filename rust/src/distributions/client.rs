@@ -1,11 +1,11 @@
-//! The requests of one client whose rate, gaps and lengths were measured window by window.
+//! Requests of one client whose rate, gaps and lengths were measured per window.
 //!
-//! Gaps have the shape of the window in which they begin and run in operational time (see [`super::varying`]): inside a
-//! window this is the renewal process of that window, over all windows the published rates are kept.
+//! A gap has the shape of the window in which it begins and runs in operational time (see [`super::varying`]). So
+//! within a window this is the renewal process of that window, and over all windows the published rates hold.
 
 use super::gaps::{Clock, UnitGamma, UnitWeibull};
 use super::varying::{Piece, Rates, Walk, check_rate};
-use super::{DrawnColumns, LONGEST, MOST, check_tokens, column, within};
+use super::{DrawnColumns, LONGEST, MAX_REQUESTS, check_tokens, column, within};
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream};
 use serde::Deserialize;
@@ -18,17 +18,17 @@ pub struct Client {
     pub times_s: Vec<f64>,
     /// Requests per second in each window; 0 for none.
     pub rates: Vec<f64>,
-    /// Family of the gaps in each window; of no meaning where the rate is 0.
+    /// Family of the gaps in each window; ignored if the rate is 0.
     pub families: Vec<Family>,
-    /// Shape of the gaps in each window; of no meaning where the rate is 0.
+    /// Shape of the gaps in each window; ignored if the rate is 0.
     pub shapes: Vec<f64>,
     /// End of the last window, in seconds.
     pub end_s: f64,
-    /// Lengths, by the time from which they hold.
+    /// Length tables, by the time from which they apply.
     pub lengths: Vec<LengthTables>,
 }
 
-/// The distributions of gaps that are fitted to clients.
+/// Gap distributions fitted to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Family {
     /// Gamma gaps.
@@ -37,41 +37,41 @@ pub enum Family {
     Weibull,
 }
 
-/// How long requests are from an instant on.
+/// Length tables that apply from an instant on.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LengthTables {
-    /// The instant, in seconds; may lie before 0.
+    /// The instant, in seconds; may be negative.
     pub from_s: f64,
-    /// Parts of a prompt, drawn apart and added.
+    /// Parts of a prompt, drawn independently and added.
     pub prompt: Vec<PromptPart>,
     /// The output.
     pub output: Frequencies,
 }
 
-/// One part of a prompt: its text, its images, …
+/// One part of a prompt, such as its text or its images.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptPart {
-    /// How many pieces it has; without it, one.
+    /// Number of pieces. Default: one.
     pub count: Option<Frequencies>,
-    /// Tokens of each piece, drawn apart.
+    /// Tokens of each piece, drawn independently.
     pub tokens: Frequencies,
 }
 
-/// Whole numbers and how often each was seen.
+/// Integers and their frequencies.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Frequencies {
-    /// Tokens or pieces, ascending; a part of a prompt may have 0.
+    /// Tokens or pieces, ascending; 0 is allowed in a part of a prompt.
     pub values: Vec<i64>,
-    /// How often, in any unit.
+    /// Frequencies, in any unit.
     pub weights: Vec<f64>,
 }
 
 /// Shapes of gamma gaps: their coefficient of variation is 1 / √shape.
 const GAMMA_SHAPES: (f64, f64) = (1e-6, 1e12);
-/// Shapes of Weibull gaps, as for a distribution of arrivals.
+/// Shapes of Weibull gaps, as in a distribution of arrivals.
 const WEIBULL_SHAPES: (f64, f64) = (0.1, 1e6);
 
 enum Gap {
@@ -80,16 +80,16 @@ enum Gap {
 }
 
 impl Gap {
-    fn one(&self, stream: Stream, request: u64) -> f64 {
+    fn draw(&self, stream: Stream, request: u64) -> f64 {
         match self {
-            Gap::Gamma(gamma) => gamma.one(stream, request),
+            Gap::Gamma(gamma) => gamma.draw_one(stream, request),
             Gap::Weibull(weibull) => weibull.of(stream.uniform(request, 0)),
         }
     }
 }
 
 impl Client {
-    /// The requests of this client from 0 to `end_s` under `seed`; their number depends on the draws and may be 0.
+    /// Draws the requests of this client from 0 to `end_s`. Their number is random and may be 0.
     pub fn draw(&self, seed: u64) -> Result<DrawnColumns> {
         let (windows, gaps) = self.windows()?;
         let tables: Vec<_> =
@@ -99,22 +99,22 @@ impl Client {
             return Ok(columns);
         }
         if tables.is_empty() {
-            return Err(Error::config("lengths", "must not be empty: the client sends requests"));
+            return Err(Error::config("lengths", "must not be empty when the client sends requests"));
         }
         let expected: f64 = self.expected();
-        // Six standard deviations of a Poisson count: seldom outgrown, never by much.
+        // Expected count plus six standard deviations of a Poisson count, which is seldom exceeded.
         let room = expected + 6.0 * expected.sqrt() + 16.0;
         columns.arrival_ns = column(room as u64)?;
         let stream = Stream::new(seed, Source::Arrivals);
         let mut walk = Walk::new(windows);
         loop {
             let request = columns.arrival_ns.len() as u64;
-            let arrival_ns = walk.after(gaps[walk.rates().present()].one(stream, request));
+            let arrival_ns = walk.after(gaps[walk.rates().present()].draw(stream, request));
             if walk.rates().is_over() {
                 break;
             }
-            if request == MOST {
-                return Err(Kind::TooMuch(format!("one client sends more than {MOST} requests")).into());
+            if request == MAX_REQUESTS {
+                return Err(Kind::TooMuch(format!("one client sends more than {MAX_REQUESTS} requests")).into());
             }
             columns.arrival_ns.push(arrival_ns);
         }
@@ -132,7 +132,7 @@ impl Client {
         Ok(columns)
     }
 
-    /// How many requests the rates bring on average.
+    /// Expected number of requests.
     fn expected(&self) -> f64 {
         let ends = self.times_s[1..].iter().chain([&self.end_s]);
         self.times_s.iter().zip(ends).zip(&self.rates).map(|((start, end), rate)| (end - start) * rate).sum()
@@ -144,7 +144,7 @@ impl Client {
             return Err(Error::config("times_s", "must begin with 0"));
         }
         if [self.rates.len(), self.families.len(), self.shapes.len()] != [count; 3] {
-            return Err(Error::config("times_s", "must be as many as rates, families and shapes"));
+            return Err(Error::config("times_s", "must have the same length as rates, families and shapes"));
         }
         let mut edges: Vec<u128> = Vec::with_capacity(count + 1);
         for &time in self.times_s.iter().chain([&self.end_s]) {
@@ -174,7 +174,7 @@ impl Client {
     }
 }
 
-/// The windows of a client, then a window without requests for ever.
+/// The windows of a client, followed by an endless window without requests.
 struct Windows<'a> {
     edges: Vec<u128>,
     rates: &'a [f64],
@@ -182,7 +182,7 @@ struct Windows<'a> {
 }
 
 impl Windows<'_> {
-    /// The window in which the next gap begins: where nothing is sent the next one with requests, if there is one.
+    /// The window in which the next gap begins: the current window, or the next one with requests if the rate is 0.
     fn present(&self) -> usize {
         let present = self.next - 1;
         let busy = self.rates[present..].iter().position(|&rate| rate > 0.0);
@@ -205,7 +205,7 @@ impl Rates for Windows<'_> {
     }
 }
 
-/// Length tables, ready to draw from.
+/// Length tables prepared for drawing.
 struct Drawer {
     from_ns: i64,
     prompt: Vec<PartDrawer>,
@@ -235,7 +235,7 @@ impl Drawer {
         Ok(Drawer { from_ns: (tables.from_s * 1e9) as i64, prompt, output })
     }
 
-    /// Part j of a prompt has stream j: draw 0 is its number of pieces, draw i the tokens of piece i, from 1.
+    /// Part j of a prompt uses stream j: draw 0 is its number of pieces, draw i (from 1) the tokens of piece i.
     fn prompt(&self, seed: u64, request: u64) -> Result<i32> {
         let mut tokens = 0_i64;
         for (number, part) in (0..).zip(&self.prompt) {
@@ -245,12 +245,12 @@ impl Drawer {
                 tokens += part.tokens.draw(stream.uniform(request, piece));
             }
         }
-        // A request without a single token is none: the shortest stands for it.
+        // A prompt has at least one token.
         check_tokens("prompt", tokens.max(1)).map(|()| tokens.max(1) as i32)
     }
 }
 
-/// Frequencies by their cumulative weights.
+/// Values with their cumulative weights.
 struct Cumulative {
     values: Vec<i64>,
     sums: Vec<f64>,
@@ -260,7 +260,7 @@ impl Cumulative {
     fn new(frequencies: &Frequencies, least: i64) -> Result<Cumulative> {
         let Frequencies { values, weights } = frequencies;
         if values.is_empty() || values.len() != weights.len() {
-            return Err(Error::config("values", "must be one or more, with as many weights"));
+            return Err(Error::config("values", "must be non-empty and have the same length as weights"));
         }
         if values.iter().any(|value| !(least..=LONGEST).contains(value)) {
             return Err(Error::config("values", format!("must be from {least} to {LONGEST}")));
@@ -312,7 +312,8 @@ mod tests {
         }
     }
 
-    /// Shape 1 is a Poisson process: counts in disjoint windows are independent Poisson variables; 5 standard deviations.
+    /// Shape 1 is a Poisson process: counts in disjoint windows are independent Poisson variables; tolerance 5
+    /// standard deviations.
     #[test]
     fn windows_have_their_rates_and_lengths() {
         for family in [Family::Gamma, Family::Weibull] {
@@ -334,8 +335,8 @@ mod tests {
         }
     }
 
-    /// Inside a window gaps have its shape: squared coefficient of variation 1/4 for gamma 4; the standard error of the
-    /// sample's squared coefficient follows from the moments of the distribution.
+    /// Gaps have the shape of their window: the squared coefficient of variation is 1/4 for gamma 4. The standard
+    /// error of the sample's squared coefficient follows from the moments of the distribution.
     #[test]
     fn gaps_have_the_shape_of_their_window() {
         let drawn = client([Family::Gamma; 3], [4.0, 1.0, 0.25]).draw(5).expect("a client");
@@ -355,8 +356,8 @@ mod tests {
         }
     }
 
-    /// Pieces of a prompt are drawn one by one: with a mean of 1.5 images of 100 or 200 tokens the variance of the sum is
-    /// E[N] Var(X) + Var(N) E[X]².
+    /// Pieces of a prompt are drawn independently: with a mean of 1.5 images of 100 or 200 tokens the variance of the
+    /// sum is E[N] Var(X) + Var(N) E[X]².
     #[test]
     fn images_are_drawn_piece_by_piece() {
         let images = PromptPart {

@@ -1,6 +1,7 @@
-//! Distributions of durations: thinking, tools, patience.
+//! Distributions of durations: think time, tool time, patience.
 //!
-//! Durations are drawn in whole nanoseconds, the grid of arrivals, so that sums of arrivals and durations are exact.
+//! Durations are drawn in whole nanoseconds, the resolution of arrivals, so that sums of arrivals and durations are
+//! exact.
 
 use super::{column, within};
 use crate::clock::arrival_nanoseconds;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Duration {
-    /// Always the same.
+    /// A constant duration.
     Fixed {
         /// Seconds, 0 or more.
         seconds: f64,
@@ -25,7 +26,7 @@ pub enum Duration {
 }
 
 impl Duration {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub fn check(&self) -> Result<()> {
         match *self {
             Duration::Fixed { seconds } => within("seconds", seconds, (0.0, 1e9)),
@@ -33,7 +34,7 @@ impl Duration {
         }
     }
 
-    /// Durations of `requests` requests from `stream`, in nanoseconds. Each takes draw 0.
+    /// Draws the durations of `requests` requests from `stream`, in nanoseconds. Each uses draw 0.
     pub fn draw(&self, stream: Stream, requests: u64) -> Result<Vec<i64>> {
         self.check()?;
         let mut durations_ns = column(requests)?;
@@ -41,7 +42,7 @@ impl Duration {
         Ok(durations_ns)
     }
 
-    /// Appends the durations of the requests `0..requests` of a stream; the distribution was checked.
+    /// Appends the durations of requests `0..requests` of a stream. The distribution has been checked.
     pub(super) fn append(&self, stream: Stream, requests: u64, durations_ns: &mut Vec<i64>) -> Result<()> {
         match *self {
             Duration::Fixed { seconds } => {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_mean_is_twice_each_draw() {
+    fn twice_the_mean_doubles_each_draw() {
         let draw = |mean_s| Duration::Exponential { mean_s }.draw(stream(), 1000).expect("a distribution");
         assert!(draw(1.5).iter().zip(draw(3.0)).all(|(short, long)| (2 * short - long).abs() <= 1));
     }

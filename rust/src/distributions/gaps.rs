@@ -1,23 +1,23 @@
-//! Gaps between arrivals, and when a sum of gaps ends.
+//! Gaps between arrivals, and their sums.
 
 use super::arrivals::RATES;
 use crate::clock::decimal;
 use crate::error::{Error, Result};
 use crate::random::{BATCH, Stream, exponential_quantile, normal_quantile};
 
-/// Times are summed in whole units of 2⁻³² ns.
+/// Times are summed in units of 2⁻³² ns.
 const FRACTION_BITS: u32 = 32;
-/// Units in a second.
+/// Units per second.
 pub(super) const UNITS_PER_S: f64 = 1e9 * (1_u64 << FRACTION_BITS) as f64;
 
-/// The sum of random gaps, in whole units of 2⁻³² ns.
+/// The sum of random gaps, in units of 2⁻³² ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
     pub(super) now: u128,
 }
 
 impl Clock {
-    /// The instant that lies `gaps` mean gaps after this one.
+    /// Returns the instant `gaps` mean gaps later.
     #[inline]
     pub(super) fn after(self, gaps: f64, units_per_mean_gap: f64) -> Clock {
         let units = gaps * units_per_mean_gap + 0.5;
@@ -25,7 +25,7 @@ impl Clock {
         Clock { now: self.now.saturating_add(whole) }
     }
 
-    /// The nearest nanosecond, half to even; `i64::MAX` when it is past all of them.
+    /// Returns the nearest nanosecond, half to even; `i64::MAX` if it does not fit.
     #[inline]
     pub(super) fn nanoseconds(self) -> i64 {
         let odd = (self.now >> FRACTION_BITS) & 1;
@@ -33,7 +33,7 @@ impl Clock {
         nanoseconds(self.now.saturating_add(half_to_even) >> FRACTION_BITS)
     }
 
-    /// The instant so many seconds after 0, read as a decimal; `None` for what is no time.
+    /// Returns the instant of a decimal number of seconds after 0, or `None` if it is out of range.
     pub(super) fn at(seconds: f64) -> Option<Clock> {
         // Attoseconds below 9·10²⁷ leave room for 32 further bits.
         let attoseconds = decimal(seconds, 18).filter(|_| (0.0..=9e9).contains(&seconds))?;
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// The instants 1/rate, 2/rate, … as a whole quotient and a remainder, so that nothing is ever rounded but the answer.
+/// The instants 1/rate, 2/rate, … as an integer quotient and remainder, so that only the results are rounded.
 pub(super) struct Ticks {
     whole_ns: u128,
     remainder: u128,
@@ -51,12 +51,12 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// A rate has at most 17 digits, so none of [`RATES`] has more than 26 places; two times the largest divisor, 10³⁸,
-    /// fits.
+    /// A rate has at most 17 digits, so a rate within [`RATES`] has at most 26 decimal places. Twice the largest
+    /// divisor, 10³⁸, fits.
     pub(super) fn new(rate: f64) -> Result<Self> {
         const PLACES: i32 = 26;
         const DIVIDEND: u128 = 1_000_000_000 * 10_u128.pow(PLACES as u32);
-        debug_assert!((RATES.0..=RATES.1).contains(&rate), "the rate was checked");
+        debug_assert!((RATES.0..=RATES.1).contains(&rate), "the rate is within RATES");
         let divisor = decimal(rate, PLACES).filter(|&divisor| divisor > 0);
         let divisor = divisor.ok_or_else(|| Error::overflow("a rate"))?;
         let (step_ns, step_remainder) = (DIVIDEND / divisor, DIVIDEND % divisor);
@@ -95,7 +95,7 @@ impl UnitWeibull {
 }
 
 /// A gamma variable of mean 1: Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26
-/// (2000). Draw 0 is for the boost of shapes below 1; attempt j takes draws 2j + 1 (normal) and 2j + 2 (uniform).
+/// (2000). Draw 0 is for the boost of shapes below 1; attempt j uses draws 2j + 1 (normal) and 2j + 2 (uniform).
 #[derive(Clone, Debug)]
 pub(super) struct UnitGamma {
     shape: f64,
@@ -110,7 +110,7 @@ impl UnitGamma {
         UnitGamma { shape, d, c: 1.0 / (9.0 * d).sqrt() }
     }
 
-    /// Hands the gaps of `requests` requests to `use_gap`, in their order.
+    /// Passes the gaps of `requests` requests to `use_gap`, in order.
     pub(super) fn draw(&self, stream: Stream, requests: u64, mut use_gap: impl FnMut(f64)) {
         let (mut uniforms, mut boosts) = ([0.0; BATCH], [1.0; BATCH]);
         stream.batches(requests, 1, |first, normals| {
@@ -126,19 +126,19 @@ impl UnitGamma {
                 }
             }
             for (request, ((&normal, &uniform), boost)) in (first..).zip(normals.iter().zip(&uniforms).zip(&boosts)) {
-                let gamma = self.attempt(normal, uniform).unwrap_or_else(|| self.again(stream, request, 3));
+                let gamma = self.attempt(normal, uniform).unwrap_or_else(|| self.retry(stream, request, 3));
                 use_gap(gamma * boost / self.shape);
             }
         });
     }
 
-    /// The gap of one request: the same as [`UnitGamma::draw`] hands over for it.
-    pub(super) fn one(&self, stream: Stream, request: u64) -> f64 {
+    /// Returns the gap of one request, equal to the one that [`UnitGamma::draw`] passes for it.
+    pub(super) fn draw_one(&self, stream: Stream, request: u64) -> f64 {
         let boost = if self.shape < 1.0 { libm::exp(libm::log(stream.uniform(request, 0)) / self.shape) } else { 1.0 };
-        self.again(stream, request, 1) * boost / self.shape
+        self.retry(stream, request, 1) * boost / self.shape
     }
 
-    /// One attempt of shape d + 1/3; it succeeds with a probability above 0.95.
+    /// One attempt for shape d + 1/3, accepted with a probability above 0.95.
     #[inline]
     fn attempt(&self, normal: f64, uniform: f64) -> Option<f64> {
         let root = 1.0 + self.c * normal;
@@ -147,15 +147,15 @@ impl UnitGamma {
         }
         let cube = root * root * root;
         let square = normal * normal;
-        // The first test implies the second and spares two logarithms.
+        // The first test implies the second and saves two logarithms.
         let accepted = uniform < 1.0 - 0.0331 * square * square
             || libm::log(uniform) < 0.5 * square + self.d * (1.0 - cube + libm::log(cube));
         accepted.then_some(self.d * cube)
     }
 
-    /// The attempts from draw number `draw` on.
+    /// Repeats attempts from draw number `draw` on.
     #[cold]
-    fn again(&self, stream: Stream, request: u64, mut draw: u64) -> f64 {
+    fn retry(&self, stream: Stream, request: u64, mut draw: u64) -> f64 {
         loop {
             let normal = normal_quantile(stream.uniform(request, draw));
             if let Some(gamma) = self.attempt(normal, stream.uniform(request, draw + 1)) {

@@ -1,6 +1,6 @@
 //! Distributions of the lengths of prompts and outputs.
 //!
-//! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a distribution is its mean before the cap and before rounding.
+//! Lengths are integers from 1 to 2³¹ − 1. The mean of a distribution is its mean before the cap and before rounding.
 
 use super::poisson::Poisson;
 use super::{LONGEST, check_tokens, column};
@@ -9,56 +9,57 @@ use crate::random::{Source, Stream, below, exponential_quantile, normal_quantile
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// The distribution of one length, in tokens.
+/// Distributions of lengths, in tokens.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Length {
-    /// Always the same.
+    /// A constant length.
     Fixed {
         /// Tokens.
         tokens: i64,
     },
-    /// Each whole number from `low` to `high`, both included, alike.
+    /// Uniform over the integers from `low` to `high`, both included.
     Uniform {
         /// Fewest tokens.
         low: i64,
         /// Most tokens.
         high: i64,
     },
-    /// ⌊X⌋ with ln X uniform between ln `low` and ln(`high` + 1): k tokens with a probability proportional to
-    /// ln(1 + 1/k), both ends included.
+    /// ⌊X⌋ with ln X uniform between ln `low` and ln(`high` + 1): k tokens have a probability proportional to ln(1 +
+    /// 1/k), both ends included.
     LogUniform {
         /// Fewest tokens.
         low: i64,
         /// Most tokens.
         high: i64,
     },
-    /// exp(μ + σ·Z) with μ = ln `median` and σ² = 2 ln(`mean` / `median`), rounded to the nearest whole number, at least 1.
+    /// exp(μ + σ·Z) with μ = ln `median` and σ² = 2 ln(`mean` / `median`), rounded to the nearest integer, at least
+    /// 1.
     Lognormal {
         /// Mean, in tokens.
         mean: f64,
-        /// Median, in tokens; the distance to the mean says how heavy the tail is.
+        /// Median, in tokens; the ratio of mean to median determines the tail.
         median: f64,
-        /// What is longer is cut to this many tokens.
+        /// Maximum; longer lengths are truncated to it.
         cap: Option<i64>,
     },
-    /// Poisson distributed, 0 counting as 1.
+    /// Poisson distributed; 0 becomes 1.
     PoissonLength {
         /// Mean, in tokens.
         mean: f64,
-        /// What is longer is cut to this many tokens.
+        /// Maximum; longer lengths are truncated to it.
         cap: Option<i64>,
     },
-    /// 1, 2, 3, … with the success probability 1 / `mean`: each token is the last with the same chance.
+    /// Geometric from 1 with success probability 1 / `mean`: each token is the last with the same probability.
     Geometric {
         /// Mean, in tokens.
         mean: f64,
-        /// What is longer is cut to this many tokens.
+        /// Maximum; longer lengths are truncated to it.
         cap: Option<i64>,
     },
 }
 
-/// Which of a request's two lengths a distribution is for. Each has a source of chance of its own.
+/// Prompt or output. Each has its own random stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The prompt.
@@ -68,7 +69,7 @@ pub enum Side {
 }
 
 impl Length {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub fn check(&self) -> Result<()> {
         match *self {
             Length::Fixed { tokens } => check_tokens("tokens", tokens),
@@ -100,13 +101,13 @@ impl Length {
         }
     }
 
-    /// Lengths of `requests` requests under `seed`, in tokens. A length that reaches 2³¹ − 1 where no cap is set is an
-    /// error, because to cut it in silence would change the distribution.
+    /// Draws the lengths of `requests` requests in tokens. Without a cap, a length of 2³¹ − 1 or more is an error,
+    /// because truncation would change the distribution silently.
     pub fn draw(&self, requests: u64, seed: u64, side: Side) -> Result<Vec<i32>> {
         self.draw_from(Stream::new(seed, side.source()), requests)
     }
 
-    /// The same from a stream of one's own.
+    /// Draws lengths from a given stream.
     pub fn draw_from(&self, stream: Stream, requests: u64) -> Result<Vec<i32>> {
         self.check()?;
         let mut tokens = column(requests)?;
@@ -114,10 +115,10 @@ impl Length {
         Ok(tokens)
     }
 
-    /// Appends the lengths of the requests `0..requests` of a stream; the distribution was checked.
+    /// Appends the lengths of requests `0..requests` of a stream. The distribution has been checked.
     pub(super) fn append(&self, stream: Stream, requests: u64, tokens: &mut Vec<i32>) -> Result<()> {
         let first = tokens.len();
-        // `check` holds every bound to the range of i32, so the casts below lose nothing but the fraction.
+        // `check` bounds every parameter to the range of i32, so the casts below drop only the fraction.
         match *self {
             Length::Fixed { tokens: length } => tokens.resize(first + requests as usize, length as i32),
             Length::Uniform { low, high } => {
@@ -173,7 +174,7 @@ impl Length {
 }
 
 impl Side {
-    /// The side's name in paths and columns.
+    /// Name in paths and columns.
     pub fn name(self) -> &'static str {
         match self {
             Side::Prompt => "prompt",
@@ -181,7 +182,7 @@ impl Side {
         }
     }
 
-    /// Where the side's chance comes from.
+    /// The random source.
     pub(super) fn source(self) -> Source {
         match self {
             Side::Prompt => Source::Prompt,
@@ -202,7 +203,7 @@ impl FromStr for Side {
     }
 }
 
-/// At least `low` and no longer than a request can be; not a number lies in no range, so it fails here too.
+/// Checks a number against `low` and the longest length. NaN fails too.
 fn check_number(field: &str, value: f64, low: f64) -> Result<()> {
     if !(low..=LONGEST as f64).contains(&value) {
         return Err(Error::config(field, format!("must be from {low:?} to {LONGEST} tokens, got {value:?}")));
@@ -216,8 +217,8 @@ mod tests {
 
     const REQUESTS: u64 = 200_000;
 
-    /// Draws from `length` agree with a distribution given by `more(k)` = P(more than k tokens), which is 0 from `top` on: the
-    /// mean, the second moment and the share above several k lie within 5 standard errors of what the distribution says.
+    /// Compares draws from `length` with the distribution given by `more(k)` = P(more than k tokens), which is 0 from
+    /// `top` on: the mean, the second moment and the share above several k must be within 5 standard errors.
     fn agrees(length: &Length, top: i64, more: impl Fn(i64) -> f64) {
         let drawn = length.draw(REQUESTS, 11, Side::Prompt).expect("a distribution");
         let probability = |k: i64| more(k - 1) - more(k);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     fn close(sample: f64, expected: f64, variance: f64, what: &str) {
-        // The last term is for what is summed in floats.
+        // The last term allows for rounding in float sums.
         let bound = 5.0 * (variance / REQUESTS as f64).sqrt() + 1e-9 * expected;
         assert!((sample - expected).abs() <= bound, "{what}: {sample} against {expected} ± {bound}");
     }
@@ -267,7 +268,8 @@ mod tests {
     fn lognormal_has_its_distribution() {
         for (mean, median, cap) in [(230.0, 90.0, 4096), (250.0, 150.0, 4096), (1.5, 1.0, 60), (300.0, 200.0, 150)] {
             let sigma = (2.0 * f64::ln(mean / median)).sqrt();
-            // A length is above k when the normal is above ln(k + ½); all are above 0, none above the cap.
+            // A length is above k if the normal variable is above ln(k + ½); all lengths are above 0, none above the
+            // cap.
             let more = |k: i64| match k {
                 0 => 1.0,
                 k if k >= cap => 0.0,
@@ -277,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Far below the cap the stated mean and median come out: the cap and the rounding are all that moves them.
+    /// Far below the cap, mean and median match the parameters: only the cap and the rounding change them.
     #[test]
     fn lognormal_keeps_mean_and_median() {
         let distribution = Length::Lognormal { mean: 4000.0, median: 3000.0, cap: None };
@@ -303,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Moments and shares against the sum of the probabilities e^−m m^k / k!, those of 0 counting for 1.
+    /// Compares moments and shares with sums of the probabilities e^−m m^k / k!, where 0 counts as 1.
     #[test]
     fn poisson_has_its_distribution() {
         for (mean, cap) in
@@ -325,7 +327,8 @@ mod tests {
         }
     }
 
-    /// Pearson's test over about 40 cells of equal width: below the 1 − 10⁻⁶ quantile of χ² by Wilson and Hilferty.
+    /// Pearson's test over about 40 cells of equal width: the statistic is below the 1 − 10⁻⁶ quantile of χ² (Wilson
+    /// and Hilferty).
     #[test]
     fn poisson_has_its_probabilities() {
         for mean in [3.0, 9.9, 10.0, 32.0, 512.0, 20_000.0, 1e6] {
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_and_outputs_are_drawn_apart() {
+    fn prompts_and_outputs_have_independent_draws() {
         let distribution = Length::Uniform { low: 1, high: 1_000_000 };
         let (prompt, output) = (distribution.draw(100, 1, Side::Prompt), distribution.draw(100, 1, Side::Output));
         assert_ne!(prompt, output);
@@ -370,7 +373,7 @@ mod tests {
         assert!(widest.draw(1000, 1, Side::Prompt).expect("a distribution").iter().all(|&tokens| tokens >= 1));
     }
 
-    /// What has no cap is never cut in silence.
+    /// Without a cap, lengths are never truncated silently.
     #[test]
     fn a_length_beyond_the_largest_is_an_error() {
         let lognormal = Length::Lognormal { mean: 1e9, median: 1.0, cap: None };

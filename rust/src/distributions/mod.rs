@@ -1,7 +1,8 @@
-//! Synthetic workloads: the distributions of arrivals, lengths, sessions and clients, and what is drawn from them.
+//! Synthetic workloads: distributions of arrivals, lengths, sessions and clients, and draws from them.
 //!
-//! Request k is drawn from its own numbers alone (see [`crate::random`]), so the first n requests are the same
-//! however many follow. Each distribution uses one draw per request; gamma arrivals use as many as their rejection needs.
+//! Request k depends only on its own draws (see [`crate::random`]), so the first n requests are the same regardless
+//! of the number of requests. Each distribution uses one draw per request; gamma arrivals use as many as their
+//! rejection sampling requires.
 
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream, below};
@@ -27,42 +28,42 @@ mod tests;
 
 /// The longest prompt or output.
 const LONGEST: i64 = i32::MAX as i64;
-/// The most requests of a workload, and the most rows of a table: what the core can number.
-const MOST: u64 = u32::MAX as u64;
+/// The maximum number of requests of a workload and of rows of a table: ids have 32 bits.
+const MAX_REQUESTS: u64 = u32::MAX as u64;
 
-/// A workload that is drawn when it is needed.
+/// A description of a synthetic workload.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Form")]
 pub struct Synthetic {
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// When they arrive.
+    /// Arrival process.
     pub arrivals: Arrivals,
-    /// How long they are.
+    /// Length distributions.
     pub lengths: Lengths,
 }
 
-/// Prompts and outputs, each from its own distribution or together.
+/// Prompt and output lengths, independent or joint.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
-    /// Independent of each other.
-    Apart {
+    /// Independent prompt and output.
+    Independent {
         /// Tokens of the prompt.
         prompt: Length,
         /// Tokens of the output.
         output: Length,
     },
-    /// From one distribution of pairs.
-    Together(Joint),
-    /// None: the requests are jobs, whose stages have lengths.
+    /// One joint distribution.
+    Joint(Joint),
+    /// No lengths: the requests are jobs whose stages have lengths.
     Absent,
 }
 
-/// The distribution of a prompt and an output together.
+/// Joint distributions of prompt and output.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Joint {
-    /// A row of the table, each alike, with replacement.
+    /// A uniformly drawn row of the table, with replacement.
     Empirical {
         /// Tokens of each row's prompt.
         prompt_tokens: Vec<i64>,
@@ -76,31 +77,31 @@ pub enum Joint {
 pub struct DrawnColumns {
     /// Arrival, in nanoseconds after 0.
     pub arrival_ns: Vec<i64>,
-    /// Tokens of the prompt; empty where the workload has no lengths.
+    /// Tokens of the prompt; empty if the workload has no lengths.
     pub prompt_tokens: Vec<i32>,
-    /// Tokens of the output; empty where the workload has no lengths.
+    /// Tokens of the output; empty if the workload has no lengths.
     pub output_tokens: Vec<i32>,
 }
 
 impl Synthetic {
-    /// Says which parameter is wrong, if one is: the error has the field's path, such as `arrivals.rate`.
+    /// Returns an error with the path of the invalid field, such as `arrivals.rate`, if any.
     pub(crate) fn check(&self) -> Result<()> {
-        if !(1..=MOST).contains(&self.requests) {
-            return Err(Error::config("requests", format!("must be from 1 to {MOST}, got {}", self.requests)));
+        if !(1..=MAX_REQUESTS).contains(&self.requests) {
+            return Err(Error::config("requests", format!("must be from 1 to {MAX_REQUESTS}, got {}", self.requests)));
         }
         self.arrivals.check().map_err(|error| error.within("arrivals"))?;
         match &self.lengths {
-            Lengths::Apart { prompt, output } => {
+            Lengths::Independent { prompt, output } => {
                 prompt.check().map_err(|error| error.within("prompt"))?;
                 output.check().map_err(|error| error.within("output"))
             }
-            Lengths::Together(joint) => joint.check().map_err(|error| error.within("lengths")),
+            Lengths::Joint(joint) => joint.check().map_err(|error| error.within("lengths")),
             Lengths::Absent => Ok(()),
         }
     }
 
-    /// The requests under `seed`. Besides what `check` finds, an arrival beyond the clock and a length
-    /// beyond 2³¹ − 1 without a cap are errors.
+    /// Draws the requests. Besides the errors of `check`, an arrival beyond the clock and a length beyond 2³¹ − 1
+    /// without a cap are errors.
     pub fn draw(&self, seed: u64) -> Result<DrawnColumns> {
         self.check()?;
         let arrival_ns = self.arrivals.draw(self.requests, seed).map_err(|error| error.within("arrivals"))?;
@@ -108,15 +109,17 @@ impl Synthetic {
         Ok(DrawnColumns { arrival_ns, prompt_tokens, output_tokens })
     }
 
-    /// Prompts and outputs of `requests` requests from `first` on, a multiple of four.
+    /// Draws prompts and outputs of `requests` requests from `first` on, a multiple of four.
     fn lengths(&self, seed: u64, first: u64, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
-        let one = |length: &Length, side: Side| {
+        let lengths = |length: &Length, side: Side| {
             let stream = Stream::new(seed, side.source()).from(first);
             length.draw_from(stream, requests).map_err(|error| error.within(side.name()))
         };
         match &self.lengths {
-            Lengths::Apart { prompt, output } => Ok((one(prompt, Side::Prompt)?, one(output, Side::Output)?)),
-            Lengths::Together(joint) => {
+            Lengths::Independent { prompt, output } => {
+                Ok((lengths(prompt, Side::Prompt)?, lengths(output, Side::Output)?))
+            }
+            Lengths::Joint(joint) => {
                 let stream = Stream::new(seed, Source::Rows).from(first);
                 joint.draw_from(stream, requests).map_err(|error| error.within("lengths"))
             }
@@ -125,7 +128,7 @@ impl Synthetic {
     }
 }
 
-/// A workload that is drawn one part after the other: all parts together are what [`Synthetic::draw`] gives.
+/// A workload that is drawn in parts. All parts together equal the result of [`Synthetic::draw`].
 pub struct Drawing {
     synthetic: Synthetic,
     seed: u64,
@@ -134,19 +137,19 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// Parts are multiples of it, but for the last: the requests of a block of draws stay together.
+    /// Every part except the last is a multiple of it, because draws come in blocks.
     pub(crate) const STEP: u64 = 4;
 
-    /// Begins with the first request.
+    /// Starts with the first request.
     pub fn new(synthetic: Synthetic, seed: u64) -> Result<Drawing> {
         synthetic.check()?;
         let process = synthetic.arrivals.process(seed).map_err(|error| error.within("arrivals"))?;
         Ok(Drawing { synthetic, seed, process, drawn: 0 })
     }
 
-    /// The arrivals of the next `most` requests, or of as many as there are: in nanoseconds after 0.
-    pub fn arrivals(&mut self, most: u64) -> Result<Vec<i64>> {
-        let requests = self.count(most);
+    /// Draws the arrivals of the next `limit` requests, or of all remaining ones, in nanoseconds after 0.
+    pub fn arrivals(&mut self, limit: u64) -> Result<Vec<i64>> {
+        let requests = self.count(limit);
         let mut arrival_ns = column(requests)?;
         self.process.append(requests, &mut arrival_ns);
         self.synthetic
@@ -157,25 +160,25 @@ impl Drawing {
         Ok(arrival_ns)
     }
 
-    /// All columns of the next `most` requests, or of as many as there are.
-    pub fn columns(&mut self, most: u64) -> Result<DrawnColumns> {
-        let (first, requests) = (self.drawn, self.count(most));
+    /// Draws all columns of the next `limit` requests, or of all remaining ones.
+    pub fn columns(&mut self, limit: u64) -> Result<DrawnColumns> {
+        let (first, requests) = (self.drawn, self.count(limit));
         if requests == 0 {
             return Ok(DrawnColumns::default());
         }
-        let arrival_ns = self.arrivals(most)?;
+        let arrival_ns = self.arrivals(limit)?;
         let (prompt_tokens, output_tokens) = self.synthetic.lengths(self.seed, first, requests)?;
         Ok(DrawnColumns { arrival_ns, prompt_tokens, output_tokens })
     }
 
-    /// How many come next: whole blocks of draws, but for the last part.
-    fn count(&self, most: u64) -> u64 {
-        (self.synthetic.requests - self.drawn).min(most.max(1).next_multiple_of(Self::STEP))
+    /// Returns the number of requests of the next part: whole blocks of draws, except in the last part.
+    fn count(&self, limit: u64) -> u64 {
+        (self.synthetic.requests - self.drawn).min(limit.max(1).next_multiple_of(Self::STEP))
     }
 }
 
 impl Joint {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub(crate) fn check(&self) -> Result<()> {
         let Joint::Empirical { prompt_tokens, output_tokens } = self;
         let (prompts, outputs) = (prompt_tokens.len(), output_tokens.len());
@@ -191,7 +194,7 @@ impl Joint {
         Ok(())
     }
 
-    /// Prompts and outputs of `requests` requests, in tokens.
+    /// Draws prompts and outputs of `requests` requests, in tokens.
     fn draw_from(&self, stream: Stream, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
         self.check()?;
         let Joint::Empirical { prompt_tokens, output_tokens } = self;
@@ -205,8 +208,8 @@ impl Joint {
     }
 }
 
-/// Row numbers in `0..rows` of `requests` requests under `seed`, each alike, with replacement: the rows that
-/// [`Joint::Empirical`] takes from a table of that many.
+/// Draws row numbers in `0..rows`, uniformly with replacement: the rows that [`Joint::Empirical`] takes from a table
+/// of that size.
 pub fn draw_rows(rows: u64, requests: u64, seed: u64) -> Result<Vec<u32>> {
     rows_from(Stream::new(seed, Source::Rows), rows, requests)
 }
@@ -218,7 +221,7 @@ fn rows_from(stream: Stream, rows: u64, requests: u64) -> Result<Vec<u32>> {
     Ok(row_numbers)
 }
 
-/// The JSON form of [`Synthetic`]: `prompt` and `output`, or `lengths`, or none of the three.
+/// JSON form of [`Synthetic`]: `prompt` and `output`, or `lengths`, or no lengths.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -234,27 +237,27 @@ impl TryFrom<Form> for Synthetic {
 
     fn try_from(form: Form) -> std::result::Result<Synthetic, &'static str> {
         let lengths = match (form.prompt, form.output, form.lengths) {
-            (Some(prompt), Some(output), None) => Lengths::Apart { prompt, output },
-            (None, None, Some(joint)) => Lengths::Together(joint),
+            (Some(prompt), Some(output), None) => Lengths::Independent { prompt, output },
+            (None, None, Some(joint)) => Lengths::Joint(joint),
             (None, None, None) => Lengths::Absent,
-            _ => return Err("a workload has either `prompt` and `output`, or `lengths`, or none of them"),
+            _ => return Err("a workload must have `prompt` and `output`, or `lengths`, or none of the three"),
         };
         Ok(Synthetic { requests: form.requests, arrivals: form.arrivals, lengths })
     }
 }
 
-/// An empty column with room for all requests: a number that no machine can hold is an error, not an abort.
+/// Reserves a column. A size beyond memory is an error, not an abort.
 fn column<T>(requests: u64) -> Result<Vec<T>> {
     let mut column = Vec::new();
     match usize::try_from(requests).map(|requests| column.try_reserve_exact(requests)) {
-        Ok(Ok(())) if requests <= MOST => Ok(column),
+        Ok(Ok(())) if requests <= MAX_REQUESTS => Ok(column),
         _ => Err(Kind::TooMuch(format!("{requests} requests do not fit in memory")).into()),
     }
 }
 
 fn check_rows(field: &str, rows: u64) -> Result<()> {
-    if !(1..=MOST).contains(&rows) {
-        return Err(Error::config(field, format!("must be from 1 to {MOST} rows, got {rows}")));
+    if !(1..=MAX_REQUESTS).contains(&rows) {
+        return Err(Error::config(field, format!("must be from 1 to {MAX_REQUESTS} rows, got {rows}")));
     }
     Ok(())
 }
@@ -266,7 +269,7 @@ fn check_tokens(field: &str, tokens: i64) -> Result<()> {
     Ok(())
 }
 
-/// Not a number lies in no range, so it fails here too.
+/// Checks that a number is in a range. NaN fails too.
 fn within(field: &str, value: f64, (low, high): (f64, f64)) -> Result<()> {
     if !(low..=high).contains(&value) {
         return Err(Error::config(field, format!("must be from {low:e} to {high:e}, got {value:?}")));

@@ -1,12 +1,12 @@
-//! Poisson variables, drawn exactly whatever their mean.
+//! Poisson variables, drawn exactly for any mean.
 
 use super::within;
 use crate::error::Result;
 use crate::random::{BATCH, Stream};
 
-/// A Poisson variable. Below a mean of 10 by inversion (draw 0); from there on by transformed rejection (PTRS of
-/// Hörmann, "The transformed rejection method for generating Poisson random variables", Insurance: Mathematics and
-/// Economics 12, 1993), where attempt j takes draws 2j and 2j + 1 and succeeds with a probability above 0.85.
+/// A Poisson variable. Below a mean of 10 by inversion (draw 0); otherwise by transformed rejection (PTRS of Hörmann,
+/// "The transformed rejection method for generating Poisson random variables", Insurance: Mathematics and Economics
+/// 12, 1993), where attempt j uses draws 2j and 2j + 1 and is accepted with a probability above 0.85.
 pub(super) enum Poisson {
     Inversion { mean: f64, none: f64 },
     Rejection(Rejection),
@@ -42,7 +42,7 @@ impl Poisson {
         })
     }
 
-    /// Hands the values of `requests` requests to `use_value`, in their order: whole numbers.
+    /// Passes the values of `requests` requests to `use_value`, in order. All values are integers.
     pub(super) fn draw(&self, stream: Stream, requests: u64, mut use_value: impl FnMut(f64)) {
         match self {
             Poisson::Inversion { mean, none } => stream.batches(requests, 0, |_, batch| {
@@ -52,8 +52,8 @@ impl Poisson {
                 let mut seconds = [0.0; BATCH];
                 stream.batches(requests, 0, |first, batch| {
                     stream.fill(first, 1, &mut seconds[..batch.len()]);
-                    for (request, (&one, &two)) in (first..).zip(batch.iter().zip(&seconds)) {
-                        use_value(rejection.attempt(one, two).unwrap_or_else(|| rejection.again(stream, request)));
+                    for (request, (&first, &second)) in (first..).zip(batch.iter().zip(&seconds)) {
+                        use_value(rejection.attempt(first, second).unwrap_or_else(|| rejection.retry(stream, request)));
                     }
                 });
             }
@@ -61,7 +61,7 @@ impl Poisson {
     }
 }
 
-/// The least k with P(at most k) ≥ `uniform`, given P(0).
+/// Returns the least k with P(at most k) ≥ `uniform`, given P(0).
 fn inverse(mean: f64, none: f64, uniform: f64) -> f64 {
     let (mut value, mut probability, mut sum) = (0.0, none, none);
     while sum < uniform {
@@ -69,7 +69,7 @@ fn inverse(mean: f64, none: f64, uniform: f64) -> f64 {
         probability *= mean / value;
         let next = sum + probability;
         if next == sum {
-            break; // beyond the last bit of the sum
+            break; // further terms do not change the sum
         }
         sum = next;
     }
@@ -78,24 +78,24 @@ fn inverse(mean: f64, none: f64, uniform: f64) -> f64 {
 
 impl Rejection {
     #[inline]
-    fn attempt(&self, one: f64, two: f64) -> Option<f64> {
-        let centered = one - 0.5;
+    fn attempt(&self, first: f64, second: f64) -> Option<f64> {
+        let centered = first - 0.5;
         let edge = 0.5 - centered.abs();
         let value = ((2.0 * self.a / edge + self.b) * centered + self.mean + 0.43).floor();
-        // The first test implies the last and spares three logarithms.
-        if edge >= 0.07 && two <= self.accepted {
+        // The first test implies the last and saves three logarithms.
+        if edge >= 0.07 && second <= self.accepted {
             return Some(value);
         }
-        if value < 0.0 || (edge < 0.013 && two > edge) {
+        if value < 0.0 || (edge < 0.013 && second > edge) {
             return None;
         }
-        let left = libm::log(two) + self.log_inverse_alpha - libm::log(self.a / (edge * edge) + self.b);
+        let left = libm::log(second) + self.log_inverse_alpha - libm::log(self.a / (edge * edge) + self.b);
         (left <= value * self.log_mean - self.mean - libm::lgamma(value + 1.0)).then_some(value)
     }
 
-    /// The attempts after the first.
+    /// Repeats attempts after the first.
     #[cold]
-    fn again(&self, stream: Stream, request: u64) -> f64 {
+    fn retry(&self, stream: Stream, request: u64) -> f64 {
         let mut draw = 2;
         loop {
             if let Some(value) = self.attempt(stream.uniform(request, draw), stream.uniform(request, draw + 1)) {

@@ -1,38 +1,38 @@
-//! The turns of closed-loop sessions: how long they are, and when each could come at the earliest.
+//! Closed-loop sessions: the lengths and earliest arrivals of their turns.
 //!
-//! A turn after the first is sent when its user has read the answer before it for the think time, so when it arrives is
-//! the run's business. Here it has a *nominal* arrival, the earliest possible: the session's start and the think times up
-//! to it, as if every answer came at once. Turn t of session s takes draw numbers of request t in stream s + 1 of each
-//! source, so neither the number of sessions nor the turns of the others reach it.
+//! A turn after the first is sent after the previous answer plus the think time, so its arrival is known only in the
+//! run. Here it has a *nominal* arrival, the earliest possible one: the session's start plus the think times so far,
+//! as if every answer were immediate. Turn t of session s uses the draws of request t in stream s + 1 of each source,
+//! so it does not depend on the number of sessions or on the turns of other sessions.
 
-use super::{Arrivals, Duration, LONGEST, Length, MOST, column};
+use super::{Arrivals, Duration, LONGEST, Length, MAX_REQUESTS, column};
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream};
 use serde::Deserialize;
 
-/// Conversations whose users think.
+/// Conversations with think time between turns.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sessions {
-    /// How many.
+    /// Number of sessions.
     pub sessions: u64,
-    /// When they start: arrivals of their first turns.
+    /// Arrivals of the first turns.
     pub arrivals: Arrivals,
-    /// Turns of each.
+    /// Number of turns per session.
     pub turns: Length,
-    /// Tokens that each turn's user adds.
+    /// Tokens that the user adds in each turn.
     pub prompt: Length,
     /// Tokens of each answer.
     pub output: Length,
-    /// From an answer to the next turn.
+    /// Think time between an answer and the next turn.
     pub think: Duration,
-    /// Whether a prompt carries all prompts and answers before it.
+    /// Whether a prompt includes all previous prompts and answers.
     pub grows: bool,
-    /// The most tokens of a prompt and its answer; what a conversation has beyond is forgotten from its start.
+    /// Maximum tokens of a prompt and its answer; beyond it the oldest tokens of a conversation are dropped.
     pub max_context: Option<i64>,
 }
 
-/// The turns of all sessions, one entry each, by (nominal arrival, session, turn).
+/// All turns of all sessions, sorted by nominal arrival, session and turn.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SessionColumns {
     /// Nominal arrival, in nanoseconds after 0.
@@ -45,15 +45,15 @@ pub struct SessionColumns {
     pub session: Vec<u32>,
     /// Turn of the session, from 0.
     pub turn: Vec<i32>,
-    /// From the answer before to this turn, in nanoseconds; 0 for first turns, which have none before.
+    /// Think time between the previous answer and this turn, in nanoseconds; 0 for first turns.
     pub think_ns: Vec<i64>,
 }
 
 impl Sessions {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub(crate) fn check(&self) -> Result<()> {
-        if !(1..=MOST).contains(&self.sessions) {
-            return Err(Error::config("sessions", format!("must be from 1 to {MOST}, got {}", self.sessions)));
+        if !(1..=MAX_REQUESTS).contains(&self.sessions) {
+            return Err(Error::config("sessions", format!("must be from 1 to {MAX_REQUESTS}, got {}", self.sessions)));
         }
         self.arrivals.check().map_err(|error| error.within("arrivals"))?;
         for (name, length) in [("turns", &self.turns), ("prompt", &self.prompt), ("output", &self.output)] {
@@ -61,10 +61,9 @@ impl Sessions {
         }
         self.think.check().map_err(|error| error.within("think"))?;
         match self.max_context {
-            Some(_) if !self.grows => Err(Error::config(
-                "max_context",
-                "has nothing to cut where no prompt grows: set grows, or leave it out",
-            )),
+            Some(_) if !self.grows => {
+                Err(Error::config("max_context", "has no effect unless prompts grow: set grows, or omit it"))
+            }
             Some(tokens) if !(2..=LONGEST).contains(&tokens) => {
                 Err(Error::config("max_context", format!("must be from 2 to {LONGEST} tokens, got {tokens}")))
             }
@@ -72,15 +71,15 @@ impl Sessions {
         }
     }
 
-    /// All turns under `seed`.
+    /// Draws all turns.
     pub fn draw(&self, seed: u64) -> Result<SessionColumns> {
         self.check()?;
         let starts = self.arrivals.draw(self.sessions, seed).map_err(|error| error.within("arrivals"))?;
         let turns = self.turns.draw_from(Stream::new(seed, Source::Turns), self.sessions);
         let turns = turns.map_err(|error| error.within("turns"))?;
         let rows: u64 = turns.iter().map(|&turns| u64::from(turns.unsigned_abs())).sum();
-        if rows > MOST {
-            return Err(Kind::TooMuch(format!("the sessions have {rows} turns, at most {MOST} can be numbered")).into());
+        if rows > MAX_REQUESTS {
+            return Err(Kind::TooMuch(format!("the sessions have {rows} turns, the maximum is {MAX_REQUESTS}")).into());
         }
         let mut drawn = SessionColumns {
             arrival_ns: column(rows)?,
@@ -127,37 +126,37 @@ impl Sessions {
         Ok(())
     }
 
-    /// The prompt of a turn that adds `added` tokens to `history` and is answered by `output`; `None` where that is too
-    /// long even without the history, or the conversation too long and no limit set.
+    /// Returns the prompt of a turn that adds `added` tokens to `history` and is answered by `output`. Returns `None`
+    /// if it is too long even without history, or if the conversation is too long and no limit is set.
     fn grown(&self, history: i64, added: i64, output: i64) -> Option<i64> {
         let whole = history + added;
         match self.max_context {
             None => (whole + output <= LONGEST).then_some(whole),
-            Some(most) => (added + output <= most).then_some(whole.min(most - output)),
+            Some(limit) => (added + output <= limit).then_some(whole.min(limit - output)),
         }
     }
 
     fn too_long(&self, session: u32, turn: i32) -> Error {
         let message = match self.max_context {
-            Some(most) => format!(
-                "is {most} tokens, fewer than turn {turn} of session {session} needs for its own prompt and answer: cap \
+            Some(limit) => format!(
+                "is {limit} tokens, less than the prompt and answer of turn {turn} of session {session}: cap \
                  the distributions of prompt and output"
             ),
-            None => format!(
-                "must be set: at turn {turn} session {session} is longer than the {LONGEST} tokens of the longest request"
-            ),
+            None => {
+                format!("must be set: at turn {turn} session {session} exceeds the maximum length of {LONGEST} tokens")
+            }
         };
         Error::config("max_context", message)
     }
 }
 
 impl SessionColumns {
-    /// The same turns by (nominal arrival, session, turn); an arrival that no run takes is an error.
+    /// Sorts turns by nominal arrival, session and turn. An arrival beyond the limit of runs is an error.
     fn sorted(self) -> Result<SessionColumns> {
         let rows = self.arrival_ns.len();
         let mut order: Vec<u32> = column(rows as u64)?;
         order.extend(0..rows as u32);
-        // Rows stand by session and turn, so a stable order by arrival is the one wanted.
+        // Rows are in order of session and turn, so a stable sort by arrival yields the required order.
         order.sort_by_key(|&row| self.arrival_ns[row as usize]);
         let last = order.last().map_or(0, |&row| self.arrival_ns[row as usize]);
         if last >= super::arrivals::END_NS {
@@ -200,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The rows of each session in order of turn.
+    /// Returns the rows of each session in order of turns.
     fn by_session(drawn: &SessionColumns) -> Vec<Vec<usize>> {
         let sessions = drawn.session.iter().max().map_or(0, |&last| last as usize + 1);
         let mut rows = vec![Vec::new(); sessions];
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_prompt_is_the_conversation_so_far_and_the_users_tokens() {
+    fn a_growing_prompt_includes_the_conversation_so_far() {
         let grown = chat(300).draw(8).expect("sessions");
         let plain = Sessions { grows: false, ..chat(300) }.draw(8).expect("sessions");
         assert_eq!((&grown.arrival_ns, &grown.output_tokens), (&plain.arrival_ns, &plain.output_tokens));
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_too_many_or_too_long_are_named() {
+    fn too_many_or_too_long_sessions_are_named() {
         let cases = [
             (Sessions { turns: Length::Fixed { tokens: 1 << 30 }, ..chat(9) }, "the sessions have 9663676416 turns"),
             (

@@ -1,4 +1,4 @@
-//! Requests of a workload are what it says, and bad workloads are named.
+//! Tests of drawn workloads and of errors for invalid ones.
 
 use super::*;
 use crate::engine::parse;
@@ -7,7 +7,7 @@ fn w1(requests: u64) -> Synthetic {
     Synthetic {
         requests,
         arrivals: Arrivals::Poisson { rate: 10.0 },
-        lengths: Lengths::Apart {
+        lengths: Lengths::Independent {
             prompt: Length::Lognormal { mean: 230.0, median: 90.0, cap: Some(4096) },
             output: Length::Lognormal { mean: 250.0, median: 150.0, cap: Some(4096) },
         },
@@ -18,9 +18,10 @@ fn table() -> Joint {
     Joint::Empirical { prompt_tokens: vec![10, 20, 30], output_tokens: vec![1, 2, 3] }
 }
 
-/// Workloads that between them hold every kind.
+/// Workloads that together cover every distribution.
 fn every_kind(requests: u64) -> Vec<Synthetic> {
-    let apart = |arrivals, prompt, output| Synthetic { requests, arrivals, lengths: Lengths::Apart { prompt, output } };
+    let apart =
+        |arrivals, prompt, output| Synthetic { requests, arrivals, lengths: Lengths::Independent { prompt, output } };
     vec![
         w1(requests),
         apart(
@@ -33,11 +34,11 @@ fn every_kind(requests: u64) -> Vec<Synthetic> {
             Length::LogUniform { low: 10_000, high: 100_000 },
             Length::Fixed { tokens: 5 },
         ),
-        Synthetic { requests, arrivals: Arrivals::Deterministic { rate: 7.0 }, lengths: Lengths::Together(table()) },
+        Synthetic { requests, arrivals: Arrivals::Deterministic { rate: 7.0 }, lengths: Lengths::Joint(table()) },
     ]
 }
 
-/// A request does not depend on how many follow it, wherever a batch ends.
+/// A request does not depend on the number of requests or on batch ends.
 #[test]
 fn a_shorter_workload_is_a_prefix() {
     for (longest, requests) in [1, 2, 3, 4, 5, 255, 256, 257, 1000].map(|n| (every_kind(2000), n)) {
@@ -51,9 +52,9 @@ fn a_shorter_workload_is_a_prefix() {
     }
 }
 
-/// Wherever the parts end, and whatever is drawn of each.
+/// Parts equal the whole, for any part sizes and for any order of calls.
 #[test]
-fn parts_are_the_whole() {
+fn parts_equal_the_whole() {
     let mut workloads = every_kind(1003);
     for arrivals in [
         Arrivals::Weibull { rate: 3.0, shape: 0.6 },
@@ -61,33 +62,33 @@ fn parts_are_the_whole() {
         Arrivals::TimeVarying { times_s: vec![0.0, 4.0], rates: vec![20.0, 1.0], period_s: Some(9.0) },
     ] {
         let prompt = Length::PoissonLength { mean: 40.0, cap: Some(4000) };
-        let lengths = Lengths::Apart { prompt, output: Length::PoissonLength { mean: 3.0, cap: None } };
+        let lengths = Lengths::Independent { prompt, output: Length::PoissonLength { mean: 3.0, cap: None } };
         workloads.push(Synthetic { requests: 1003, arrivals, lengths });
     }
     workloads.push(Synthetic { lengths: Lengths::Absent, ..w1(1003) });
     for workload in workloads {
         let whole = workload.draw(42).expect("a distribution");
-        for most in [1, 4, 256, 260, 5000] {
+        for limit in [1, 4, 256, 260, 5000] {
             let (mut parts, mut drawing) =
                 (DrawnColumns::default(), Drawing::new(workload.clone(), 42).expect("a distribution"));
             let (mut arrivals, mut alone) = (Vec::new(), Drawing::new(workload.clone(), 42).expect("a distribution"));
             while parts.arrival_ns.len() < 1003 {
-                let part = drawing.columns(most).expect("a part");
-                assert!(!part.arrival_ns.is_empty() && part.arrival_ns.len() as u64 <= most.next_multiple_of(4));
+                let part = drawing.columns(limit).expect("a part");
+                assert!(!part.arrival_ns.is_empty() && part.arrival_ns.len() as u64 <= limit.next_multiple_of(4));
                 parts.arrival_ns.extend(part.arrival_ns);
                 parts.prompt_tokens.extend(part.prompt_tokens);
                 parts.output_tokens.extend(part.output_tokens);
-                arrivals.extend(alone.arrivals(most).expect("a part"));
+                arrivals.extend(alone.arrivals(limit).expect("a part"));
             }
             assert_eq!(parts, whole);
             assert_eq!(arrivals, whole.arrival_ns);
-            assert!(drawing.columns(most).expect("nothing").arrival_ns.is_empty());
+            assert!(drawing.columns(limit).expect("nothing").arrival_ns.is_empty());
         }
     }
 }
 
 #[test]
-fn another_rate_brings_the_same_requests() {
+fn another_rate_keeps_the_requests() {
     let mut faster = w1(1000);
     faster.arrivals = Arrivals::Deterministic { rate: 99.0 };
     let (slow, fast) = (w1(1000).draw(1).expect("a distribution"), faster.draw(1).expect("a distribution"));
@@ -95,8 +96,8 @@ fn another_rate_brings_the_same_requests() {
     assert_ne!(w1(1000).draw(1), w1(1000).draw(2));
 }
 
-/// The bits of one seed, as they came out on x86: another machine, compiler or vector width must give the same.
-/// What they should be is the business of the other tests.
+/// Digest of one seed as computed on x86: other machines, compilers and vector widths must produce the same bits. The
+/// other tests check the values.
 #[test]
 fn the_bits_are_the_same_everywhere() {
     // FNV-1a over the columns.
@@ -116,7 +117,7 @@ fn the_bits_are_the_same_everywhere() {
 }
 
 #[test]
-fn rows_are_alike_and_pairs_stay_together() {
+fn rows_are_uniform_and_pairs_stay_together() {
     let (prompts, outputs) = table().draw_from(Stream::new(8, Source::Rows), 200_000).expect("a distribution");
     assert!(prompts.iter().zip(&outputs).all(|(prompt, output)| *prompt == 10 * output));
     for row in 1..=3 {
@@ -136,14 +137,14 @@ fn json_is_read() {
     assert_eq!(parse(json), Ok(w1(9)));
     let json = r#"{"requests": 9, "arrivals": {"kind": "Deterministic", "rate": 7.0},
         "lengths": {"kind": "Empirical", "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}}"#;
-    assert_eq!(parse::<Synthetic>(json).as_ref(), every_kind(9).last().ok_or(&Error::overflow("none")));
+    assert_eq!(parse::<Synthetic>(json).as_ref(), every_kind(9).last().ok_or(&Error::overflow("nan")));
     assert_eq!(
         parse(r#"{"kind": "Geometric", "mean": 4, "cap": null}"#),
         Ok(Length::Geometric { mean: 4.0, cap: None })
     );
 }
 
-/// A number means what was typed: no last bit is lost on the way through JSON.
+/// Numbers have the value that was typed: no bit is lost in JSON.
 #[test]
 fn json_floats_are_read_exactly() {
     let stream = Stream::new(1, Source::Service);
@@ -154,7 +155,7 @@ fn json_floats_are_read_exactly() {
     }
 }
 
-/// Each bad value is named by its path; `with` puts JSON into an else good workload.
+/// Each invalid value is named by its path; `with` inserts JSON into an otherwise valid workload.
 #[test]
 fn bad_input_is_named() {
     let good = [
@@ -184,9 +185,9 @@ fn bad_input_is_named() {
         ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a workload has either"),
     ];
     for (field, value, expected) in cases {
-        let kept = good.iter().filter(|(name, _)| *name != field).copied();
+        let others = good.iter().filter(|(name, _)| *name != field).copied();
         let fields: Vec<String> =
-            kept.chain([(field, value)]).map(|(name, value)| format!("\"{name}\":{value}")).collect();
+            others.chain([(field, value)]).map(|(name, value)| format!("\"{name}\":{value}")).collect();
         let workload = parse::<Synthetic>(&format!("{{{}}}", fields.join(","))).and_then(|workload| workload.check());
         let error = workload.expect_err("a bad distribution").to_string();
         assert!(error.contains(expected), "{field} {value}: {error}");
@@ -203,7 +204,7 @@ fn bad_tables_are_named() {
         (vec![1], vec![1 << 31], "lengths.output_tokens[0]: must be from 1"),
     ];
     for (prompt_tokens, output_tokens, expected) in cases {
-        let lengths = Lengths::Together(Joint::Empirical { prompt_tokens, output_tokens });
+        let lengths = Lengths::Joint(Joint::Empirical { prompt_tokens, output_tokens });
         let error = Synthetic { lengths, ..w1(1) }.draw(0).expect_err("a bad table").to_string();
         assert!(error.starts_with(expected), "{error}");
     }
@@ -212,14 +213,14 @@ fn bad_tables_are_named() {
     assert_eq!(draw_rows(1, 0, 0), Ok(vec![]));
 }
 
-/// Not a number cannot come through JSON, but through Rust.
+/// NaN cannot be passed through JSON, but through Rust.
 #[test]
-fn numbers_that_are_none_are_named() {
-    for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let error = Arrivals::Deterministic { rate: none }.draw(1, 0).expect_err("no rate").to_string();
+fn nan_parameters_are_named() {
+    for nan in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let error = Arrivals::Deterministic { rate: nan }.draw(1, 0).expect_err("an invalid rate").to_string();
         assert!(error.starts_with("rate: must be"), "{error}");
-        let workload = Length::Lognormal { mean: none, median: 1.0, cap: None };
-        let error = workload.draw(1, 0, Side::Prompt).expect_err("no mean").to_string();
+        let workload = Length::Lognormal { mean: nan, median: 1.0, cap: None };
+        let error = workload.draw(1, 0, Side::Prompt).expect_err("an invalid mean").to_string();
         assert!(error.starts_with("mean: must be"), "{error}");
     }
 }

@@ -1,17 +1,17 @@
-//! Arrivals whose rate changes with time.
+//! Arrivals with time-varying rates.
 //!
-//! The rate is constant on pieces of time. A gap is drawn as an amount of operational time: the expected number of
-//! requests that it takes to pass. The next arrival is where the cumulative rate has grown by that much, found piece by
-//! piece; with exponential gaps this is the non-homogeneous Poisson process, exactly (Çinlar, "Introduction to
-//! Stochastic Processes", 1975, section 4.7). On a piece the arithmetic is that of a constant rate, so one piece gives
-//! the arrivals of `Poisson` bit for bit.
+//! The rate is piecewise constant. A gap is drawn as an amount of operational time: the expected number of requests
+//! during the gap. The next arrival is where the cumulative rate has grown by that amount. With exponential gaps this
+//! is exactly the non-homogeneous Poisson process (Çinlar, "Introduction to Stochastic Processes", 1975, section
+//! 4.7). On a piece the arithmetic is that of a constant rate, so a single piece yields the arrivals of `Poisson` bit
+//! for bit.
 
 use super::arrivals::{END_NS, RATES};
 use super::gaps::{Clock, UNITS_PER_S};
 use crate::error::{Error, Result};
 use crate::random::{Source, Stream, exponential_quantile};
 
-/// A stretch of time with one rate, in requests per second; it begins where the piece before it ends.
+/// An interval with one rate, in requests per second; it begins at the end of the previous piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Piece {
     pub(super) rate: f64,
@@ -20,14 +20,14 @@ pub(super) struct Piece {
     pub(super) end: u128,
 }
 
-/// The pieces of a rate, one after the other, without end.
+/// An endless sequence of pieces.
 pub(super) trait Rates {
-    /// The next piece. `gaps` is the operational time that is left to the next arrival: whole periods that it outlasts
-    /// may be taken off it at once.
+    /// Returns the next piece. `gaps` is the remaining operational time to the next arrival; an implementation may
+    /// subtract whole periods from it at once.
     fn next(&mut self, gaps: &mut f64) -> Piece;
 }
 
-/// Arrivals one after the other along the pieces of a rate.
+/// Successive arrivals along the pieces of a rate.
 pub(super) struct Walk<R> {
     clock: Clock,
     piece: Piece,
@@ -40,14 +40,14 @@ impl<R: Rates> Walk<R> {
         Walk { clock: Clock::default(), piece, rates }
     }
 
-    /// Where the rates stand.
+    /// Returns the rates in their current state.
     pub(super) fn rates(&self) -> &R {
         &self.rates
     }
 
-    /// Moves on by `gaps` of operational time and gives the nearest nanosecond; `i64::MAX` when it is past all of them.
+    /// Advances by `gaps` of operational time and returns the nearest nanosecond; `i64::MAX` if it does not fit.
     pub(super) fn after(&mut self, mut gaps: f64) -> i64 {
-        // The first instant that no run takes, in units.
+        // The first instant beyond the limit of runs, in units.
         const END: u128 = (END_NS as u128) << 32;
         loop {
             let Piece { rate, end, .. } = self.piece;
@@ -69,30 +69,30 @@ impl<R: Rates> Walk<R> {
     }
 }
 
-/// A rate that follows a table, and repeats it or keeps its last rate.
+/// A rate from a table, which is repeated or keeps its last rate.
 pub(super) struct Table {
     starts: Vec<u128>,
     rates: Vec<f64>,
     period: Option<Period>,
-    /// Where the present round through the table began.
+    /// Start of the current period.
     origin: u128,
     place: usize,
 }
 
 struct Period {
     units: u128,
-    /// Expected requests in one.
+    /// Expected requests per period.
     requests: f64,
 }
 
 impl Table {
-    /// The error names the wrong parameter: `times_s`, `rates` or `period_s`.
+    /// Builds a table. The error names the invalid parameter: `times_s`, `rates` or `period_s`.
     pub(super) fn new(times_s: &[f64], rates: &[f64], period_s: Option<f64>) -> Result<Self> {
         if times_s.is_empty() || times_s[0] != 0.0 {
-            return Err(Error::config("times_s", "must begin with 0, the start of the first piece"));
+            return Err(Error::config("times_s", "must begin with 0"));
         }
         if rates.len() != times_s.len() {
-            let message = format!("must hold one rate for each time: {} rates, {} times", rates.len(), times_s.len());
+            let message = format!("must have one rate per time, got {} rates and {} times", rates.len(), times_s.len());
             return Err(Error::config("rates", message));
         }
         let units = |field: &str, seconds: f64| {
@@ -103,7 +103,7 @@ impl Table {
         for (place, &time) in times_s.iter().enumerate() {
             let start = units(&format!("times_s[{place}]"), time)?;
             if starts.last().is_some_and(|&before| start <= before) {
-                let message = format!("must be after the time before it, got {time:?}");
+                let message = format!("must be greater than the previous time, got {time:?}");
                 return Err(Error::config(format!("times_s[{place}]"), message));
             }
             starts.push(start);
@@ -117,7 +117,7 @@ impl Table {
             Some(seconds) => {
                 let end = units("period_s", seconds)?;
                 if end <= last {
-                    let message = format!("must be after the last of times_s, got {seconds:?}");
+                    let message = format!("must be greater than the last of times_s, got {seconds:?}");
                     return Err(Error::config("period_s", message));
                 }
                 let ends = starts[1..].iter().chain([&end]);
@@ -129,8 +129,8 @@ impl Table {
         let stops =
             if period.is_some() { rates.iter().all(|&rate| rate == 0.0) } else { rates[rates.len() - 1] == 0.0 };
         if stops {
-            let message = "must be above 0 somewhere in the period, or without a period at the end: else no further \
-                           request ever comes";
+            let message = "must be positive in some piece of the period, or in the last piece without a period; otherwise no \
+                           further request arrives";
             return Err(Error::config("rates", message));
         }
         Ok(Table { starts, rates: rates.to_vec(), period, origin: 0, place: 0 })
@@ -143,7 +143,7 @@ impl Rates for Table {
             self.place = 0;
             if let Some(period) = &self.period {
                 self.origin = self.origin.saturating_add(period.units);
-                // Periods that pass without an arrival: what is left is below one period's requests.
+                // Skip periods without an arrival: the rest is below one period's requests.
                 let rounds = (*gaps / period.requests).floor();
                 if rounds >= 1.0 {
                     *gaps = (*gaps - rounds * period.requests).max(0.0);
@@ -162,12 +162,12 @@ impl Rates for Table {
     }
 }
 
-/// Two rates that take turns, each for an exponential time: a Markov-modulated Poisson process. The first phase is drawn
-/// from the stationary distribution; what is left of it is exponential again. Phase j takes draw 0 of j in its own source, the
-/// choice of the first phase draw 1 of phase 0.
+/// Two alternating rates with exponential durations: a Markov-modulated Poisson process. The first phase is drawn
+/// from the stationary distribution; its remaining duration is again exponential. Phase j uses draw 0 of j in its own
+/// source; the choice of the first phase uses draw 1 of phase 0.
 pub(super) struct Phases {
     stream: Stream,
-    /// Rate and mean length of the two kinds of phases, on and off.
+    /// Rates and mean durations of the on and off phases.
     kinds: [(f64, f64); 2],
     /// 0 for on.
     kind: usize,
@@ -175,13 +175,13 @@ pub(super) struct Phases {
     end: u128,
 }
 
-/// Fewer requests in a pair of phases than this would take too many phases for each request.
-const LEAST_REQUESTS: f64 = 1e-3;
-/// Mean lengths of a phase, in seconds.
+/// Lower bound of the requests in a pair of phases; below it, each request would need too many phases.
+const MIN_REQUESTS: f64 = 1e-3;
+/// Range of mean phase durations, in seconds.
 const PHASES: (f64, f64) = (1e-9, 1e9);
 
 impl Phases {
-    /// Says which parameter is wrong, if one is.
+    /// Returns an error that names the invalid parameter, if any.
     pub(super) fn check(on_rate: f64, off_rate: f64, mean_on_s: f64, mean_off_s: f64) -> Result<()> {
         check_rate("on_rate", on_rate)?;
         check_rate("off_rate", off_rate)?;
@@ -189,13 +189,13 @@ impl Phases {
             super::within(field, mean, PHASES)?;
         }
         if on_rate == 0.0 && off_rate == 0.0 {
-            return Err(Error::config("on_rate", "must be above 0 where off_rate is 0: else no request ever comes"));
+            return Err(Error::config("on_rate", "must be positive if off_rate is 0; otherwise no request arrives"));
         }
         let requests = on_rate * mean_on_s + off_rate * mean_off_s;
-        if requests < LEAST_REQUESTS {
+        if requests < MIN_REQUESTS {
             let message = format!(
-                "must be longer: an on and an off phase bring {requests:e} requests together, fewer than \
-                 {LEAST_REQUESTS:e}; phases so short are a Poisson process"
+                "must be longer: an on and an off phase together have {requests:e} requests on average, fewer than \
+                 {MIN_REQUESTS:e}; with such short phases use Poisson"
             );
             return Err(Error::config("mean_on_s", message));
         }
@@ -222,7 +222,7 @@ impl Rates for Phases {
     }
 }
 
-/// 0 or a rate that the whole arithmetic can hold.
+/// Checks that a rate is 0 or within [`RATES`].
 pub(super) fn check_rate(field: &str, rate: f64) -> Result<()> {
     if rate == 0.0 {
         return Ok(());
@@ -248,17 +248,19 @@ mod tests {
         distribution.draw(REQUESTS, 5).expect("a distribution")
     }
 
-    /// What lies before the second piece does not know of it.
+    /// Arrivals before the second piece do not depend on it.
     #[test]
-    fn the_past_does_not_know_the_future() {
-        let (one, two) = (draw(&varying(&[0.0], &[4.0], None)), draw(&varying(&[0.0, 500.0], &[4.0, 11.0], None)));
-        let before = one.iter().filter(|&&at| at <= 500_000_000_000).count();
+    fn the_past_does_not_depend_on_the_future() {
+        let (constant, stepped) =
+            (draw(&varying(&[0.0], &[4.0], None)), draw(&varying(&[0.0, 500.0], &[4.0, 11.0], None)));
+        let before = constant.iter().filter(|&&at| at <= 500_000_000_000).count();
         assert!(before > 1500);
-        assert_eq!(one[..before], two[..before]);
-        assert_ne!(one[before..], two[before..]);
+        assert_eq!(constant[..before], stepped[..before]);
+        assert_ne!(constant[before..], stepped[before..]);
     }
 
-    /// Equal rates on all pieces are one Poisson process: the residue of a gap is carried over each edge without loss.
+    /// Equal rates on all pieces are one Poisson process: the residue of a gap is carried across each edge without
+    /// loss.
     #[test]
     fn pieces_of_one_rate_are_one_process() {
         let whole = draw(&Arrivals::Poisson { rate: 4.0 });
@@ -267,7 +269,7 @@ mod tests {
             varying(&[0.0, 0.01], &[4.0; 2], Some(0.05)),
             varying(&[0.0], &[4.0], Some(1e-7)),
         ] {
-            // 200,000 gaps are summed in floats here and there: a float's error is below 1 part in 10¹⁵ of a gap's residue.
+            // Float sums of 200,000 gaps differ slightly: the error is below 1 part in 10¹⁵ of a gap's residue.
             assert!(
                 draw(&distribution).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1),
                 "{distribution:?}"
@@ -275,11 +277,11 @@ mod tests {
         }
     }
 
-    /// In the expected number of requests so far arrivals are a Poisson process of rate 1: mean and variance of the gaps
-    /// within 5 standard errors (the fourth central moment of an exponential is 9 σ⁴).
+    /// In operational time, arrivals are a Poisson process of rate 1: mean and variance of the gaps are within 5
+    /// standard errors (the fourth central moment of an exponential is 9 σ⁴).
     #[test]
     fn operational_time_is_a_poisson_process() {
-        // Each period of 10 s brings 3·2 + 0 + 5·1 = 11 requests.
+        // Each period of 10 s has 3·2 + 0 + 5·1 = 11 expected requests.
         let arrivals = draw(&varying(&[0.0, 3.0, 5.0], &[2.0, 0.0, 1.0], Some(10.0)));
         let passed = |at: i64| {
             let (rounds, at_s) = ((at / 10_000_000_000) as f64, (at % 10_000_000_000) as f64 / 1e9);
@@ -301,10 +303,10 @@ mod tests {
         assert!(draw(&distribution).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1));
     }
 
-    /// Counts in windows of a stationary on-off process with rates r and 0: mean r·p·t and variance
-    /// r p t + 2 r² p (1 − p) (t/s − (1 − e^(−s t))/s²), p the share of on and s the sum of the two switching rates
-    /// (Fischer and Meier-Hellstern, "The Markov-modulated Poisson process cookbook", 1993). Independent replications,
-    /// 5 standard errors; that of the variance from the sample's own fourth moment.
+    /// Counts in windows of a stationary on-off process with rates r and 0: mean r·p·t and variance r p t + 2 r² p (1
+    /// − p) (t/s − (1 − e^(−s t))/s²), where p is the share of on and s the sum of the two switching rates (Fischer
+    /// and Meier-Hellstern, "The Markov-modulated Poisson process cookbook", 1993). Independent replications, 5
+    /// standard errors; that of the variance comes from the sample's fourth moment.
     #[test]
     fn counts_of_an_on_off_process_have_their_moments() {
         let (r, on, off, t) = (5.0, 2.0, 6.0, 4.0);
@@ -319,7 +321,7 @@ mod tests {
                     .count() as f64
             })
             .collect();
-        assert!(counts.iter().all(|&count| count < 120.0), "every window is whole");
+        assert!(counts.iter().all(|&count| count < 120.0), "every window is complete");
         let (p, s) = (on / (on + off), 1.0 / on + 1.0 / off);
         let mean = r * p * t;
         let variance = mean + 2.0 * r * r * p * (1.0 - p) * (t / s - (1.0 - f64::exp(-s * t)) / (s * s));
@@ -334,7 +336,7 @@ mod tests {
     fn long_silences_cost_nothing() {
         let distribution = varying(&[0.0, 1e-6], &[1e-3, 0.0], Some(1e-3));
         assert!(distribution.draw(1000, 1).expect("a distribution").is_sorted());
-        let error = distribution.draw(100_000, 1).expect_err("beyond the clock").to_string();
+        let error = distribution.draw(100_000, 1).expect_err("arrivals beyond the clock").to_string();
         assert!(error.starts_with("rates: is too low"), "{error}");
     }
 
@@ -345,7 +347,7 @@ mod tests {
         for (distribution, expected) in [
             (varying(&[], &[], None), "times_s: must begin with 0"),
             (varying(&[0.0, f64::NAN], &[1.0; 2], None), "times_s[1]: must be from 0"),
-            (varying(&[0.0, 2.0], &[1.0], None), "rates: must hold one rate for each time"),
+            (varying(&[0.0, 2.0], &[1.0], None), "rates: must have one rate per time"),
             (on_off(-1.0, 0.0, 1.0, 1.0), "on_rate: must be 0, or from"),
             (on_off(1.0, f64::NAN, 1.0, 1.0), "off_rate: must be 0, or from"),
             (on_off(1.0, 0.0, 1.0, f64::INFINITY), "mean_off_s: must be from"),

@@ -1,7 +1,7 @@
-//! The allocation: what the plan says that each replica should hold of each class.
+//! The allocation: the planned number of requests of each class per replica.
 //!
-//! The numbers of lin2026 (40), (42) or (49), per replica. They count to 12 decimal places: what a linear program adds
-//! beyond them is dust, and must not make a replica more out of ⌈n · Σ x*⌉.
+//! The values are those of lin2026 (40), (42) or (49), per replica, rounded to 12 decimal places: the numerical error
+//! of a linear program must not increase ⌈n · Σ x*⌉.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +10,34 @@ use serde::Deserialize;
 use crate::clock::decimal;
 use crate::error::{Error, Result};
 
-/// Decimal places that count.
+/// Decimal places kept.
 const PLACES: i32 = 12;
-/// One, in the units of [`Allocation`].
+/// The number 1 in the units of [`Allocation`].
 pub(super) const ONE: u64 = 1_000_000_000_000;
-/// The largest number of requests that a replica may hold on average: it fits 64 bits, and products of it 128.
-const MOST: f64 = 1e6;
+/// Maximum mean number of requests per replica: values fit 64 bits, and their products 128.
+const MAX_REQUESTS: f64 = 1e6;
 
-/// An allocation as a user describes it: numbers by class. A table left out is not used by any decision.
+/// An allocation as described by the user: numbers by class. A missing table is not used by any decision.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationTables {
-    /// x*: prefills under way.
+    /// x*: running prefills.
     pub prefill: BTreeMap<String, f64>,
-    /// y_m*: decodes beside a prefill.
+    /// y_m*: decodes on replicas that run a prefill.
     #[serde(default)]
     pub mixed: Option<BTreeMap<String, f64>>,
-    /// y_s*: decodes alone.
+    /// y_s*: decodes on replicas that run no prefill.
     #[serde(default)]
     pub solo: Option<BTreeMap<String, f64>>,
-    /// q_p*: requests that wait for their prefill.
+    /// q_p*: requests that wait for a prefill.
     #[serde(default)]
     pub prefill_queue: Option<BTreeMap<String, f64>>,
-    /// q_d*: requests that wait for their decode. No decision looks at it.
+    /// q_d*: requests that wait for a decode. No decision uses it.
     #[serde(default)]
     pub decode_queue: Option<BTreeMap<String, f64>>,
 }
 
-/// The same by class index, in units of 10⁻¹² a replica.
+/// An allocation by class index, in units of 10⁻¹² per replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// x*.
@@ -51,13 +51,13 @@ pub struct Allocation {
 }
 
 impl AllocationTables {
-    /// Tests every number, and that all tables name the same classes.
+    /// Checks every number, and that all tables have the same classes.
     pub fn check(&self) -> Result<()> {
         let classes: Vec<String> = self.prefill.keys().cloned().collect();
         self.by_class(&classes).map(drop)
     }
 
-    /// The numbers of these classes, which must be the classes of the tables.
+    /// Converts the tables; the given classes must be the classes of the tables.
     pub(crate) fn by_class(&self, classes: &[String]) -> Result<Allocation> {
         let optional = |name: &str, table: &Option<BTreeMap<String, f64>>| {
             table.as_ref().map(|table| column(name, table, classes)).transpose()
@@ -71,7 +71,8 @@ impl AllocationTables {
         };
         let sum = allocation.prefill_sum();
         if sum > u128::from(ONE) {
-            let message = format!("adds up to {}, and a replica has one prefill at most", sum as f64 / ONE as f64);
+            let message =
+                format!("must add up to at most 1 (one prefill per replica), got {}", sum as f64 / ONE as f64);
             return Err(Error::config("prefill", message));
         }
         Ok(allocation)
@@ -84,28 +85,29 @@ impl Allocation {
         self.prefill.iter().map(|&share| u128::from(share)).sum()
     }
 
-    /// M = ⌈n · Σ x*⌉ of section 4.1: how many of the replicas run prefills.
+    /// M = ⌈n · Σ x*⌉ of section 4.1: the number of replicas that run prefills.
     pub(crate) fn mixed_replicas(&self, replicas: u32) -> u32 {
         (u128::from(replicas) * self.prefill_sum()).div_ceil(u128::from(ONE)) as u32
     }
 }
 
-/// One table in the order of the classes.
+/// Returns one table in the order of the classes.
 fn column(name: &str, table: &BTreeMap<String, f64>, classes: &[String]) -> Result<Vec<u64>> {
     if let Some(unknown) = table.keys().find(|&class| !classes.contains(class)) {
-        let message = format!("no such class (there are {})", classes.join(", "));
+        let message = format!("unknown class (the workload has {})", classes.join(", "));
         return Err(Error::config(format!("{name}.{unknown}"), message));
     }
     let number = |class: &String| {
         let path = || format!("{name}.{class}");
-        let &number = table.get(class).ok_or_else(|| Error::config(path(), "missing: every class needs a number"))?;
-        if number.is_nan() || number.abs() > MOST {
-            return Err(Error::config(path(), format!("{number}: must be from 0 to {MOST}")));
+        let &number =
+            table.get(class).ok_or_else(|| Error::config(path(), "missing: every class requires a number"))?;
+        if number.is_nan() || number.abs() > MAX_REQUESTS {
+            return Err(Error::config(path(), format!("must be from 0 to {MAX_REQUESTS}, got {number}")));
         }
         let units = decimal(number.abs(), PLACES).unwrap_or(u128::MAX);
         match u64::try_from(units) {
             Ok(units) if number >= 0.0 || units == 0 => Ok(units),
-            _ => Err(Error::config(path(), format!("{number}: must not be negative"))),
+            _ => Err(Error::config(path(), format!("must not be negative, got {number}"))),
         }
     };
     classes.iter().map(number).collect()
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_knows_no_dust() {
+    fn rounding_removes_numerical_noise() {
         // 10 · (0.1 + 0.2) is 3.0000000000000004 in doubles.
         let cases = [
             (&[0.1, 0.2][..], 10, 3),
@@ -140,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_name_their_class() {
-        for (numbers, says) in [
-            (&[0.6, 0.5][..], "prefill: adds up to 1.1, and a replica has one prefill at most"),
-            (&[0.1, -0.2], "prefill.1: -0.2: must not be negative"),
-            (&[f64::NAN], "prefill.0: NaN: must be from 0 to 1000000"),
+    fn invalid_numbers_name_their_class() {
+        for (numbers, message) in [
+            (&[0.6, 0.5][..], "prefill: must add up to at most 1 (one prefill per replica), got 1.1"),
+            (&[0.1, -0.2], "prefill.1: must not be negative, got -0.2"),
+            (&[f64::NAN], "prefill.0: must be from 0 to 1000000, got NaN"),
         ] {
-            assert_eq!(shares(numbers).expect_err("an error").to_string(), says);
+            assert_eq!(shares(numbers).expect_err("an error").to_string(), message);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which cluster, which policy, which prices: what a user writes, checked.
+//! User-facing description of gate and route: cluster, policy and prices, with checks.
 
 use std::collections::BTreeMap;
 
@@ -14,54 +14,54 @@ use crate::kv::KvCache;
 use crate::timing::MixedSolo;
 use crate::workload::Workload;
 
-/// Gate and route as a user describes it.
+/// Gate and route as described by the user.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateAndRoute {
-    /// Which description this is.
+    /// Kind of the description.
     pub kind: DescriptionKind,
-    /// What each replica should hold; not needed where nothing follows it.
+    /// Planned number of requests per replica. Required only if the plan, gate or router uses it.
     pub allocation: Option<AllocationTables>,
     /// n.
     pub replicas: u64,
-    /// How long iterations take.
+    /// Iteration times.
     pub timing: Speeds,
-    /// B: slots of a replica.
+    /// B: slots per replica.
     pub slots: u64,
-    /// C: tokens of a chunk.
+    /// C: tokens per chunk.
     pub chunk: u64,
-    /// What a token is sold for.
+    /// Prices per token.
     pub prices: Prices,
-    /// θ: how fast requests that wait give up, a second.
+    /// θ: abandonment rates of waiting requests, per second.
     pub abandonment: Option<Abandonment>,
-    /// Which class is admitted to its prefill next.
+    /// Gate: the class that is admitted to its prefill next.
     pub gate: GateKind,
-    /// Where a decode goes.
+    /// Router: the replica of a decode.
     pub router: DecodeRouterKind,
-    /// Are replicas set apart for prefills?
+    /// Whether some replicas are reserved for prefills.
     pub planned: bool,
-    /// What serves.
+    /// Service model.
     pub service: ServiceKind,
-    /// The KV cache, which only the service by tokens looks at.
+    /// KV cache, used only by the token service.
     pub kv: KvCache,
 }
 
-/// The name of the description.
+/// Kinds of descriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum DescriptionKind {
-    /// The only one.
+    /// Gate and route.
     GateAndRoute,
 }
 
-/// The two speeds, lin2026 (2) and (3).
+/// The two iteration times of lin2026 (2) and (3).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind")]
 pub enum Speeds {
-    /// τ = α + β·C beside a prefill, else 1/γ.
+    /// τ = α + β·C with a prefill, otherwise 1/γ.
     MixedSolo(MixedSolo),
 }
 
-/// Unit prices of tokens.
+/// Prices per token.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
@@ -71,17 +71,17 @@ pub struct Prices {
     pub decode: f64,
 }
 
-/// Rates of giving up: one for all, or one for each class.
+/// Abandonment rates: one for all classes, or one per class.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Abandonment {
-    /// The same for all.
+    /// The same rate for all classes.
     Rate(f64),
-    /// By class.
+    /// Rates by class.
     ByClass(BTreeMap<String, f64>),
 }
 
-/// What serves the requests.
+/// Service models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceKind {
@@ -91,43 +91,43 @@ pub enum ServiceKind {
     Tokens,
 }
 
-/// The description in whole numbers, for a workload with these classes.
+/// The description in integers, for a workload with these classes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// n, B and the speeds.
     pub cluster: ControlledCluster,
-    /// What decides.
+    /// Decision policy.
     pub policy: ControlConfig,
-    /// What it follows.
+    /// Allocation used by the policy.
     pub allocation: Option<Allocation>,
     /// C.
     pub chunk: u32,
     /// c_p and c_d, in units of 10⁻¹⁸.
     pub prices: (u128, u128),
-    /// Of each class the mean patience in attoseconds; `None`: without end.
+    /// Mean patience of each class in attoseconds; `None`: infinite.
     patience: Vec<Option<f64>>,
 }
 
 impl Setup {
-    /// What decides, with no request there yet.
+    /// Builds the control with empty queues.
     pub fn control(&self, workload: &Workload, seed: u64) -> Result<Control> {
         let tokens = ClassTokens::of(workload);
         Control::new(&self.policy, &self.cluster, self.allocation.as_ref(), &tokens, seed)
     }
 
-    /// How long requests wait that have to.
+    /// Builds the patience of waiting requests.
     pub fn patience(&self, seed: u64) -> Patience {
         Patience::new(&self.patience, seed)
     }
 }
 
-/// Beyond this many replicas, slots or tokens of a chunk the numbers are a mistake.
-const MOST: u64 = 1 << 24;
-/// The highest price: with 18 decimal places, tokens and requests it fits 128 bits.
-const HIGHEST_PRICE: f64 = 1e6;
+/// Upper limit of replicas, slots and chunk tokens; larger values are mistakes.
+const MAX_COUNT: u64 = 1 << 24;
+/// Highest price: with 18 decimal places, the revenue fits 128 bits.
+const MAX_PRICE: f64 = 1e6;
 
 impl GateAndRoute {
-    /// Tests what can be told without a workload; the first wrong field is the error.
+    /// Checks everything that does not depend on the workload; returns the first error.
     pub fn check(&self) -> Result<()> {
         let classes = match (&self.allocation, &self.abandonment) {
             (Some(tables), _) => tables.prefill.keys().cloned().collect(),
@@ -137,22 +137,22 @@ impl GateAndRoute {
         self.build(&classes).map(drop)
     }
 
-    /// The whole numbers for a workload with these classes.
+    /// Converts the description for a workload with these classes.
     pub fn build(&self, classes: &[String]) -> Result<Setup> {
         let within = |name: &str, value: u64| match u32::try_from(value) {
-            Ok(value) if (1..=MOST).contains(&u64::from(value)) => Ok(value),
-            _ => Err(Error::config(name, format!("{value}: must be from 1 to {MOST}"))),
+            Ok(value) if (1..=MAX_COUNT).contains(&u64::from(value)) => Ok(value),
+            _ => Err(Error::config(name, format!("must be from 1 to {MAX_COUNT}, got {value}"))),
         };
         let (replicas, slots, chunk) =
             (within("replicas", self.replicas)?, within("slots", self.slots)?, within("chunk", self.chunk)?);
         let pace = self.timing.pace(chunk).map_err(|error| error.within("timing"))?;
         self.kv.check().map_err(|error| error.within("kv"))?;
         if self.service == ServiceKind::Exponential && self.kv.tokens.is_some() {
-            let message = "a limit needs service=\"tokens\": the exponential service knows no memory";
+            let message = "a limit requires service=\"tokens\": the exponential service has no KV cache";
             return Err(Error::config("kv.tokens", message));
         }
         if self.service == ServiceKind::Exponential && self.kv.prefix_cache.is_some() {
-            let message = "it needs service=\"tokens\": the exponential service knows no prompts";
+            let message = "requires service=\"tokens\": the exponential service has no prompts";
             return Err(Error::config("kv.prefix_cache", message));
         }
         let policy = ControlConfig { gate: self.gate, router: self.router, planned: self.planned };
@@ -160,9 +160,9 @@ impl GateAndRoute {
         let allocation = allocation.map_err(|error| error.within("allocation"))?;
         policy.check(slots, allocation.as_ref())?;
         let price = |name: &str, price: f64| {
-            let units = if (0.0..=HIGHEST_PRICE).contains(&price) { decimal(price, 18) } else { None };
+            let units = if (0.0..=MAX_PRICE).contains(&price) { decimal(price, 18) } else { None };
             units.ok_or_else(|| {
-                Error::config(format!("prices.{name}"), format!("{price}: must be from 0 to {HIGHEST_PRICE}"))
+                Error::config(format!("prices.{name}"), format!("must be from 0 to {MAX_PRICE}, got {price}"))
             })
         };
         Ok(Setup {
@@ -179,7 +179,7 @@ impl GateAndRoute {
         let mean = |path: String, rate: f64| match rate {
             0.0 => Ok(None),
             1e-9..=1e12 => Ok(Some(1e18 / rate)),
-            _ => Err(Error::config(path, format!("{rate}: must be 0, or from 1e-9 to 1e12 a second"))),
+            _ => Err(Error::config(path, format!("must be 0, or from 1e-9 to 1e12 per second, got {rate}"))),
         };
         match &self.abandonment {
             None => Ok(vec![None; classes.len()]),
@@ -187,12 +187,12 @@ impl GateAndRoute {
             Some(Abandonment::ByClass(rates)) => {
                 let path = |class: &String| format!("abandonment.{class}");
                 if let Some(unknown) = rates.keys().find(|&class| !classes.contains(class)) {
-                    let message = format!("no such class (there are {})", classes.join(", "));
+                    let message = format!("unknown class (the workload has {})", classes.join(", "));
                     return Err(Error::config(path(unknown), message));
                 }
                 let of_class = |class: &String| match rates.get(class) {
                     Some(&rate) => mean(path(class), rate),
-                    None => Err(Error::config(path(class), "missing: every class needs a rate")),
+                    None => Err(Error::config(path(class), "missing: every class requires a rate")),
                 };
                 classes.iter().map(of_class).collect()
             }
@@ -209,7 +209,7 @@ impl Speeds {
         let solo = attoseconds(solo, "solo")?;
         for (name, pace) in [("alpha", mixed), ("solo", solo)] {
             if !(1..1 << 63).contains(&pace) {
-                return Err(Error::config(name, "an iteration must take some time, and less than 9 s"));
+                return Err(Error::config(name, "an iteration must take more than 0 s and less than 9 s"));
             }
         }
         Ok(IterationLengths { mixed, solo })

@@ -1,7 +1,7 @@
-//! Requests that wait before the replicas for a control to place them.
+//! Requests that wait in front of the replicas until a control places them.
 //!
-//! Under gate and route (lin2026) requests queue before the replicas, not at them: for a prefill, and once it is done for
-//! a slot to decode in. The replicas serve them iteration by iteration; [`crate::gate_and_route`] decides.
+//! Under gate and route (lin2026) requests queue in front of the replicas: for a prefill, and after it for a decode
+//! slot. Replicas serve them iteration by iteration; [`crate::gate_and_route`] decides.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,32 +14,32 @@ use crate::request::History;
 use crate::results::NO_REPLICA;
 use crate::workload::Arrival;
 
-/// A request that no replica has.
+/// A request without a replica.
 enum Undispatched {
-    /// It waits for its prefill.
+    /// Waits for its prefill.
     Queue(Arrival, u64),
-    /// It waits for a slot to decode in.
+    /// Waits for a decode slot.
     Buffer(Box<Departure>, BufferPlace),
 }
 
-/// A request on its way to a replica.
+/// A request and its new replica.
 pub(crate) enum Placed {
-    /// With its prompt before it.
+    /// Placed for its prefill.
     Prefill(Arrival, usize),
-    /// With its prompt behind it.
+    /// Placed for its decode.
     Decode(Box<Departure>, usize),
 }
 
-/// The control, and the requests that wait for it.
+/// The control and the requests that wait for it.
 pub(crate) struct Dispatch {
     control: Control,
     patience: Patience,
-    /// By handle; `None`: the handle is free.
-    held: Vec<Option<Undispatched>>,
+    /// Requests by handle; `None`: a free handle.
+    waiting: Vec<Option<Undispatched>>,
     free: Vec<u32>,
-    /// Handles of requests that came to wait at this instant.
+    /// Handles of requests that began to wait at this instant.
     arrived: Vec<u32>,
-    /// When requests give up: instant, id, handle, queue.
+    /// Ends of patience: instant, id, handle, and whether it waits for a decode.
     deadlines: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
 }
 
@@ -48,26 +48,26 @@ impl Dispatch {
         Dispatch {
             control,
             patience,
-            held: Vec::new(),
+            waiting: Vec::new(),
             free: Vec::new(),
             arrived: Vec::new(),
             deadlines: BinaryHeap::new(),
         }
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub(crate) fn len(&self) -> usize {
-        self.held.len() - self.free.len()
+        self.waiting.len() - self.free.len()
     }
 
-    /// A request arrives.
+    /// Adds an arriving request.
     pub(crate) fn arrive(&mut self, arrival: Arrival) {
         let handle = self.handle();
         let place = self.control.arrived(arrival.id, handle, arrival.class);
         self.hold(handle, Undispatched::Queue(arrival, place));
     }
 
-    /// A request has its prompt computed, and owes tokens still.
+    /// Adds a request that has completed its prefill and has tokens left to emit.
     pub(crate) fn prefilled(&mut self, departure: Departure) {
         let handle = self.handle();
         let Arrival { id, class, .. } = departure.history.arrival;
@@ -75,12 +75,12 @@ impl Dispatch {
         self.hold(handle, Undispatched::Buffer(Box::new(departure), place));
     }
 
-    /// A request has left its slot.
+    /// Frees the slot of a request.
     pub(crate) fn decoded(&mut self, replica: usize) {
         self.control.decode_done(replica as u32);
     }
 
-    /// The next request to begin, and where. To be asked until there is none, after everything else at an instant.
+    /// Returns the next request to start, and its replica. Called until `None`, after all other events of an instant.
     pub(crate) fn place(&mut self) -> Option<Placed> {
         let start = self.control.start()?;
         let (Start::Prefill(Waiting { handle, .. }, replica) | Start::Decode(Waiting { handle, .. }, replica)) = start;
@@ -90,10 +90,10 @@ impl Dispatch {
         }
     }
 
-    /// A request that has come to wait at this instant and still does draws its patience.
+    /// Draws the patience of requests that began to wait at this instant and still wait.
     pub(crate) fn wait(&mut self, now: Instant) -> Result<()> {
         for handle in self.arrived.drain(..) {
-            let (arrival, queue) = match &self.held[handle as usize] {
+            let (arrival, queue) = match &self.waiting[handle as usize] {
                 None => continue,
                 Some(Undispatched::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
                 Some(Undispatched::Buffer(departure, _)) => (&departure.history.arrival, QueueKind::Decode),
@@ -106,7 +106,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// When a request gives up next, if nothing happens before `others`.
+    /// Returns the next end of patience, if it is before `others`.
     pub(crate) fn next_deadline(&mut self, others: Instant) -> Instant {
         while let Some(&Reverse((at, id, handle, decodes))) = self.deadlines.peek() {
             if at >= others || self.waits(id, handle, decodes) {
@@ -117,31 +117,31 @@ impl Dispatch {
         Instant::NEVER
     }
 
-    /// The next request that gives up by `now`, and the replica that it was at last.
+    /// Returns the next request whose patience ends by `now`, and its last replica.
     pub(crate) fn give_up(&mut self, now: Instant) -> Option<(History, u32)> {
         while let Some(&Reverse((_, id, handle, decodes))) = self.deadlines.peek().filter(|next| next.0.0 <= now) {
             self.deadlines.pop();
             if !self.waits(id, handle, decodes) {
                 continue;
             }
-            let held = self.take(handle)?;
-            match &held {
+            let waiting = self.take(handle)?;
+            match &waiting {
                 Undispatched::Queue(arrival, place) => self.control.left_queue(arrival.class, *place),
                 Undispatched::Buffer(_, place) => self.control.left_buffer(*place),
             }
-            return Some(held.leave(now));
+            return Some(waiting.leave(now));
         }
         None
     }
 
-    /// Every request that still waits at the end.
+    /// Returns every request that still waits at the end.
     pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (History, u32)> {
         self.free.clear();
-        std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))
+        std::mem::take(&mut self.waiting).into_iter().flatten().map(move |waiting| waiting.leave(end))
     }
 
     fn waits(&self, id: u32, handle: u32, decodes: bool) -> bool {
-        match &self.held[handle as usize] {
+        match &self.waiting[handle as usize] {
             None => false,
             Some(Undispatched::Queue(arrival, _)) => !decodes && arrival.id == id,
             Some(Undispatched::Buffer(departure, _)) => decodes && departure.history.arrival.id == id,
@@ -150,19 +150,19 @@ impl Dispatch {
 
     fn handle(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.held.push(None);
-            self.held.len() as u32 - 1
+            self.waiting.push(None);
+            self.waiting.len() as u32 - 1
         })
     }
 
-    fn hold(&mut self, handle: u32, held: Undispatched) {
-        self.held[handle as usize] = Some(held);
+    fn hold(&mut self, handle: u32, waiting: Undispatched) {
+        self.waiting[handle as usize] = Some(waiting);
         self.arrived.push(handle);
     }
 
     fn take(&mut self, handle: u32) -> Option<Undispatched> {
         self.free.push(handle);
-        self.held[handle as usize].take()
+        self.waiting[handle as usize].take()
     }
 }
 

@@ -1,63 +1,63 @@
-//! A first-come queue that any request may leave.
+//! A first-come, first-served queue that any request may leave.
 
 use std::collections::VecDeque;
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// Its id: the key of its draws.
+    /// Its id, which keys its draws.
     pub request: u32,
-    /// By what the service knows it.
+    /// Its handle in the service.
     pub handle: u32,
     /// Its class.
     pub class: u32,
-    /// Where its prefill ran; of one that waits for its prefill, nothing.
+    /// Replica of its prefill; unused while it waits for a prefill.
     pub from: u32,
-    /// How many joined a queue of the same kind before it.
+    /// Number of requests that joined a queue of the same kind earlier.
     pub turn: u64,
 }
 
-/// A queue, first come, first served. A request that leaves from its middle leaves a gap, which goes when it comes to the
-/// front.
+/// A first-come, first-served queue. A request that leaves from the middle leaves a gap, which is removed when it
+/// reaches the front.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     entries: VecDeque<Option<Waiting>>,
-    /// How many places are gone from the front.
-    gone: u64,
+    /// Number of entries removed from the front.
+    removed: u64,
     length: u64,
 }
 
 impl Line {
-    /// How many wait.
+    /// Number of waiting requests.
     pub(super) fn len(&self) -> u64 {
         self.length
     }
 
-    /// Joins at the end; the place is good until its request is taken or leaves.
+    /// Appends a request. The returned place is valid until the request is popped or leaves.
     pub(super) fn push(&mut self, waiting: Waiting) -> u64 {
         self.entries.push_back(Some(waiting));
         self.length += 1;
-        self.gone + self.entries.len() as u64 - 1
+        self.removed + self.entries.len() as u64 - 1
     }
 
-    /// The first. The front is never a gap.
+    /// Returns the first request. The front is never a gap.
     pub(super) fn first(&self) -> Option<&Waiting> {
         self.entries.front().and_then(Option::as_ref)
     }
 
-    /// Takes the first.
+    /// Removes the first request.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let first = self.entries.pop_front().flatten()?;
-        self.gone += 1;
+        self.removed += 1;
         self.length -= 1;
         self.close_gaps();
         Some(first)
     }
 
-    /// The request at a place gives up.
+    /// Removes the request at a place.
     pub(super) fn leave(&mut self, place: u64) {
-        let Some(entry) = place.checked_sub(self.gone).and_then(|place| self.entries.get_mut(place as usize)) else {
-            debug_assert!(false, "a request that leaves a queue stands in it");
+        let Some(entry) = place.checked_sub(self.removed).and_then(|place| self.entries.get_mut(place as usize)) else {
+            debug_assert!(false, "a request that leaves a queue is in it");
             return;
         };
         debug_assert!(entry.is_some(), "no request leaves a queue twice");
@@ -68,7 +68,7 @@ impl Line {
     fn close_gaps(&mut self) {
         while let Some(None) = self.entries.front() {
             self.entries.pop_front();
-            self.gone += 1;
+            self.removed += 1;
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_from_the_middle_is_passed_over() {
+    fn a_request_that_left_from_the_middle_is_skipped() {
         let mut line = Line::default();
         let waiting = |request| Waiting { request, handle: 0, class: 0, from: 0, turn: u64::from(request) };
         let places: Vec<u64> = (0..5).map(|request| line.push(waiting(request))).collect();

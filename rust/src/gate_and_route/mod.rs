@@ -1,13 +1,13 @@
-//! Which request begins its prefill where, and which decodes where? Gate and route, lin2026 sections 4, 5 and EC.6.
+//! Gate and route: where requests start their prefill and where they decode (lin2026 sections 4, 5 and EC.6).
 //!
 //! ```text
 //!   arrivals ──▶ prefill queues ──gate──▶ a slot for a prefill ──▶ decode buffer ──router──▶ a slot for a decode
 //! ```
 //!
-//! [`Control`] holds the queues and the slots of all replicas and takes every decision; how long anything takes is none of
-//! its business. What serves *tells* it which requests arrived, were prefilled or decoded, or gave up, and then *asks*
-//! what begins, until nothing does. No decision looks at all replicas: a gate looks at every class once, a router at the
-//! heads of its buffers, and the replicas with a free slot are kept in sets from which one can be drawn.
+//! [`Control`] has the queues and slots of all replicas and makes every decision; it does not depend on service
+//! times. The service reports arrivals, completed prefills and decodes and abandonments, and then calls
+//! `Control::start` until nothing starts. No decision scans all replicas: a gate inspects every class once, a
+//! router the heads of its buffers, and replicas with a free slot are in sets with random access.
 
 mod allocation;
 mod description;
@@ -42,32 +42,38 @@ const DRAW_REPLICA: u64 = 0;
 const DRAW_POOL: u64 = 1;
 const DRAW_PREFILL: u64 = 2;
 
-/// What decides, as a user describes it.
+/// The decision policy as described by the user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlConfig {
-    /// Which class is admitted to its prefill next.
+    /// Gate: the class that is admitted to its prefill next.
     pub gate: GateKind,
-    /// Where a decode goes.
+    /// Router: the replica of a decode.
     pub router: DecodeRouterKind,
-    /// Are M = ⌈n · Σ x*⌉ replicas set apart for prefills?
+    /// Whether M = ⌈n · Σ x*⌉ replicas are reserved for prefills.
     pub planned: bool,
 }
 
 impl ControlConfig {
-    /// Tests what can be told without a workload: the first field that is wrong or missing is the error.
+    /// Checks everything that does not depend on the workload; returns the first invalid or missing field.
     pub(crate) fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
         self.router.check_plan(self.planned)?;
         if self.planned && slots < 2 {
-            return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
+            return Err(Error::config(
+                "slots",
+                format!("must be at least 2 with a plan (one slot is reserved for prefills), got {slots}"),
+            ));
         }
         let pools = matches!(self.router, DecodeRouterKind::Randomized | DecodeRouterKind::General);
         let follows = self.planned || matches!(self.gate, GateKind::Occupancy | GateKind::Queue);
         let Some(allocation) = allocation else {
-            let missing = Error::config("allocation", "missing: this plan, gate or router follows one");
+            let missing = Error::config("allocation", "missing: required by this plan, gate or router");
             return if follows { Err(missing) } else { Ok(()) };
         };
         if self.planned && allocation.prefill_sum() == 0 {
-            return Err(Error::config("allocation.prefill", "is 0 for every class: no replica would run a prefill"));
+            return Err(Error::config(
+                "allocation.prefill",
+                "must be positive for at least one class; otherwise no replica runs prefills",
+            ));
         }
         for (name, is_needed, table) in [
             ("prefill_queue", self.gate == GateKind::Queue, &allocation.prefill_queue),
@@ -76,34 +82,34 @@ impl ControlConfig {
         ] {
             if is_needed && table.is_none() {
                 let part = if pools && name != "prefill_queue" { "router" } else { "gate" };
-                return Err(Error::config(format!("allocation.{name}"), format!("missing: the {part} follows it")));
+                return Err(Error::config(format!("allocation.{name}"), format!("missing: required by the {part}")));
             }
         }
         Ok(())
     }
 }
 
-/// The cluster that is controlled.
+/// The controlled cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlledCluster {
     /// n.
     pub replicas: u32,
-    /// B: slots of each.
+    /// B: slots per replica.
     pub slots: u32,
-    /// How long iterations take.
+    /// Iteration times.
     pub pace: IterationLengths,
 }
 
-/// Something that begins now.
+/// A service that starts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// A prefill, on this replica.
+    /// A prefill on this replica.
     Prefill(Waiting, u32),
-    /// A decode, on this replica.
+    /// A decode on this replica.
     Decode(Waiting, u32),
 }
 
-/// The queues, the slots, and what decides about them.
+/// Queues, slots and decision policies.
 pub struct Control {
     slots: Slots,
     prefills: Prefills,
@@ -114,7 +120,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// No request there. `tokens` are those of each class of the workload, in the order of the allocation.
+    /// Builds the control with empty queues. `tokens` are the totals of each class, in the order of the allocation.
     pub(crate) fn new(
         policy: &ControlConfig,
         cluster: &ControlledCluster,
@@ -135,13 +141,13 @@ impl Control {
         })
     }
 
-    /// A request of a class arrived. Its place in the class's prefill queue.
+    /// Records an arrival. Returns its place in the prefill queue of its class.
     pub(crate) fn arrived(&mut self, request: u32, handle: u32, class: u32) -> u64 {
         let turn = self.turn();
         self.prefills.waiting[class as usize].push(Waiting { request, handle, class, from: 0, turn })
     }
 
-    /// A prefill is done: its slot is free, and its decode joins the buffer.
+    /// Records the end of a prefill: its slot is freed, and its decode joins the buffer.
     pub(crate) fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> BufferPlace {
         self.prefills.running[class as usize] -= 1;
         self.slots.prefill_ends(replica);
@@ -149,23 +155,23 @@ impl Control {
         self.router.join(Waiting { request, handle, class, from: replica, turn })
     }
 
-    /// A decode is done: its slot is free.
+    /// Records the end of a decode: its slot is freed.
     pub(crate) fn decode_done(&mut self, replica: u32) {
         self.slots.decode_ends(replica);
     }
 
-    /// A request that waited for its prefill at this place gave up.
+    /// Removes a request that waited for its prefill at this place.
     pub(crate) fn left_queue(&mut self, class: u32, place: u64) {
         self.prefills.waiting[class as usize].leave(place);
     }
 
-    /// A request that waited for its decode at this place gave up.
+    /// Removes a request that waited for its decode at this place.
     pub(crate) fn left_buffer(&mut self, place: BufferPlace) {
         self.router.leave(place);
     }
 
-    /// What begins next, decodes before prefills unless the router has it the other way; `None` once nothing can. To be
-    /// asked after everything that happens at an instant has been told.
+    /// Returns the next service to start, decodes before prefills unless the router prefers prefills, or `None`.
+    /// Called after all other events of an instant are recorded.
     pub(crate) fn start(&mut self) -> Option<Start> {
         if self.router.prefers_prefills() {
             self.start_prefill().or_else(|| self.start_decode())
@@ -174,7 +180,7 @@ impl Control {
         }
     }
 
-    /// Any replica that can begin a prefill, all alike: the papers leave it open.
+    /// Picks a replica that can begin a prefill, uniformly at random: the papers do not specify it.
     fn start_prefill(&mut self) -> Option<Start> {
         if self.slots.for_prefill.is_empty() {
             return None;

@@ -1,19 +1,19 @@
-//! The replicas that have room, and one of them at random.
+//! The set of replicas with a free slot.
 
 use crate::random::below;
 
 const ABSENT: u32 = u32::MAX;
 
-/// A set of replicas from which one can be drawn, all alike: every operation takes constant time.
+/// A set of replicas with uniform random choice: every operation takes constant time.
 #[derive(Debug)]
 pub(super) struct OpenSet {
     members: Vec<u32>,
-    /// Of each replica its place among the members.
+    /// Place of each replica among the members.
     places: Vec<u32>,
 }
 
 impl OpenSet {
-    /// None of `replicas`.
+    /// Builds an empty set.
     pub(super) fn new(replicas: u32) -> OpenSet {
         OpenSet { members: Vec::new(), places: vec![ABSENT; replicas as usize] }
     }
@@ -40,13 +40,13 @@ impl OpenSet {
         }
     }
 
-    /// The member that 64 uniform bits stand for.
+    /// Returns the member selected by 64 uniform bits.
     pub(super) fn pick(&self, word: u64) -> Option<u32> {
         self.members.get(below(word, self.members.len() as u64) as usize).copied()
     }
 
-    /// The member of this and another set, disjoint from it, that 64 uniform bits stand for.
-    pub(super) fn pick_of_both(&self, other: &OpenSet, word: u64) -> Option<u32> {
+    /// Returns the member of the union with a disjoint set selected by 64 uniform bits.
+    pub(super) fn pick_of_union(&self, other: &OpenSet, word: u64) -> Option<u32> {
         let place = below(word, (self.len() + other.len()) as u64) as usize;
         self.members.get(place).or_else(|| other.members.get(place - self.len())).copied()
     }
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_and_every_member_is_drawn(changes in prop::collection::vec((0_u32..12, any::<bool>()), 0..80)) {
+        fn every_member_of_the_set_can_be_picked(changes in prop::collection::vec((0_u32..12, any::<bool>()), 0..80)) {
             let (mut open, mut plain) = (OpenSet::new(12), BTreeSet::new());
             for (replica, is_open) in changes {
                 open.set(replica, is_open);
@@ -72,9 +72,9 @@ mod tests {
                 prop_assert_eq!(&drawn, &plain);
                 prop_assert_eq!(open.is_empty(), plain.is_empty());
                 let none = OpenSet::new(12);
-                let both: BTreeSet<u32> =
-                    (0..members).filter_map(|part| none.pick_of_both(&open, middle(part))).collect();
-                prop_assert_eq!(&both, &plain);
+                let union: BTreeSet<u32> =
+                    (0..members).filter_map(|part| none.pick_of_union(&open, middle(part))).collect();
+                prop_assert_eq!(&union, &plain);
             }
         }
     }

@@ -1,22 +1,22 @@
-//! How long requests wait before they give up.
+//! Patience of waiting requests.
 
 use crate::clock::Span;
 use crate::random::{Source, Stream, exponential_quantile};
 
-/// Exponential patience, by class; drawn anew for each of the two queues.
+/// Exponential patience by class, drawn separately for each of the two queues.
 #[derive(Clone, Debug)]
 pub struct Patience {
-    /// Of each class the mean in attoseconds; `None`: without end.
+    /// Mean of each class in attoseconds; `None`: infinite.
     means: Vec<Option<f64>>,
     draws: Stream,
 }
 
-/// A queue in which patience runs.
+/// Queues with patience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
-    /// For a prefill.
+    /// Waits for a prefill.
     Prefill = 0,
-    /// For a slot to decode in.
+    /// Waits for a decode slot.
     Decode = 1,
 }
 
@@ -25,7 +25,7 @@ impl Patience {
         Patience { means: means.to_vec(), draws: Stream::new(seed, Source::Patience) }
     }
 
-    /// How long a request of a class waits in a queue before it gives up; `None`: for ever.
+    /// Draws how long a request waits in a queue before it abandons; `None`: forever.
     pub(crate) fn draw(&self, request: u32, class: u32, queue: QueueKind) -> Option<Span> {
         let mean = self.means[class as usize]?;
         let units = exponential_quantile(self.draws.uniform(u64::from(request), queue as u64));

@@ -1,27 +1,28 @@
-//! The slots of all replicas, and which replicas have one for a prefill or a decode.
+//! The slots of all replicas, and the replicas with a free slot for a prefill or a decode.
 
 use super::open_set::OpenSet;
 
-/// The slots of all replicas. With a plan the first replicas are mixed: one slot of each is for prefills, the others for
-/// decodes; the rest are solo and only decode. Without one, every replica takes a prefill and decodes into any slot.
+/// The slots of all replicas. With a plan the first replicas are mixed: one slot of each is reserved for prefills,
+/// the remaining ones for decodes; solo replicas only decode. Without a plan, every replica takes a prefill and
+/// decodes in any slot.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// Slots of a replica: B.
+    /// Slots per replica: B.
     per_replica: u32,
-    /// Replicas that run prefills, if that is planned: M.
+    /// Replicas that run prefills, if planned: M.
     mixed: Option<u32>,
     prefilling: Vec<bool>,
     decodes: Vec<u32>,
     /// Replicas that can begin a prefill.
     pub(super) for_prefill: OpenSet,
-    /// Solo replicas with a slot for a decode; without a plan, those that run no prefill now.
+    /// Solo replicas with a free decode slot; without a plan, replicas that run no prefill at the moment.
     pub(super) solo: OpenSet,
-    /// Mixed replicas with a slot for a decode; without a plan, those that run a prefill now.
-    pub(super) beside_prefill: OpenSet,
+    /// Mixed replicas with a free decode slot; without a plan, replicas that run a prefill at the moment.
+    pub(super) with_prefill: OpenSet,
 }
 
 impl Slots {
-    /// All free.
+    /// Builds the slots, all free.
     pub(super) fn new(replicas: u32, per_replica: u32, mixed: Option<u32>) -> Slots {
         let mut slots = Slots {
             per_replica,
@@ -30,7 +31,7 @@ impl Slots {
             decodes: vec![0; replicas as usize],
             for_prefill: OpenSet::new(replicas),
             solo: OpenSet::new(replicas),
-            beside_prefill: OpenSet::new(replicas),
+            with_prefill: OpenSet::new(replicas),
         };
         for replica in 0..replicas {
             slots.note(replica);
@@ -39,7 +40,7 @@ impl Slots {
     }
 
     pub(super) fn prefill_begins(&mut self, replica: u32) {
-        debug_assert!(!self.prefilling[replica as usize], "a replica has one prefill at most");
+        debug_assert!(!self.prefilling[replica as usize], "a replica runs at most one prefill");
         self.prefilling[replica as usize] = true;
         self.note(replica);
     }
@@ -59,24 +60,24 @@ impl Slots {
         self.note(replica);
     }
 
-    /// Says anew what a replica is open for.
+    /// Updates the sets of a replica.
     fn note(&mut self, replica: u32) {
         let prefilling = self.prefilling[replica as usize];
         let decodes = self.decodes[replica as usize];
-        let taken = decodes + u32::from(prefilling);
-        debug_assert!(taken <= self.per_replica, "no more than B slots of a replica are taken");
-        let has_slot = taken < self.per_replica;
+        let used = decodes + u32::from(prefilling);
+        debug_assert!(used <= self.per_replica, "at most B slots of a replica are in use");
+        let has_slot = used < self.per_replica;
         match self.mixed {
             Some(mixed) if replica < mixed => {
-                debug_assert!(decodes < self.per_replica, "a mixed replica keeps one slot for prefills");
+                debug_assert!(decodes < self.per_replica, "a mixed replica reserves one slot for prefills");
                 self.for_prefill.set(replica, !prefilling);
-                self.beside_prefill.set(replica, decodes + 1 < self.per_replica);
+                self.with_prefill.set(replica, decodes + 1 < self.per_replica);
             }
             Some(_) => self.solo.set(replica, has_slot),
             None => {
                 self.for_prefill.set(replica, !prefilling && has_slot);
                 self.solo.set(replica, !prefilling && has_slot);
-                self.beside_prefill.set(replica, prefilling && has_slot);
+                self.with_prefill.set(replica, prefilling && has_slot);
             }
         }
     }

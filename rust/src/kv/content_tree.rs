@@ -1,38 +1,38 @@
-//! Prompts that begin alike, told apart without a token of them.
+//! A tree of prompts with common prefixes, without storing tokens.
 //!
-//! The tokens of a request are those of a chain of contents: shared texts or the outputs of others, each from its
-//! beginning for some tokens, and at last its own. Two requests agree on their first n tokens iff their chains do. Chains
-//! are kept in a tree: a node is the rest of a chain from where it left all others, so that token n of two requests, and
-//! all before, are the same iff both have it and it lies in the same node. A chain that goes on where another one ends
-//! makes its node longer, so that all turns of a session lie in one. Contents are compared, not hashes of them: nothing
-//! can collide.
+//! The tokens of a request are a chain of contents: prefixes of shared texts or of outputs of other requests, and
+//! finally its own content. Two requests agree on their first n tokens iff their chains do. Chains are in a tree,
+//! where a node is the part of a chain after it has diverged from all other chains. So token n of two requests and
+//! all tokens before it are equal iff the token is in the same node for both. A chain that continues another one
+//! extends its node, so all turns of a session share one node. Contents are compared, not their hashes, so collisions
+//! are impossible.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::request::Place;
 
-/// A part of a prompt: the first tokens of a content.
+/// A part of a prompt: a prefix of a content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Which content: a shared one below `OWN`, or `OWN` and the id of the request whose own it is.
+    /// Content id: below `OWN` a shared one; otherwise `OWN` plus the id of the request that owns it.
     pub content: u64,
-    /// How many tokens of it.
+    /// Number of its tokens.
     pub tokens: u32,
 }
 
-/// With the id of a request: what it alone says, the rest of its prompt and its output.
+/// Plus the id of a request: its own content, i.e. the rest of its prompt and its output.
 pub(crate) const OWN: u64 = 1 << 63;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Where a node stands, and its first token.
+/// Position of a node and its first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// The node that it leaves, after so many tokens in all.
+    /// The node that it leaves, and the total tokens up to there.
     parent: u32,
     start: u32,
-    /// The first token's content, and how many tokens of that come before it.
+    /// The content of the first token, and the tokens of that content before it.
     content: u64,
     skipped: u32,
 }
@@ -41,42 +41,42 @@ struct Key {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     content: u64,
-    /// After how many tokens in all it ends.
+    /// Total tokens at its end.
     end: u32,
 }
 
-/// The rest of a chain behind all that it has in common with others.
+/// The part of a chain after all that it shares with other chains.
 #[derive(Debug)]
 pub(super) struct ContentNode {
     key: Key,
-    /// Its contents, the first from its first token here on.
+    /// Its contents; the first one starts at the first token of the node.
     content: Vec<Part>,
-    /// Its children in use, the chains of live requests that end in it, and the runs of blocks that are known in it.
+    /// Number of its used children, of live requests whose chains end in it, and of cached runs in it.
     uses: u32,
-    /// Its children with a pin, and what is remembered of it beyond its use: it keeps its number.
+    /// Number of pinned children and of reports that need it: a pinned node keeps its number.
     pins: u32,
-    /// Runs of blocks whose last token lies in it, as the cache by blocks links them.
-    pub(super) known: KnownRuns,
+    /// Runs of blocks whose last token is in it, as linked by the block cache.
+    pub(super) cached_runs: CachedRuns,
 }
 
-/// The known blocks of a node.
+/// The cached blocks of a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KnownRuns {
-    /// The last of the runs of which each goes on where the one in front of it ends.
+pub(super) struct CachedRuns {
+    /// The last of the consecutive runs.
     pub(super) last: u32,
-    /// The oldest run of blocks that another run knows as well.
-    pub(super) oldest_twin: u32,
+    /// The oldest run of duplicate blocks.
+    pub(super) oldest_duplicate: u32,
 }
 
 impl ContentNode {
-    /// Tokens before it.
+    /// Total tokens before it.
     #[inline]
     pub(super) fn start(&self) -> u32 {
         self.key.start
     }
 }
 
-/// A node of a chain, and after how many tokens in all it is left.
+/// A node of a chain, and the total tokens at which the chain leaves it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) node: u32,
@@ -91,16 +91,16 @@ pub(super) struct Tree {
     by_key: HashMap<Key, u32, BuildHasherDefault<Mixer>>,
 }
 
-/// What a request says: contents that others say too, and its own.
+/// Tokens of a request: shared contents, then its own.
 #[derive(Clone, Copy, Debug)]
 struct Chain<'a> {
     content: &'a [Segment],
-    /// The own content, and the tokens of the whole chain; none where that is not looked for.
+    /// The own content, and the tokens of the whole chain; `None` in lookups.
     own: Option<(u64, u32)>,
 }
 
 impl Chain<'_> {
-    /// The part that comes next.
+    /// Returns the next part.
     #[inline]
     fn next(&self, position: &Position) -> Option<Segment> {
         match self.content.get(position.part) {
@@ -111,23 +111,23 @@ impl Chain<'_> {
     }
 }
 
-/// How far a chain has been followed.
+/// Progress along a chain.
 #[derive(Clone, Copy, Debug)]
 struct Position {
-    /// In which node, and after how many tokens in all.
+    /// The current node, and the total tokens so far.
     node: u32,
     tokens: u32,
-    /// The part of the chain that comes next, but for its first tokens.
+    /// The next part of the chain, and its tokens already passed.
     part: usize,
     skipped: u32,
-    /// After how many tokens the own content of the chain begins, once it has been followed so far.
+    /// Total tokens before the chain's own content, once known.
     shared: u32,
 }
 
 impl Position {
     const START: Position = Position { node: NONE, tokens: 0, part: 0, skipped: 0, shared: 0 };
 
-    /// So many tokens further, where a part of the chain ends.
+    /// Advances by `tokens` to the end of a part of the chain.
     #[inline]
     fn end_part(&mut self, tokens: u32, chain: Chain) {
         self.tokens += tokens;
@@ -137,7 +137,7 @@ impl Position {
         }
     }
 
-    /// The node in which a chain goes on from here has this key.
+    /// Key of the node in which a chain continues from here.
     #[inline]
     fn key(&self, content: u64) -> Key {
         Key { parent: self.node, start: self.tokens, content, skipped: self.skipped }
@@ -145,23 +145,23 @@ impl Position {
 }
 
 impl Tree {
-    /// The nodes of the chain of a request, of which the last is used once more. Says from which token on the chain is new
-    /// here, and how many tokens of it are not its own.
+    /// Enters the chain of a request and uses its last node once more. Returns the token from which the chain is new,
+    /// and the number of shared tokens.
     fn enter(&mut self, chain: Chain, path: &mut Vec<Step>) -> (u32, u32) {
         let mut position = Position::START;
         let mut new_from = u32::MAX;
         while let Some(next) = chain.next(&position) {
             let key = position.key(next.content);
-            let (node, goes_on) = match self.by_key.get(&key) {
+            let (node, is_at_end) = match self.by_key.get(&key) {
                 Some(&node) => (node, self.follow(node, chain, &mut position)),
                 None => (self.add(key), true),
             };
-            if goes_on && chain.next(&position).is_some() {
+            if is_at_end && chain.next(&position).is_some() {
                 new_from = position.tokens;
-                let known = &mut self.nodes[node as usize].content;
+                let node_parts = &mut self.nodes[node as usize].content;
                 while let Some(next) = chain.next(&position) {
                     position.end_part(next.tokens - position.skipped, chain);
-                    known.push(Part { content: next.content, end: position.tokens });
+                    node_parts.push(Part { content: next.content, end: position.tokens });
                 }
             }
             path.push(Step { node, end: position.tokens });
@@ -172,13 +172,13 @@ impl Tree {
         (new_from, position.shared)
     }
 
-    /// Follows a chain from the first token of a node to where it leaves it. Says whether that is the node's end, and the
-    /// whole of a content: what comes then may be there too.
+    /// Follows a chain from the first token of a node until it leaves the node. Returns whether that is the end of
+    /// the node and of a content, so that the chain may continue in a child.
     #[inline]
     fn follow(&self, node: u32, chain: Chain, position: &mut Position) -> bool {
         position.node = node;
-        let ContentNode { key, content: known, .. } = &self.nodes[node as usize];
-        let (mut begin, mut parts) = (key.start, &known[..]);
+        let ContentNode { key, content: node_parts, .. } = &self.nodes[node as usize];
+        let (mut begin, mut parts) = (key.start, &node_parts[..]);
         if let Some((before, rest)) = self.leap(node, chain, position) {
             (begin, parts) = (before, rest);
         }
@@ -186,14 +186,14 @@ impl Tree {
             let Some(next) = chain.next(position).filter(|next| next.content == content) else {
                 return false;
             };
-            let (left, known) = (next.tokens - position.skipped, end - begin);
-            if known < left {
-                position.tokens += known;
-                position.skipped += known;
+            let (left, in_node) = (next.tokens - position.skipped, end - begin);
+            if in_node < left {
+                position.tokens += in_node;
+                position.skipped += in_node;
                 return false;
             }
             position.end_part(left, chain);
-            if left < known {
+            if left < in_node {
                 return false;
             }
             begin = end;
@@ -201,27 +201,27 @@ impl Tree {
         true
     }
 
-    /// Only behind one chain does a request say what is its own. So where a node has that of a request in the same place as
-    /// a chain, all before it is the same: the turns of a session need not be compared one by one. Looked for is the place
-    /// where the first of the two ends.
+    /// The own content of a request follows one chain only. So if a node contains it at the same place as a chain,
+    /// all tokens before it are equal, and the turns of a session need not be compared individually. Returns the end
+    /// of the shorter of the two.
     #[inline]
     fn leap(&self, node: u32, chain: Chain, position: &mut Position) -> Option<(u32, &[Part])> {
-        let known = &self.nodes[node as usize].content;
+        let node_parts = &self.nodes[node as usize].content;
         let rest = chain.content.get(position.part..)?;
-        let ahead = rest.len().min(known.len()).checked_sub(1).filter(|&ahead| ahead > 0)?;
+        let ahead = rest.len().min(node_parts.len()).checked_sub(1).filter(|&ahead| ahead > 0)?;
         let Segment { content, tokens: of_this } = rest[ahead];
-        (content >= OWN && known[ahead].content == content).then_some(())?;
-        let before = known[ahead - 1].end;
+        (content >= OWN && node_parts[ahead].content == content).then_some(())?;
+        let before = node_parts[ahead - 1].end;
         chain.own.is_none_or(|(_, tokens)| before + of_this <= tokens).then_some(())?;
         (position.part, position.skipped, position.tokens) = (position.part + ahead, 0, before);
-        Some((before, &known[ahead..]))
+        Some((before, &node_parts[ahead..]))
     }
 
-    /// A node that nothing uses yet, without any content.
+    /// Adds an unused node without content.
     fn add(&mut self, key: Key) -> u32 {
         let node = self.vacant.pop().unwrap_or_else(|| {
-            let known = KnownRuns { last: NONE, oldest_twin: NONE };
-            self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, known });
+            let cached_runs = CachedRuns { last: NONE, oldest_duplicate: NONE };
+            self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, cached_runs });
             self.nodes.len() as u32 - 1
         });
         self.nodes[node as usize].key = key;
@@ -229,7 +229,7 @@ impl Tree {
         node
     }
 
-    /// A node that nothing uses or remembers.
+    /// Deletes a node that is neither used nor pinned.
     fn forget(&mut self, node: u32) {
         let forgotten = &mut self.nodes[node as usize];
         forgotten.content.clear();
@@ -237,13 +237,13 @@ impl Tree {
         self.vacant.push(node);
     }
 
-    /// Is nothing in it?
+    /// Whether the tree is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_key.is_empty() && self.nodes.len() == self.vacant.len()
     }
 
-    /// One chain more ends in a node, or one run of blocks more is known in it.
+    /// Adds a use of a node by a chain or by a cached run.
     #[inline]
     pub(super) fn use_node(&mut self, mut node: u32) {
         while node != NONE {
@@ -253,7 +253,7 @@ impl Tree {
         }
     }
 
-    /// One chain less ends in a node, or one run less is known in it. Nodes without use are forgotten.
+    /// Removes a use of a node. Unused nodes are deleted.
     #[inline]
     pub(super) fn leave(&mut self, mut node: u32) {
         while node != NONE {
@@ -270,7 +270,7 @@ impl Tree {
         }
     }
 
-    /// A node keeps its number, and all above it keep theirs, even when no request uses them.
+    /// Pins a node: it and its ancestors keep their numbers even if unused.
     pub(super) fn pin(&mut self, mut node: u32) {
         while node != NONE {
             let ContentNode { pins, key, .. } = &mut self.nodes[node as usize];
@@ -279,7 +279,7 @@ impl Tree {
         }
     }
 
-    /// One reason less to keep it.
+    /// Removes a pin.
     pub(super) fn unpin(&mut self, mut node: u32) {
         while node != NONE {
             let ContentNode { pins, uses, key, .. } = &mut self.nodes[node as usize];
@@ -295,7 +295,7 @@ impl Tree {
         }
     }
 
-    /// Does a node begin behind a token of another, or is it that one?
+    /// Whether a node is `other`, or begins after a token of `other`.
     pub(super) fn is_behind(&self, mut node: u32, other: u32, token: u32) -> bool {
         while node != other {
             let Key { parent, start, .. } = self.nodes[node as usize].key;
@@ -307,12 +307,12 @@ impl Tree {
         true
     }
 
-    /// Is there a chain that begins with this content?
-    pub(super) fn knows(&self, content: u64) -> bool {
+    /// Whether a chain begins with this content.
+    pub(super) fn has_content(&self, content: u64) -> bool {
         self.by_key.contains_key(&Position::START.key(content))
     }
 
-    /// The nodes of a chain of contents, as far as they are there.
+    /// Returns the existing nodes of a chain of contents.
     pub(super) fn steps(&self, content: &[Segment]) -> impl Iterator<Item = Step> {
         let (mut position, chain) = (Position::START, Chain { content, own: None });
         std::iter::from_fn(move || {
@@ -323,50 +323,50 @@ impl Tree {
     }
 }
 
-/// The chains of the requests that are here, by their places.
+/// Chains of the current requests by place.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     pub(super) tree: Tree,
     paths: Vec<Path>,
 }
 
-/// The way of a request through the tree.
+/// The path of a request in the tree.
 #[derive(Debug, Default)]
 struct Path {
     steps: Vec<Step>,
-    /// Its own content, and how many tokens come before that.
+    /// Its own content, and the tokens before it.
     own: Segment,
-    /// Had no other request said anything of its own?
+    /// Whether no other request had used its own content before.
     is_new: bool,
 }
 
-/// A request as it comes to a cache.
+/// A request that enters a cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
-    /// Its tokens are first those of these contents,
+pub(crate) struct NewRequest<'a> {
+    /// Shared contents at the start of its tokens.
     pub(crate) content: &'a [Segment],
-    /// then those of its own one.
+    /// Its own content.
     pub(crate) own: u64,
-    /// Tokens of its prompt, and of prompt and output.
+    /// Tokens of the prompt, and of prompt plus output.
     pub(crate) prompt: u32,
     pub(crate) tokens: u32,
 }
 
 impl Chains {
-    /// A request comes.
-    pub(super) fn open(&mut self, place: Place, newcomer: Newcomer) {
+    /// Adds a request.
+    pub(super) fn open(&mut self, place: Place, request: NewRequest) {
         if self.paths.len() <= place.index() {
             self.paths.resize_with(place.index() + 1, Path::default);
         }
-        let Newcomer { content, own, tokens, .. } = newcomer;
+        let NewRequest { content, own, tokens, .. } = request;
         let Path { steps, own: of_this, is_new } = &mut self.paths[place.index()];
-        debug_assert!(steps.is_empty(), "a place is one request's");
+        debug_assert!(steps.is_empty(), "a place belongs to one request");
         let (new_from, shared) = self.tree.enter(Chain { content, own: Some((own, tokens)) }, steps);
         *of_this = Segment { content: own, tokens: shared };
         *is_new = new_from <= shared;
     }
 
-    /// A request goes.
+    /// Removes a request.
     pub(super) fn close(&mut self, place: Place) {
         let path = &mut self.paths[place.index()].steps;
         if let Some(last) = path.last() {
@@ -375,19 +375,19 @@ impl Chains {
         path.clear();
     }
 
-    /// Of so many tokens of a request those that it says: a row that is dropped computes one more.
+    /// Limits tokens to those of the request: a dropped row computes one more.
     #[inline]
-    pub(super) fn said(&self, place: Place, tokens: u64) -> u64 {
+    pub(super) fn limit_tokens(&self, place: Place, tokens: u64) -> u64 {
         self.path(place).last().map_or(0, |last| tokens.min(u64::from(last.end)))
     }
 
-    /// The nodes of a request.
+    /// Returns the nodes of a request.
     #[inline]
     pub(super) fn path(&self, place: Place) -> &[Step] {
         &self.paths[place.index()].steps
     }
 
-    /// What `open` was told, without the request's own content.
+    /// Returns the content passed to `open`, without the request's own content.
     pub(super) fn content(&self, place: Place) -> Vec<Segment> {
         let mut content: Vec<Segment> = Vec::new();
         for &Step { node, end } in self.path(place) {
@@ -409,32 +409,33 @@ impl Chains {
         content
     }
 
-    /// The node in which a token of a request lies. Behind its last token it is alone.
+    /// Returns the node of a token of a request. After its last token the node is its own.
     #[inline]
     pub(super) fn content_at(&self, place: Place, token: u64) -> u32 {
         let path = self.path(place);
         path.get(step_of(path, token)).map_or(NONE - 1 - place.0, |step| step.node)
     }
 
-    /// Has a request that is here this token in this node?
+    /// Whether a current request has this token in this node.
     pub(super) fn has(&self, place: Place, token: u64, node: u32) -> bool {
         let path = self.path(place);
         path.get(step_of(path, token)).is_some_and(|step| step.node == node)
     }
 
-    /// Have two requests the same block behind their first `tokens` tokens, and all before it?
-    pub(super) fn go_on_alike(&self, one: Place, other: Place, tokens: u64, block: u64) -> bool {
+    /// Whether two requests have the same next block after their first `tokens` tokens, and the same content before
+    /// it.
+    pub(super) fn share_next_block(&self, first: Place, second: Place, tokens: u64, block: u64) -> bool {
         let last = tokens / block * block + block - 1;
-        self.has(other, last, self.content_at(one, last))
+        self.has(second, last, self.content_at(first, last))
     }
 
-    /// The own content of a request that is here, and how many tokens come before it.
+    /// Returns the own content of a current request, and the tokens before it.
     #[inline]
     pub(super) fn own(&self, place: Place) -> Segment {
         self.paths[place.index()].own
     }
 
-    /// Does a request begin with the first token that another one says of its own, and all before?
+    /// Whether a request includes the first own token of another request and all tokens before it.
     pub(super) fn continues(&self, place: Place, other: Place) -> bool {
         let first = self.own(other).tokens;
         first < self.own(place).tokens && {
@@ -443,32 +444,32 @@ impl Chains {
         }
     }
 
-    /// Is something known of what a request says from its own first token on, or has another request that? Known is what
-    /// lies before the token that `known_until` says of a node's runs.
+    /// Whether own content of a request, from its first token on, is cached or used by another request. Content is
+    /// cached before the token that `cached_until` returns for the runs of a node.
     #[inline]
-    pub(super) fn is_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
-        !self.paths[place.index()].is_new && self.is_old_continued(place, known_until)
+    pub(super) fn is_continued(&self, place: Place, cached_until: impl Fn(CachedRuns) -> u64) -> bool {
+        !self.paths[place.index()].is_new && self.is_old_continued(place, cached_until)
     }
 
     #[cold]
-    fn is_old_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+    fn is_old_continued(&self, place: Place, cached_until: impl Fn(CachedRuns) -> u64) -> bool {
         let first = u64::from(self.own(place).tokens);
         let node = self.content_at(place, first);
         let mut others = (0..self.paths.len() as u32).map(Place).filter(|&other| other != place);
         let is_known = |(other, at): (usize, &ContentNode)| {
-            known_until(at.known) > first && self.tree.is_behind(other as u32, node, first as u32)
+            cached_until(at.cached_runs) > first && self.tree.is_behind(other as u32, node, first as u32)
         };
         others.any(|other| self.has(other, first, node)) || self.tree.nodes.iter().enumerate().any(is_known)
     }
 }
 
-/// The step of a chain in which a token lies.
+/// Index of the step of a chain that contains a token.
 #[inline]
 pub(super) fn step_of(path: &[Step], token: u64) -> usize {
     path.partition_point(|step| u64::from(step.end) <= token)
 }
 
-/// Mixes the numbers of a key well enough for a table; no result depends on the order of one.
+/// Mixes the numbers of a key for a hash table; no result depends on its order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mixer(u64);
 

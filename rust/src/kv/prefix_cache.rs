@@ -1,17 +1,17 @@
-//! Prefix caches: requests that use what others have computed.
+//! The interface of prefix caches.
 
 use std::fmt::Debug;
 
 use super::Segment;
-use super::content_tree::Newcomer;
+use super::content_tree::NewRequest;
 use crate::request::Place;
 
-/// What a cache has of a request's tokens.
+/// Cached prefix of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// The first so many are there.
+    /// Number of cached tokens.
     pub(crate) tokens: u64,
-    /// Of the blocks that they lie in, those that no request holds.
+    /// Unreferenced blocks among its blocks.
     pub(crate) unreferenced: u64,
 }
 
@@ -19,106 +19,104 @@ impl Hit {
     pub(crate) const NONE: Hit = Hit { tokens: 0, unreferenced: 0 };
 }
 
-/// A run of blocks that is held, from this block on.
+/// A used run of blocks, from block `first` on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldRun {
     pub(super) run: u32,
     pub(super) first: u32,
 }
 
-/// What a request held that is gone, in terms of its cache.
+/// Blocks of a request that has left, in terms of its cache.
 #[derive(Debug)]
 pub(crate) struct Part(pub(super) Vec<HeldRun>);
 
-/// The content of blocks, behind a pool that counts them.
+/// The content of blocks; a pool counts the blocks.
 ///
-/// A block that the cache knows is *held* by at least one request, or *unreferenced*: free, and still worth
-/// something. The pool says when unreferenced blocks have to be evicted. Blocks of a request that the cache does not
-/// know are the request's alone.
+/// A cached block is *used* by at least one request, or *unreferenced*: free but with content. The pool determines
+/// when unreferenced blocks are evicted. Blocks that are not cached belong to one request.
 pub(crate) trait PrefixCache: Debug + Send {
-    /// A request comes.
-    fn open(&mut self, place: Place, newcomer: Newcomer);
+    /// Adds a request.
+    fn open(&mut self, place: Place, request: NewRequest);
 
-    /// A request that holds nothing goes.
+    /// Removes a request without blocks.
     fn close(&mut self, place: Place);
 
-    /// What `open` was told, without the request's own content.
+    /// Returns the content passed to `open`, without the request's own content.
     fn content(&self, place: Place) -> Vec<Segment>;
 
-    /// The longest known part at the beginning of a request's first `most` tokens.
-    fn find(&self, place: Place, most: u64) -> Hit;
+    /// Returns the longest cached prefix within the first `limit` tokens of a request.
+    fn find(&self, place: Place, limit: u64) -> Hit;
 
-    /// The same, which counts as a use of what is found, as if it were held; says how many tokens it is.
-    fn refresh(&mut self, place: Place, most: u64) -> u64;
+    /// Like `find`, but counts as a use of the prefix. Returns the number of tokens.
+    fn refresh(&mut self, place: Place, limit: u64) -> u64;
 
-    /// The content in which a token of a request lies: all requests that agree on it and on all before it have the same.
+    /// Returns the content of a token: equal for all requests that agree on it and on all tokens before it.
     fn content_at(&self, place: Place, token: u64) -> u32;
 
-    /// The request holds what has just been found.
+    /// Makes a request use a hit that has just been found.
     fn hold(&mut self, place: Place, hit: Hit);
 
-    /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
+    /// Records a new batch after which the first `tokens` tokens of a request are in its blocks.
     fn scheduled(&mut self, place: Place, tokens: u64);
 
-    /// The first `tokens` tokens of a request have been computed, and it goes on.
+    /// Records that the first `tokens` tokens of a request have been computed and that it continues.
     fn computed(&mut self, place: Place, tokens: u64);
 
-    /// The first `tokens` tokens of a request have been computed, and it gives up its blocks: is it over, or preempted?
+    /// Records the computed tokens of a request that gives up its blocks, because it is over or preempted.
     fn ended(&mut self, place: Place, tokens: u64, is_over: bool);
 
-    /// The blocks that a request holds and that the cache knows.
+    /// Returns the number of cached blocks that a request uses.
     fn shared(&self, place: Place) -> u64;
 
-    /// A request gives up what it holds, the end first.
+    /// Releases the blocks of a request, last first.
     fn leave(&mut self, place: Place);
 
-    /// A request goes, and what it holds stays held.
-    fn keep(&mut self, place: Place) -> Part;
+    /// Removes a request; its blocks stay used.
+    fn detach(&mut self, place: Place) -> Part;
 
-    /// Lets go what was kept.
-    fn let_go(&mut self, part: Part);
+    /// Releases detached blocks.
+    fn release_detached(&mut self, part: Part);
 
-    /// Blocks that are cached.
+    /// Cached blocks.
     fn cached(&self) -> u64;
 
-    /// Blocks inserted since the cache was empty, evicted ones too.
+    /// Blocks inserted so far, including evicted ones.
     fn inserted(&self) -> u64;
 
-    /// Cached blocks that no request holds.
+    /// Cached blocks that no request uses.
     fn unreferenced(&self) -> u64;
 
-    /// Evicts unreferenced blocks, those that were left first before the others, until at most so many are
-    /// unreferenced.
+    /// Evicts blocks in the order of their release until at most `unreferenced` are left.
     fn evict_until(&mut self, unreferenced: u64);
 
-    /// Are several blocks evicted at once, and more than asked?
+    /// Whether an eviction may remove more blocks than required.
     fn evicts_runs(&self) -> bool;
 
-    /// Running requests whose output another request's prompt continues, where what they compute is cached before
-    /// they are over.
+    /// Running requests whose output another request's prompt continues, if their content is cached while they run.
     fn followed(&self) -> &[Place];
 
-    /// Is there such a request here, running or waiting?
+    /// Whether there is such a request, running or waiting.
     fn has_followed(&self) -> bool;
 
-    /// Have two requests the same block behind their first `tokens` tokens, and all before it?
-    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool;
+    /// Whether two requests have the same next block after their first `tokens` tokens, and the same content before
+    /// it.
+    fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool;
 
-    /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
+    /// Whether a request computes content that is cached already, so that blocks are freed while it runs.
     fn is_computed_twice(&self, place: Place) -> bool;
 
-    /// Is there anything that begins with this content, cached, reported or of a request here?
-    fn knows(&self, content: u64) -> bool;
+    /// Whether cached, reported or current content begins with this content.
+    fn has_content(&self, content: u64) -> bool;
 
-    /// How many of the first `most` tokens of a prompt that begins with this content are cached; and the request here
-    /// that computes what comes next, where its decodes are known as they come.
-    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
+    /// Returns the cached tokens within the first `limit` tokens of a prompt, and the request that computes the
+    /// tokens after them if its decodes are cached while it runs.
+    fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>);
 
-    /// From now on it is remembered what is known at this instant, until this is called again.
+    /// Stores the current state of the cache for `reported`.
     fn report(&mut self);
 
-    /// How many of the first `most` tokens of such a prompt were known at the last report.
-    fn reported(&self, content: &[Segment], most: u64) -> u64;
+    /// Returns the tokens within the first `limit` tokens of a prompt that were cached at the last report.
+    fn reported(&self, content: &[Segment], limit: u64) -> u64;
 }
 
 #[cfg(test)]
@@ -129,32 +127,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a request does: which text it begins with, how many tokens of it, the rest of its prompt, its output; and how
-    /// many unreferenced blocks are then left.
+    /// A request: its text, tokens of the text, rest of its prompt, output; and the number of unreferenced blocks to
+    /// leave.
     type Visit = (u64, u32, u32, u32, u64);
 
     fn visits() -> impl Strategy<Value = Vec<Visit>> {
         prop::collection::vec((0_u64..3, 1_u32..40, 0_u32..20, 1_u32..20, 0_u64..30), 1..40)
     }
 
-    /// Requests come one after another, the last three of them side by side.
+    /// Runs requests one after another, with the last three present at the same time.
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
-        let held = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
+        let used_blocks = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
         let texts = |cache: &dyn PrefixCache| {
             let cached = |text| cache.cached_prefix(&[Segment { content: text, tokens: 60 }], 60).0;
             (0..3).map(cached).collect::<Vec<u64>>()
         };
         let mut report = Vec::new();
-        let mut here: [Option<u64>; 3] = [None; 3];
+        let mut contexts: [Option<u64>; 3] = [None; 3];
         for place in 0..3 {
             let own = u64::MAX - u64::from(place);
-            cache.open(Place(place), Newcomer { content: &[], own, prompt: 1, tokens: 2 });
+            cache.open(Place(place), NewRequest { content: &[], own, prompt: 1, tokens: 2 });
             cache.close(Place(place));
         }
         for (id, &(text, shared, rest, output, left)) in visits.iter().enumerate() {
             let index = id % 3;
             let place = Place(index as u32);
-            if let Some(context) = here[index].take() {
+            if let Some(context) = contexts[index].take() {
                 cache.ended(place, context, id % 2 == 0);
                 cache.leave(place);
                 cache.close(place);
@@ -162,15 +160,15 @@ mod tests {
             let prompt = shared + rest;
             let content = [Segment { content: text, tokens: shared }];
             let before = cache.cached_prefix(&content, u64::from(prompt) - 1).0;
-            cache.open(place, Newcomer { content: &content, own: OWN | id as u64, prompt, tokens: prompt + output });
+            cache.open(place, NewRequest { content: &content, own: OWN | id as u64, prompt, tokens: prompt + output });
             let hit = cache.find(place, u64::from(prompt) - 1);
-            assert_eq!(before, hit.tokens, "a request need not be here to be told what is there");
+            assert_eq!(before, hit.tokens, "a prompt without a request has the same hit");
             if id % 4 == 0 {
                 cache.report();
                 report = texts(cache);
             }
             let cached = |text| cache.reported(&[Segment { content: text, tokens: 60 }], 60);
-            assert_eq!((0..3).map(cached).collect::<Vec<u64>>(), report, "as it was at the last report");
+            assert_eq!((0..3).map(cached).collect::<Vec<u64>>(), report, "reported content is that of the last report");
             assert!(
                 hit.tokens < u64::from(prompt)
                     && hit.tokens.is_multiple_of(block)
@@ -181,14 +179,14 @@ mod tests {
             assert_eq!((cache.shared(place), cache.unreferenced()), (hit.tokens / block, before - hit.unreferenced));
             cache.scheduled(place, u64::from(prompt));
             cache.computed(place, u64::from(prompt));
-            // Everything that is known is there for every request that says the same.
+            // All cached content is available to every request with the same tokens.
             assert_eq!(cache.find(place, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
-            here[index] = Some(u64::from(prompt + output) - 1);
+            contexts[index] = Some(u64::from(prompt + output) - 1);
             cache.evict_until(left);
             assert!(cache.unreferenced() <= left && cache.unreferenced() <= cache.cached());
-            assert!(held(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
+            assert!(used_blocks(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
         }
-        for index in (0..3).filter(|&index| here[index].is_some()) {
+        for index in (0..3).filter(|&index| contexts[index].is_some()) {
             cache.leave(Place(index as u32));
             cache.close(Place(index as u32));
         }
@@ -200,11 +198,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_cached_is_hit_and_what_is_evicted_leaves_nothing(block in 1_u64..9, visits in visits()) {
+        fn cached_content_is_hit_and_eviction_leaves_nothing(block in 1_u64..9, visits in visits()) {
             let (mut blocks, mut radix) = (BlockCache::new(block, 0), RadixCache::new(block));
             run(&mut blocks, block, &visits);
             run(&mut radix, block, &visits);
-            prop_assert!(blocks.is_bare() && radix.is_bare());
+            prop_assert!(blocks.is_unused() && radix.is_unused());
         }
     }
 }

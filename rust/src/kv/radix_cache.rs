@@ -1,35 +1,35 @@
-//! Which runs of pages are known? (SGLang: `mem_cache/radix_cache.py`)
+//! Prefix cache as a radix tree of pages (SGLang: `mem_cache/radix_cache.py`).
 //!
-//! A tree of runs: prompts that begin alike share the runs up to where they part. What an iteration computed enters
-//! the tree when it is over, and a page that was there already takes the place of the request's own, which is free
-//! again. A request that uses a run locks it and all above it. Runs that no request locks are evicted whole, from the
-//! ends of the tree, the one that was used least recently first.
+//! Prompts with a common prefix share runs up to the point where they diverge. Computed tokens enter the tree at the
+//! end of the iteration; a page that is already in the tree replaces the request's own page, which is freed. A
+//! request that uses a run locks it and its ancestors. Unlocked runs are evicted as a whole, leaves first, in LRU
+//! order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
-use super::content_tree::{Chains, Mixer, NONE, Newcomer, Segment, Step, step_of};
+use super::content_tree::{Chains, Mixer, NONE, NewRequest, Segment, Step, step_of};
 use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
 
-/// The node above all runs.
+/// The root above all runs.
 const ROOT: u32 = 0;
 
-/// A run of pages behind those of its parent.
+/// A run of pages after those of its parent.
 #[derive(Debug)]
 struct PageRun {
     parent: u32,
     children: u32,
-    /// Its pages, counted from the beginning of the prompt.
+    /// First page, counted from the start of the prompt.
     first: u64,
     end: u64,
-    /// The contents that its pages end in: steps of a chain, from this one on.
+    /// The steps of a chain in which its pages end, from step `depth` on.
     depth: usize,
     steps: Vec<Step>,
-    /// Requests that use it or what is below it.
+    /// Requests that use it or its descendants.
     locks: u32,
-    /// When it was used last.
+    /// Time of last use.
     used: u64,
 }
 
@@ -39,11 +39,11 @@ impl PageRun {
     }
 }
 
-/// A request as the tree knows it.
+/// A request in the tree.
 #[derive(Clone, Copy, Debug)]
 struct RequestPages {
     prompt: u64,
-    /// The end of the pages that it has locked, and how many these are.
+    /// The last locked run, and the number of locked pages.
     node: u32,
     pages: u64,
 }
@@ -55,9 +55,9 @@ pub(super) struct RadixCache {
     shares: Vec<RequestPages>,
     runs: Vec<PageRun>,
     vacant: Vec<u32>,
-    /// Each run by its first page: the content that this ends in, and its number.
+    /// Runs by the first page: the content of its end, and its number.
     by_first_page: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
-    /// Runs that can be evicted, by the time of their last use.
+    /// Leaves that can be evicted, by time of last use.
     ends: BTreeSet<(u64, u32)>,
     cached: u64,
     inserted: u64,
@@ -91,7 +91,7 @@ impl RadixCache {
         &self.runs[run as usize]
     }
 
-    /// The node of the contents in which a page of a request ends.
+    /// The node of the content tree in which a page of a request ends.
     #[inline]
     fn content_of(&self, place: Place, page: u64) -> u32 {
         self.chains.content_at(place, (page + 1) * self.page - 1)
@@ -103,12 +103,12 @@ impl RadixCache {
         self.by_first_page.get(&(self.content_of(place, page), page)).copied()
     }
 
-    /// Up to which page does a run, with whose first page a request goes on, hold what the request says?
+    /// End of the pages of a run that agree with a request, given that its first page agrees.
     fn agreed(&self, place: Place, run: u32, limit: u64) -> u64 {
         self.agreed_with(self.chains.path(place), run, limit)
     }
 
-    /// The same of a chain that begins with these steps.
+    /// Like `agreed`, for a chain that begins with these steps.
     fn agreed_with(&self, path: &[Step], run: u32, limit: u64) -> u64 {
         let PageRun { end, depth, ref steps, .. } = *self.run(run);
         let limit = limit.min(end);
@@ -125,7 +125,7 @@ impl RadixCache {
         limit.min(u64::from(tokens) / self.page)
     }
 
-    /// A run is used now.
+    /// Marks a run as used now.
     fn touch(&mut self, run: u32) {
         self.clock += 1;
         let (clock, PageRun { used, locks, children, .. }) = (self.clock, &mut self.runs[run as usize]);
@@ -155,7 +155,7 @@ impl RadixCache {
         number
     }
 
-    /// The steps of a request in which its pages from `first` to `end` end, and the place of the first of them.
+    /// The steps in which the pages `first..end` of a request end, and the index of the first step.
     fn steps(&self, place: Place, first: u64, end: u64) -> (usize, Vec<Step>) {
         let path = self.chains.path(place);
         let from = step_of(path, (first + 1) * self.page - 1);
@@ -163,29 +163,30 @@ impl RadixCache {
         (from, path[from..=to].to_vec())
     }
 
-    /// Cuts a run before a page on which a request agrees with it; returns the front. The rest stays what it is.
+    /// Splits a run before a page at which a request agrees with it, and returns the front. The rest keeps its
+    /// number.
     fn split(&mut self, place: Place, run: u32, at: u64) -> u32 {
         let PageRun { parent, first, locks, used, .. } = *self.run(run);
         let (depth, steps) = self.steps(place, first, at);
         let front = self.add(PageRun { parent, children: 1, first, end: at, depth, steps, locks, used }, place);
         let (page, rest) = (self.page, &mut self.runs[run as usize]);
-        let gone = step_of(&rest.steps, (at + 1) * page - 1);
-        let left: Vec<Step> = rest.steps.drain(..gone).collect();
-        (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + gone);
+        let passed = step_of(&rest.steps, (at + 1) * page - 1);
+        let left: Vec<Step> = rest.steps.drain(..passed).collect();
+        (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + passed);
         let content = rest.steps[0].node;
         left.iter().for_each(|step| self.chains.tree.leave(step.node));
         self.by_first_page.insert((content, at), run);
         front
     }
 
-    /// Goes down as far as a request's first `pages` pages are known, cutting a run where it leaves it. Returns the last
-    /// run and the number of pages, and the rest of the run that was cut.
+    /// Descends along the cached part of the first `pages` pages of a request and splits the run in which it ends.
+    /// Returns the last run, the number of pages, and the rest of the split run.
     fn descend(&mut self, place: Place, pages: u64, mut see: impl FnMut(&mut Self, u32)) -> (u32, u64, Option<u32>) {
         let (mut node, mut page) = (ROOT, 0);
         while page < pages {
             let Some(child) = self.child(place, page) else { break };
             let agreed = self.agreed(place, child, pages);
-            debug_assert!(agreed > page, "the first page of a run is known to agree");
+            debug_assert!(agreed > page, "the first page of a run agrees");
             if agreed < self.run(child).end {
                 let front = self.split(place, child, agreed);
                 see(self, front);
@@ -197,11 +198,13 @@ impl RadixCache {
         (node, page, None)
     }
 
-    /// A request uses its first `pages` pages now, as far as they are known; returns the last run and the number of pages.
+    /// Marks the cached part of the first `pages` pages of a request as used. Returns the last run and the number of
+    /// pages.
     fn follow(&mut self, place: Place, pages: u64) -> (u32, u64) {
         let mut path = Vec::new();
         let (node, pages, rest) = self.descend(place, pages, |_, run| path.push(run));
-        // The last is the newest, and all above it are a little older; the rest of a run that is cut is older than all.
+        // The last run is the newest and its ancestors slightly older; the rest of a split run is older than all of
+        // them.
         if let Some(rest) = rest {
             self.touch(rest);
         }
@@ -209,7 +212,7 @@ impl RadixCache {
         (node, pages)
     }
 
-    /// A run and all above it, up to one that the same request has locked, are used by one more.
+    /// Adds a lock to a run and its ancestors, up to the run that the same request has locked.
     fn lock(&mut self, mut node: u32, locked: u32) {
         while node != locked {
             let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
@@ -225,11 +228,11 @@ impl RadixCache {
         }
     }
 
-    /// A run and all above it are used by one less.
+    /// Removes a lock from a run and its ancestors.
     fn unlock(&mut self, mut node: u32) {
         while node != ROOT {
             let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
-            debug_assert!(*locks > 0, "no request gives up what it does not hold");
+            debug_assert!(*locks > 0, "a run is unlocked only by requests that locked it");
             *locks -= 1;
             let (is_last, end, above) = (*locks == 0, (*used, node), *parent);
             if is_last {
@@ -242,9 +245,9 @@ impl RadixCache {
         }
     }
 
-    /// The first `tokens` tokens of a request enter the tree.
+    /// Inserts the first `tokens` tokens of a request.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let pages = self.chains.said(place, tokens) / self.page;
+        let pages = self.chains.limit_tokens(place, tokens) / self.page;
         if pages == 0 {
             return;
         }
@@ -252,14 +255,14 @@ impl RadixCache {
         let prompt = self.shares[place.index()].prompt / self.page;
         if (1..pages).contains(&prompt) {
             self.pass(place, prompt);
-            // The end of a run keeps its place when the run is cut.
-            debug_assert_eq!(self.run(end).end, pages, "all is in the tree");
+            // The end of a run keeps its number when the run is split.
+            debug_assert_eq!(self.run(end).end, pages, "all pages are in the tree");
         }
         let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (end, pages);
     }
 
-    /// Uses the first pages of a request, as far as they are known; returns the last run and the number of pages.
+    /// Marks the cached part of the first pages of a request as used. Returns the last run and the number of pages.
     fn pass(&mut self, place: Place, pages: u64) -> (u32, u64) {
         let (node, page, rest) = self.descend(place, pages, |cache, run| cache.touch(run));
         if let Some(rest) = rest {
@@ -268,7 +271,7 @@ impl RadixCache {
         (node, page)
     }
 
-    /// Makes the first pages of a request known and locks them; returns the run that they end with.
+    /// Inserts and locks the first pages of a request. Returns the last run.
     fn insert(&mut self, place: Place, pages: u64) -> u32 {
         let (node, page) = self.pass(place, pages);
         let locked = self.shares[place.index()].node;
@@ -295,7 +298,7 @@ impl RadixCache {
         leaf
     }
 
-    /// The pages of a run that enters the tree, or is evicted, are noted.
+    /// Records the pages of a run that is inserted or evicted.
     fn note(&mut self, run: u32, is_cached: bool) {
         let Some(reported) = &mut self.reported else { return };
         let PageRun { first, end, ref steps, .. } = self.runs[run as usize];
@@ -310,28 +313,28 @@ impl RadixCache {
         }
     }
 
-    /// A request has no pages any more; returns the run that they ended with, which is still locked.
+    /// Clears the pages of a request. Returns their last run, which is still locked.
     fn give_up(&mut self, place: Place) -> u32 {
         let share = &mut self.shares[place.index()];
         share.pages = 0;
         std::mem::replace(&mut share.node, ROOT)
     }
 
-    /// Is nothing known, and of no request?
+    /// Whether the tree is empty and has no requests.
     #[cfg(test)]
-    pub(super) fn is_bare(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.chains.tree.is_empty() && self.by_first_page.is_empty() && self.ends.is_empty()
     }
 }
 
 impl PrefixCache for RadixCache {
-    fn open(&mut self, place: Place, newcomer: Newcomer) {
-        let share = RequestPages { prompt: u64::from(newcomer.prompt), node: ROOT, pages: 0 };
+    fn open(&mut self, place: Place, request: NewRequest) {
+        let share = RequestPages { prompt: u64::from(request.prompt), node: ROOT, pages: 0 };
         if self.shares.len() <= place.index() {
             self.shares.resize(place.index() + 1, share);
         }
         self.shares[place.index()] = share;
-        self.chains.open(place, newcomer);
+        self.chains.open(place, request);
     }
 
     fn close(&mut self, place: Place) {
@@ -342,9 +345,9 @@ impl PrefixCache for RadixCache {
         self.chains.content(place)
     }
 
-    /// Runs are cut, and count as used, when they are held, not when they are found.
-    fn find(&self, place: Place, most: u64) -> Hit {
-        let (limit, mut page, mut unreferenced) = (most / self.page, 0, 0);
+    /// Runs are split and count as used when they are taken, not when they are looked up.
+    fn find(&self, place: Place, limit: u64) -> Hit {
+        let (limit, mut page, mut unreferenced) = (limit / self.page, 0, 0);
         while page < limit {
             let Some(child) = self.child(place, page) else { break };
             let agreed = self.agreed(place, child, limit);
@@ -357,8 +360,8 @@ impl PrefixCache for RadixCache {
         Hit { tokens: page * self.page, unreferenced }
     }
 
-    fn refresh(&mut self, place: Place, most: u64) -> u64 {
-        self.follow(place, most / self.page).1 * self.page
+    fn refresh(&mut self, place: Place, limit: u64) -> u64 {
+        self.follow(place, limit / self.page).1 * self.page
     }
 
     fn content_at(&self, place: Place, token: u64) -> u32 {
@@ -367,7 +370,7 @@ impl PrefixCache for RadixCache {
 
     fn hold(&mut self, place: Place, hit: Hit) {
         let (node, pages) = self.follow(place, hit.tokens / self.page);
-        debug_assert_eq!(pages * self.page, hit.tokens, "what was found is still there");
+        debug_assert_eq!(pages * self.page, hit.tokens, "the hit is still cached");
         self.lock(node, ROOT);
         let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (node, pages);
@@ -394,12 +397,12 @@ impl PrefixCache for RadixCache {
         self.unlock(node);
     }
 
-    fn keep(&mut self, place: Place) -> Part {
+    fn detach(&mut self, place: Place) -> Part {
         Part(vec![HeldRun { run: self.give_up(place), first: 0 }])
     }
 
-    fn let_go(&mut self, part: Part) {
-        part.0.into_iter().for_each(|held| self.unlock(held.run));
+    fn release_detached(&mut self, part: Part) {
+        part.0.into_iter().for_each(|entry| self.unlock(entry.run));
     }
 
     fn cached(&self) -> u64 {
@@ -417,7 +420,7 @@ impl PrefixCache for RadixCache {
     fn evict_until(&mut self, unreferenced: u64) {
         while self.unreferenced > unreferenced {
             let Some((_, run)) = self.ends.pop_first() else {
-                debug_assert!(false, "whatever is unreferenced has an end");
+                debug_assert!(false, "unreferenced pages include a leaf");
                 return;
             };
             let PageRun { parent, first, .. } = *self.run(run);
@@ -441,7 +444,7 @@ impl PrefixCache for RadixCache {
         true
     }
 
-    /// What decodes say is known when they are over.
+    /// Tokens of decodes are cached when their request ends.
     fn followed(&self) -> &[Place] {
         &[]
     }
@@ -450,22 +453,22 @@ impl PrefixCache for RadixCache {
         false
     }
 
-    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
-        self.chains.go_on_alike(one, other, tokens, self.page)
+    fn share_next_block(&self, first: Place, second: Place, tokens: u64) -> bool {
+        self.chains.share_next_block(first, second, tokens, self.page)
     }
 
     fn is_computed_twice(&self, place: Place) -> bool {
         self.child(place, self.shares[place.index()].pages).is_some()
     }
 
-    fn knows(&self, content: u64) -> bool {
-        self.chains.tree.knows(content)
+    fn has_content(&self, content: u64) -> bool {
+        self.chains.tree.has_content(content)
     }
 
-    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+    fn cached_prefix(&self, content: &[Segment], limit: u64) -> (u64, Option<Place>) {
         let path: Vec<Step> = self.chains.tree.steps(content).collect();
         let end = path.last().map_or(0, |step| u64::from(step.end));
-        let (limit, mut page) = (most.min(end) / self.page, 0);
+        let (limit, mut page) = (limit.min(end) / self.page, 0);
         while page < limit {
             let node = path[step_of(&path, (page + 1) * self.page - 1)].node;
             let Some(&child) = self.by_first_page.get(&(node, page)) else { break };
@@ -481,8 +484,8 @@ impl PrefixCache for RadixCache {
         self.reported.get_or_insert_default().update(&mut self.chains.tree);
     }
 
-    fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.page as u32, 0), most);
+    fn reported(&self, content: &[Segment], limit: u64) -> u64 {
+        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, (self.page as u32, 0), limit);
         self.reported.as_ref().map_or(0, pages) * self.page
     }
 }

@@ -1,17 +1,17 @@
-//! What a cache held when it last reported.
+//! Content of a cache at its last report.
 //!
-//! A gateway hears of the caches behind it now and then. What becomes known and what is evicted is noted as it happens,
-//! and taken over at a report: so a report costs what has changed, and not what there is. A node of which something is
-//! remembered here keeps its number in the tree of contents, whether the cache still knows it or not.
+//! A gateway receives the state of its caches at intervals. Insertions and evictions are recorded as they happen and
+//! applied at a report, so a report costs the number of changes, not the size of the cache. A node that is reported
+//! or has changes keeps its number in the content tree, even if it is no longer cached.
 
 use std::ops::Range;
 
 use super::content_tree::{Segment, Step, Tree};
 
-/// What the last report said, and what has changed since.
+/// State at the last report, and later changes.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    /// For each node, was the block known, from the first on whose last token lies in it?
+    /// For each node, whether each block was cached, from the first block whose last token is in it.
     nodes: Vec<Blocks>,
     changes: Vec<ReportedChange>,
 }
@@ -19,11 +19,11 @@ pub(super) struct Reported {
 #[derive(Clone, Debug, Default)]
 struct Blocks {
     cached: Vec<bool>,
-    /// How many were.
+    /// Number of cached blocks.
     count: u32,
 }
 
-/// Blocks of a node, counted from its first, have become known or been evicted.
+/// An insertion or eviction of blocks of a node, counted from its first block.
 #[derive(Debug)]
 struct ReportedChange {
     node: u32,
@@ -32,7 +32,7 @@ struct ReportedChange {
 }
 
 impl Reported {
-    /// Something changes that will be reported.
+    /// Records a change for the next report.
     pub(super) fn note(&mut self, tree: &mut Tree, node: u32, offsets: Range<u32>, is_cached: bool) {
         if let Some(last) = self.changes.last_mut().filter(|last| (last.node, last.is_cached) == (node, is_cached)) {
             if last.offsets.end == offsets.start {
@@ -48,7 +48,7 @@ impl Reported {
         self.changes.push(ReportedChange { node, offsets, is_cached });
     }
 
-    /// Reports what has changed.
+    /// Applies the recorded changes.
     pub(super) fn update(&mut self, tree: &mut Tree) {
         for ReportedChange { node, offsets, is_cached } in self.changes.drain(..) {
             if self.nodes.len() <= node as usize {
@@ -63,7 +63,7 @@ impl Reported {
                 blocks.count = blocks.count + u32::from(is_cached) - u32::from(*cached);
                 *cached = is_cached;
             }
-            // What was noted is one reason to keep the node, what is known in it another.
+            // Pending changes and reported blocks each pin the node.
             if before == 0 && blocks.count > 0 {
                 tree.pin(node);
             }
@@ -77,13 +77,13 @@ impl Reported {
         }
     }
 
-    /// How many whole blocks at the beginning of a chain's first `most` tokens were known.
-    /// A block is known by so many tokens behind it too.
-    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], (block, beyond): (u32, u32), most: u64) -> u64 {
+    /// Returns the number of reported whole blocks within the first `limit` tokens of a chain. A block must match
+    /// `beyond` tokens after it too.
+    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], (block, beyond): (u32, u32), limit: u64) -> u64 {
         let blocks_until = |end: u32| u64::from(end.saturating_sub(beyond) / block);
         let mut count = 0;
         for Step { node, end } in tree.steps(content) {
-            let until = blocks_until(end).min(most / u64::from(block));
+            let until = blocks_until(end).min(limit / u64::from(block));
             if until > count {
                 let first = blocks_until(tree.nodes[node as usize].start());
                 let cached = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.cached);

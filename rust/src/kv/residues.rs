@@ -1,16 +1,16 @@
-//! Counters of contexts that grow together: when the next block is needed.
+//! Counts of contexts that grow together, by the time when they need the next block.
 
-/// A divisor that is a power of two more often than not, where a shift is many times cheaper than a division.
+/// A divisor that is usually a power of two, for which a shift replaces the slower division.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
     pub(super) value: u64,
-    pub(super) less_one: u64,
+    pub(super) minus_one: u64,
     shift: Option<u32>,
 }
 
 impl Divisor {
     pub(super) fn new(value: u64) -> Divisor {
-        Divisor { value, less_one: value - 1, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+        Divisor { value, minus_one: value - 1, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
     }
 
     #[inline]
@@ -24,37 +24,37 @@ impl Divisor {
     #[inline]
     pub(super) fn rest(self, number: u64) -> u64 {
         match self.shift {
-            Some(_) => number & self.less_one,
+            Some(_) => number & self.minus_one,
             None => number % self.value,
         }
     }
 
-    /// So many steps down from a rest, and round.
+    /// Subtracts `steps` from a remainder, modulo the divisor.
     #[inline]
     fn below(self, rest: u64, steps: u64) -> u64 {
         match self.shift {
-            // 2^64 is a multiple of it.
-            Some(_) => rest.wrapping_sub(steps) & self.less_one,
+            // 2^64 is a multiple of the divisor.
+            Some(_) => rest.wrapping_sub(steps) & self.minus_one,
             None => (rest + self.value - steps % self.value) % self.value,
         }
     }
 }
 
-/// How many of a set of contexts, all growing by one token a tick, stand where in their last block.
+/// Counts of contexts, all growing by one token per tick, by their position in their last block.
 ///
-/// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
-/// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
+/// A context of x tokens needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so their
+/// residues relative to the tick are constant, and one counter per residue serves any number of ticks.
 #[derive(Clone, Debug)]
 pub(crate) struct Residues {
     modulus: Divisor,
     counts: Vec<u64>,
     total: u64,
-    /// The place of requests that need a block at the next tick: minus the current tick, modulo m.
+    /// The residue class that needs a block at the next tick: minus the current tick, modulo m.
     next: usize,
 }
 
 impl Residues {
-    /// No member, modulo `modulus`.
+    /// Builds an empty set with modulus `modulus`.
     pub(crate) fn new(modulus: u64) -> Residues {
         Residues { modulus: Divisor::new(modulus), counts: vec![0; modulus as usize], total: 0, next: 0 }
     }
@@ -64,7 +64,7 @@ impl Residues {
         self.modulus.rest(context + self.next as u64) as usize
     }
 
-    /// A context joins.
+    /// Adds a context.
     #[inline]
     pub(crate) fn join(&mut self, context: u64) {
         let place = self.place(context);
@@ -72,7 +72,7 @@ impl Residues {
         self.total += 1;
     }
 
-    /// A context that is `context` tokens long now leaves.
+    /// Removes a context that is now `context` tokens long.
     #[inline]
     pub(crate) fn leave(&mut self, context: u64) {
         let place = self.place(context);
@@ -83,51 +83,53 @@ impl Residues {
     /// ⌈context / m⌉.
     #[inline]
     pub(crate) fn ceiling(&self, context: u64) -> u64 {
-        self.modulus.quotient(context + self.modulus.less_one)
+        self.modulus.quotient(context + self.modulus.minus_one)
     }
 
-    /// All members grow by `ticks` tokens.
+    /// Grows all members by `ticks` tokens.
     #[inline]
     pub(crate) fn advance(&mut self, ticks: u64) {
         self.next = self.modulus.below(self.next as u64, ticks) as usize;
     }
 
-    /// The blocks that the next tick takes.
+    /// Returns the blocks that the next tick takes.
     #[inline]
     pub(crate) fn next_growth(&self) -> u64 {
         self.counts[self.next]
     }
 
-    /// No more blocks than this are taken by the next `ticks` ticks.
+    /// Returns an upper bound of the blocks that the next `ticks` ticks take.
     #[inline]
     pub(crate) fn growth_at_most(&self, ticks: u64) -> u64 {
         (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
     }
 
-    /// The ticks after the next one over which no block is taken.
+    /// Returns the number of ticks after the next one that take no block.
     pub(crate) fn quiet_ticks(&self) -> u64 {
         if self.total == 0 {
             return u64::MAX;
         }
         let places = self.counts.len();
-        (1..=places).find(|back| self.counts[(self.next + places - back) % places] > 0).unwrap_or(places) as u64 - 1
+        (1..=places).find(|steps_back| self.counts[(self.next + places - steps_back) % places] > 0).unwrap_or(places)
+            as u64
+            - 1
     }
 
-    /// The blocks that the next `ticks` ticks take in all.
+    /// Returns the total blocks that the next `ticks` ticks take.
     #[inline]
     pub(crate) fn growth(&self, ticks: u64) -> u64 {
         let whole = self.modulus.quotient(ticks) * self.total;
-        // The places that come next lie below one another, from `next` downwards and round.
+        // The next residue classes are at descending places from `next`, with wraparound.
         let rest = self.modulus.rest(ticks) as usize;
         let all = self.counts.len();
         if 2 * rest <= all {
             return whole + self.members_from(self.next, rest);
         }
-        let behind = if rest > self.next { self.next + all - rest } else { self.next - rest };
-        whole + self.total - self.members_from(behind, all - rest)
+        let wrapped = if rest > self.next { self.next + all - rest } else { self.next - rest };
+        whole + self.total - self.members_from(wrapped, all - rest)
     }
 
-    /// Members at so many places from one on, downwards and round.
+    /// Returns the members in `places` places, descending from `place` with wraparound.
     #[inline(always)]
     fn members_from(&self, place: usize, places: usize) -> u64 {
         let down = &self.counts[..place + 1];

@@ -1,41 +1,41 @@
-//! Policies inside a policy: `ClassPriority` lets one plan for each class. Others may ignore this, but that a policy which
-//! fills a token budget dismisses juniors before it preempts a request of its own.
+//! Policies inside a policy: `ClassPriority` runs one policy per class. A policy that fills a token budget must
+//! preempt lower-ranked requests before its own.
 
 use super::{Hold, Limit, Plan, Preemption};
 use crate::error::Result;
 use crate::request::Place;
 
 impl Plan<'_> {
-    /// Names the admitted requests that give up their blocks before any request of the policy that plans next; the
+    /// Sets the admitted requests of lower classes, which are preempted before any request of the next policy; the
     /// last one goes first. They must not be in the batch.
-    pub(crate) fn set_juniors(&mut self, juniors: Vec<Place>) {
-        self.state.batch.juniors = juniors;
+    pub(crate) fn set_lower_ranked(&mut self, lower_ranked: Vec<Place>) {
+        self.state.batch.lower_ranked = lower_ranked;
     }
 
-    /// Preempts a junior, if there is one left.
-    pub(crate) fn dismiss_junior(&mut self, preemption: Preemption) -> Result<bool> {
-        let Some(junior) = self.state.batch.juniors.pop() else { return Ok(false) };
-        self.preempt(junior, preemption)?;
-        self.state.batch.dismissed.push(junior);
+    /// Preempts the next lower-ranked request. Returns whether there was one.
+    pub(crate) fn preempt_lower_ranked(&mut self, preemption: Preemption) -> Result<bool> {
+        let Some(victim) = self.state.batch.lower_ranked.pop() else { return Ok(false) };
+        self.preempt(victim, preemption)?;
+        self.state.batch.preempted_lower_ranked.push(victim);
         Ok(true)
     }
 
-    /// The juniors that were preempted since this was asked last, in order.
-    pub(crate) fn dismissed(&mut self) -> Vec<Place> {
-        std::mem::take(&mut self.state.batch.dismissed)
+    /// The lower-ranked requests preempted since the last call, in order.
+    pub(crate) fn take_preempted_lower_ranked(&mut self) -> Vec<Place> {
+        std::mem::take(&mut self.state.batch.preempted_lower_ranked)
     }
 
-    /// Sets what [`Plan::refused`] answers: a scheduler that lets several policies plan keeps them apart.
+    /// Overrides [`Plan::refused`], which a scheduler with several policies keeps separate for each.
     pub(crate) fn set_refused(&mut self, refused: Option<Limit>) {
         self.state.batch.refused = refused;
     }
 
-    /// For how long this plan is to hold, as far as it was said.
+    /// How long this plan holds, as set so far.
     pub(crate) fn held(&self) -> Hold {
         self.state.batch.hold
     }
 
-    /// Requests that this plan has admitted, in order.
+    /// Requests admitted by this plan, in order.
     #[inline]
     pub(crate) fn admitted(&self) -> &[Place] {
         &self.state.batch.admitted

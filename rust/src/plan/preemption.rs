@@ -1,29 +1,29 @@
-//! Requests that give up their blocks because another lacks one, and come back.
+//! Preemption, and the return of swapped requests.
 
 use super::Plan;
 use crate::clock::Span;
 use crate::error::Result;
-use crate::replica::Full;
+use crate::features::Full;
 use crate::request::{Phase, Place};
 
-/// How a preempted request gives up its blocks (rule 12).
+/// The way a preempted request gives up its blocks (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preemption {
     /// The context is lost, the emitted tokens are kept, and both are prefilled again.
     Recompute,
-    /// The context and the emitted tokens are lost: the request begins again with its prompt (ao2025 A.3).
+    /// The context and the emitted tokens are lost: the request restarts from its prompt (ao2025 A.3).
     Restart,
-    /// The context moves to the host, and back later; each way costs its time: li2025 (A.3).
+    /// The context moves to the host and back; each move takes time: li2025 (A.3).
     Swap {
-        /// Time for each token of context.
+        /// Time per token of context.
         per_token: Span,
-        /// Time for each move.
+        /// Time per move.
         base: Span,
     },
 }
 
 impl Preemption {
-    /// Does it cost nothing but what has to be computed again?
+    /// Whether a preemption takes no time besides recomputation.
     pub(crate) fn takes_no_time(self) -> bool {
         match self {
             Preemption::Recompute | Preemption::Restart => true,
@@ -33,12 +33,12 @@ impl Preemption {
 }
 
 impl Plan<'_> {
-    /// Brings a swapped request's context back, with the blocks for `tokens` tokens in all.
+    /// Swaps a request in, with the blocks for `tokens` tokens in all.
     pub fn swap_in(&mut self, place: Place, preemption: Preemption, tokens: u64) -> Result<()> {
         if self.state.requests.at(place).phase != Phase::Swapped {
             return Err(self.broken("only a swapped request can be swapped in", place));
         }
-        self.sit_down(place)?;
+        self.take_sequence(place)?;
         let context = self.state.requests.context(place);
         let blocks = self.state.blocks.need(tokens.max(context));
         self.take(place, blocks)?;
@@ -46,8 +46,8 @@ impl Plan<'_> {
         self.charge_swap(preemption, context)
     }
 
-    /// Takes an admitted request's blocks away, because another lacks one; it waits again. A request that was placed
-    /// before that one has taken the blocks that were free.
+    /// Preempts an admitted request to free blocks for another; it waits again. A request placed earlier in this plan
+    /// has already taken the free blocks.
     pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.state.lose_in_flight(place);
         let is_dropped = self.state.drops_token_of(place);
@@ -91,7 +91,7 @@ impl Plan<'_> {
             request.ready = false;
             request.phase = Phase::Waiting;
             self.state.drop_offer(place);
-            self.state.comes_to_wait(prompt);
+            self.state.add_waiting_blocks(prompt);
         }
         self.state.running -= 1;
         self.state.waiting += 1;
@@ -101,7 +101,7 @@ impl Plan<'_> {
 
     fn withdraw_chunk(&mut self, place: Place) -> Result<()> {
         if self.state.batch.admitted.contains(&place) {
-            return Err(self.broken("a request is not preempted by the plan that admits it", place));
+            return Err(self.broken("a plan must not preempt a request that it admits", place));
         }
         if self.state.batch.withdraw(place) {
             self.state.requests.at_mut(place).placed = false;

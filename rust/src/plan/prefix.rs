@@ -1,5 +1,5 @@
-//! Questions about blocks that requests share. A policy may ignore them all: every request then finds what is cached, and a
-//! decode that another request continues is found one iteration later.
+//! Shared blocks. A policy may ignore them: every request then still uses its cache hit, and the output of a decode
+//! is visible to its followers one iteration later.
 
 use super::Plan;
 use crate::error::Result;
@@ -7,22 +7,21 @@ use crate::plan::Preemption;
 use crate::request::{Phase, Place};
 
 impl Plan<'_> {
-    /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
+    /// Whether requests share blocks, so that one may free fewer blocks than it holds.
     #[inline]
     pub(crate) fn shares_blocks(&self) -> bool {
         self.state.blocks.has_cache()
     }
 
-    /// Reserves free blocks for rows that the plan has yet to ask for: what they still hold is evicted.
+    /// Reserves free blocks for rows that this plan adds later: their cached content is evicted.
     #[inline]
     pub(crate) fn reserve(&mut self, blocks: u64) {
         if self.state.blocks.has_cache() {
-            self.state.blocks.reserve(self.state.standing_growth() + blocks);
+            self.state.blocks.reserve(self.state.steady_growth() + blocks);
         }
     }
 
-    /// A request decodes in this batch, though the plan has yet to ask for it: requests that continue its output find what
-    /// it computes.
+    /// Publishes the next token of a decode that this plan adds later, so that followers find it.
     #[inline]
     pub(crate) fn publish_decode(&mut self, place: Place) {
         if self.state.blocks.followed().contains(&place) {
@@ -30,7 +29,7 @@ impl Plan<'_> {
         }
     }
 
-    /// A victim that the batch had a row for: it has taken the blocks for so many tokens, and they are cached.
+    /// Drops the row of a victim, which has already taken and cached the blocks for `tokens` tokens.
     pub(crate) fn pass(&mut self, place: Place, tokens: u64) {
         if self.state.blocks.has_cache() {
             if self.state.requests.at(place).phase == Phase::Decoding {
@@ -43,13 +42,13 @@ impl Plan<'_> {
         }
     }
 
-    /// The same as [`Plan::preempt`], before any request takes a block in this plan.
+    /// [`Plan::preempt`] before any request takes a block in this plan.
     pub(crate) fn preempt_first(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.leave_batch(place)?;
         self.give_up(place, preemption)
     }
 
-    /// Blocks that requests here can hold: all but those of requests on their way to another replica.
+    /// Blocks available to requests here: all except those of requests in transfer to another replica.
     #[inline]
     pub(crate) fn blocks_here(&self) -> u64 {
         self.state.blocks.capacity() - self.state.sent_blocks

@@ -1,119 +1,58 @@
-//! Planning ahead: a batch is planned when the one before it begins, without knowing its outcome.
+//! Planning ahead: a batch is planned when the previous one begins, without knowing its outcome.
 //!
-//! The device goes from one batch to the next without a pause, since the next one is ready. What this costs: a plan does not
-//! know of requests that came while the batch before it ran, and requests whose last token comes with that batch still have
-//! their seats and blocks. A policy asks for it with [`Scheduler::plans_ahead`], and its plans are made by the rules of all.
+//! The GPU runs batch after batch without a pause, because the next one is ready. The cost: a plan does not include
+//! requests that arrived during the previous batch. Requests whose last token comes with that batch still hold their
+//! sequences and blocks. A policy enables it with [`Scheduler::plans_ahead`]; all other rules stay the same.
 //!
-//! Nothing is guessed and taken back. A plan that was made when a batch began cannot be seen before that batch ends, so it is
-//! made then, of what was known when it began: arrivals after that are kept from the policy ([`Foresighted`]), and requests
-//! that have just emitted their last token hold what they have until the plan is made. Two kinds of them: an end that the
-//! policy foresees, since the client allowed no more tokens, gets no row; one by a stop token looks like any other decode,
-//! gets a row, and what that row computes is dropped. Then both leave, at the end of the batch that brought their last token.
+//! Nothing is guessed and rolled back. A plan made at the start of a batch has no visible effect before that batch
+//! ends. So it is made at the end, from what was known at the start. The policy is not notified of later arrivals
+//! ([`AheadScheduler`]), and requests that have just emitted their last token keep their resources until the plan is
+//! made. If the policy foresees the end, because the client allowed no more tokens, the request gets no row. If the
+//! request ends by a stop token, it gets a row like any other decode, and the result of that row is dropped. Both
+//! leave at the end of the batch with their last token.
 //!
-//! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
+//! Stretches work as usual, shifted by one: an event during an iteration affects the plan of the iteration after the
+//! next.
 
-use super::features::{Features, Full};
-use super::late::LateToken;
+use super::in_flight::{DroppedRow, InFlight};
+use super::state::State;
 use super::stretch::Stretch;
-use super::{Held, Replica, Role, State, end_after};
+use super::{HeldBlocks, Replica, Role, end_after};
 use crate::clock::{Instant, Long, Short, Span};
 use crate::error::Result;
+use crate::features::{Features, Full};
 use crate::finding::Finding;
 use crate::kv::KvCache;
 use crate::plan::{Ahead, Hold, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{List, Notice, Scheduler};
-use crate::timing::{Pace, Shape};
+use crate::timing::Pace;
 use crate::workload::Arrival;
 
-/// What is in flight where batches are planned ahead.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    /// Is the token in flight of a request that is preempted dropped?
-    pub(super) drops: bool,
-    /// Is a batch planned while one runs?
-    pub(super) is_planning: bool,
-    /// May the next plan drop tokens of standing decodes?
-    pub(super) decodes_may_drop: bool,
-    /// Tokens of the batch that runs, as far as the next plan may drop them.
-    pub(super) late_tokens: Vec<LateToken>,
-    /// Requests of which the plan has dropped such a token.
-    pub(super) dropped_tokens: Vec<u32>,
-    /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
-    ending: Vec<Place>,
-    /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?
-    frees: bool,
-    /// Rows of the batch whose outcome is dropped.
-    pub(super) dropped: Vec<DroppedRow>,
-    /// Of the requests that take part in the standing decodes: tokens that they have computed by the end of the batch that is
-    /// planned, and that the prefix cache cannot know when it is planned, since one of them is being computed.
-    unknown: u64,
-    /// The same of those that lost their place since the batch before it was planned.
-    late: u64,
-    left_decodes: Vec<Place>,
-}
-
-/// A row behind the last token of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DroppedRow {
-    pub(super) row: u64,
-    pub(super) id: u32,
-    pub(super) context: u64,
-    pub(super) tokens: u64,
-}
-
-impl InFlight {
-    pub(super) fn new(ahead: Ahead) -> InFlight {
-        InFlight { drops: ahead.drops, ..InFlight::default() }
-    }
-
-    /// The next batch is about to be planned, while one runs.
-    pub(super) fn begin_plan(&mut self) {
-        self.dropped.clear();
-    }
-
-    /// Those whose last token has come are gone.
-    pub(super) fn end_plan(&mut self) {
-        self.ending.clear();
-    }
-
-    /// The number of rows whose outcome is dropped, and Σ contexts of them.
-    pub(super) fn dropped_sums(&self) -> (u64, u64) {
-        (self.dropped.len() as u64, self.dropped.iter().map(|row| row.context).sum())
-    }
-
-    /// Adds the rows whose outcome is dropped to a batch's shape.
-    pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
-        for row in &self.dropped {
-            shape.add_decode(row.context, row.tokens, moduli);
-        }
-    }
-}
-
 impl State {
-    /// What is in flight, where batches are planned ahead.
+    /// The data in flight with planning ahead.
     #[inline(always)]
     pub(super) fn in_flight(&mut self) -> &mut InFlight {
         self.ahead.get_or_insert_default()
     }
 
-    /// The last token of a request is certain to come with the batch that runs while the next one is planned.
-    pub(super) fn hold_seat(&mut self, place: Place) {
+    /// Records that the last token of a request certainly comes with the running batch.
+    pub(super) fn note_ending(&mut self, place: Place) {
         self.in_flight().ending.push(place);
     }
 
-    /// Is the last token of a request certain to come with the batch that runs while this one is planned?
+    /// Whether the last token of a request certainly comes with the batch that runs during this plan.
     pub(crate) fn is_ending(&self, place: Place) -> bool {
         self.ahead.as_ref().is_some_and(|ahead| ahead.ending.contains(&place))
     }
 
-    /// Those requests, in no order.
+    /// Those requests, unordered.
     pub(crate) fn ending(&self) -> &[Place] {
         self.ahead.as_ref().map_or(&[], |ahead| &ahead.ending)
     }
 
-    /// Tokens that a request has computed and the prefix cache cannot know yet.
+    /// Tokens that a request has computed and the prefix cache does not have yet.
     pub(super) fn unknown_tokens(&self, place: Place) -> u64 {
         let Some(ahead) = &self.ahead else { return 0 };
         if self.requests.at(place).phase() == Phase::Decoding {
@@ -125,24 +64,24 @@ impl State {
         }
     }
 
-    /// Does a request that had a row in the last batch go on? Where the prefix cache hears of rows in their order, it hears
-    /// what the row has computed, if the request still has it.
+    /// Whether a request with a row in the last batch continues. If the cache processes rows in order, publishes what
+    /// the row computed, unless the request lost it.
     #[inline(always)]
-    fn goes_on_behind_its_row<F: Features>(&mut self, place: Place) -> bool {
+    fn continues_after_row<F: Features>(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let owes = match request.phase() {
             Phase::Decoding => !request.ends_at(self.requests.tick(request)),
             _ => !request.owes_no_output(),
         };
-        if F::ANY && owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
+        if F::FULL && owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
             let computed = u64::from(request.computed);
             self.blocks.computed(place, computed);
         }
         owes
     }
 
-    /// What a row in vain computes is cached with the rest, where the cache hears of rows in their order.
-    fn compute_in_vain(&mut self, place: Place) {
+    /// Caches the result of a dropped row like any other, if the cache processes rows in order.
+    fn compute_dropped(&mut self, place: Place) {
         if !self.caches_in_row_order || !self.blocks.has_cache() {
             return;
         }
@@ -152,7 +91,7 @@ impl State {
         self.requests.at_mut(place).computed += 1;
     }
 
-    /// A standing decode is preempted while its row is in flight.
+    /// Records the preemption of a steady decode whose row is in flight.
     pub(crate) fn lose_in_flight(&mut self, place: Place) {
         let request = self.requests.at(place);
         let has_row = request.phase() == Phase::Decoding && self.requests.tick(request) > request.joined;
@@ -163,9 +102,9 @@ impl State {
 }
 
 impl Replica {
-    /// A request joined the queue while iterations run.
+    /// Handles a request that joins the queue while iterations run.
     #[inline(never)]
-    pub(super) fn queue_ahead(&mut self, now: Instant) -> Result<()> {
+    pub(super) fn queue_while_planned(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
         if stretch.count == 1 {
             stretch.before_a_request_waits = stretch.before_a_request_waits.min(1 + u64::from(stretch.end == now));
@@ -179,7 +118,7 @@ impl Replica {
         if stretch.through_arrivals || stretch.end <= now {
             return Ok(());
         }
-        // The iteration after the one that runs now is planned already.
+        // The iteration after the running one is planned already.
         let begun = if now == stretch.start { 0 } else { begun };
         stretch.count = stretch.count.min(begun + 1);
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
@@ -187,30 +126,30 @@ impl Replica {
         Ok(())
     }
 
-    /// A stretch has been settled but for the requests that leave: what was planned when its last iteration began follows.
+    /// Plans and begins the next batch. The stretch is settled, except for the requests that leave.
     #[inline(always)]
-    pub(super) fn go_on_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
+    pub(super) fn plan_next_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let Stretch { start, count, end, .. } = self.stretch;
         let planned_at = if count == 1 { start } else { end_after(start, &self.stretch.pace, count - 1)? };
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             self.free_arrived(planned_at);
         }
-        if F::ANY && self.state.drafts.is_some() {
+        if F::FULL && self.state.drafts.is_some() {
             self.hold_back_drafted();
         } else {
             self.hold_back::<F>(count);
         }
         self.state.in_flight().is_planning = true;
-        self.ask::<F>(planned_at, end, false)?;
+        self.make_plan::<F>(planned_at, end, false)?;
         let in_flight = self.state.in_flight();
         in_flight.is_planning = false;
         if !in_flight.late_tokens.is_empty() || !in_flight.dropped_tokens.is_empty() {
             self.settle_late(results)?;
         }
-        if F::ANY || self.state.variant.is_plain_ahead() {
+        if F::FULL || self.state.variant.is_plain_ahead() {
             self.begin_planned::<F>(end, results)
         } else {
-            // The plan brought a group more, or a swap.
+            // The plan added a group or a swap.
             self.begin_planned_fully(end, results)
         }
     }
@@ -225,22 +164,22 @@ impl Replica {
         }
     }
 
-    /// Requests with their last token leave, and the batch that is planned begins.
+    /// Removes finished requests and begins the planned batch.
     #[inline(always)]
     fn begin_planned<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
-        if F::ANY && self.state.drafts.is_some() {
+        if F::FULL && self.state.drafts.is_some() {
             self.settle_drafts(now, results);
         } else {
-            self.let_finished_leave::<F>(now, results)?;
+            self.remove_finished::<F>(now, results)?;
         }
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
             self.depart(now);
-            // What arrives at this very instant comes after the end of the iteration, and the next batch is formed already.
+            // Transfers that end at `now` come after the iteration's end, and the next batch is formed already.
             self.free_arrived(Instant(now.0 - 1));
         }
-        let loaded = self.state.batch.chunk_tokens + self.state.standing;
+        let loaded = self.state.batch.chunk_tokens + self.state.steady;
         let in_flight = self.state.in_flight();
         in_flight.late = 0;
         let dropped = in_flight.dropped.iter().map(|row| row.tokens).sum::<u64>();
@@ -254,7 +193,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Requests with their last token hold what they have until the next batch is planned.
+    /// Keeps the resources of requests with their last token until the next batch is planned.
     #[inline(always)]
     fn hold_back<F: Features>(&mut self, iterations: u64) {
         let state = &mut self.state;
@@ -264,9 +203,9 @@ impl Replica {
         in_flight.frees = !self.ending.is_empty() || !self.departing.is_empty() || !self.arrived.is_empty();
         in_flight.dropped.clear();
         in_flight.left_decodes.clear();
-        if F::ANY && state.blocks.has_cache() {
-            // The next chunk of a prompt follows at once: what the last one computed is known already.
-            self.ending.retain(|&(row, place)| row < u64::MAX || !state.goes_on(place));
+        if F::FULL && state.blocks.has_cache() {
+            // The next chunk of a prompt follows at once, so the previous one is already published.
+            self.ending.retain(|&(row, place)| row < u64::MAX || !state.continues(place));
         }
         for &(_, place) in &self.ending {
             let decodes = state.requests.at(place).phase() == Phase::Decoding;
@@ -275,7 +214,7 @@ impl Replica {
             }
             if state.requests.arrival(place).end_is_foreseen() {
                 if decodes {
-                    state.left_decodes::<F>(place);
+                    state.finish_decoding::<F>(place);
                 }
                 let in_flight = state.in_flight();
                 in_flight.ending.push(place);
@@ -294,21 +233,21 @@ impl Replica {
         }
     }
 
-    /// Requests whose last token came at `now` leave, in the order of the batch that brought it.
+    /// Removes the requests whose last token came at `now`, in the order of the batch.
     #[inline(always)]
-    fn let_finished_leave<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+    fn remove_finished<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
         let state = &mut self.state;
-        if F::ANY && state.blocks.has_cache() {
-            // Blocks that rows are about to take are forgotten, also where the outcome is dropped.
-            let growth = state.standing_growth();
+        if F::FULL && state.blocks.has_cache() {
+            // Blocks that rows take next are evicted, even if their result is dropped.
+            let growth = state.steady_growth();
             state.blocks.reserve(growth);
         }
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
-            if state.goes_on_behind_its_row::<F>(place) {
+            if state.continues_after_row::<F>(place) {
                 continue;
             }
             match state.requests.at(place).phase() {
@@ -319,26 +258,26 @@ impl Replica {
                     let has_row = !state.groups[request.group as usize].rests;
                     state.leave_ended::<F>(place);
                     if has_row {
-                        // It is in the first iteration alone.
+                        // The row runs in the first iteration only.
                         state.in_flight().dropped.push(row);
                         state.batch.single_decodes += 1;
                         state.batch.most_iterations = 1;
-                        if F::ANY {
-                            state.compute_in_vain(place);
+                        if F::FULL {
+                            state.compute_dropped(place);
                         }
                     }
                 }
-                // It was preempted, and waits for nothing.
+                // It was preempted, but needs no further token.
                 Phase::Waiting | Phase::Swapped => {
                     let prompt = state.requests.at(place).prompt_tokens;
                     state.waiting -= 1;
                     state.running += 1;
-                    state.waits_no_more(prompt);
+                    state.remove_waiting_blocks(prompt);
                     state.brought_tokens -= u64::from(prompt);
                 }
                 Phase::Started => {}
             }
-            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: a request emits exactly its output tokens");
             results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
             state.release::<F>(place, true);
             self.scheduler.notice(Notice::Left(place), &state.requests);
@@ -351,39 +290,39 @@ impl Replica {
         Ok(())
     }
 
-    /// Blocks whose content has reached another replica by an instant are free.
+    /// Frees the blocks whose transfer to another replica ended by `now`.
     pub(super) fn free_arrived(&mut self, now: Instant) {
         let state = &mut self.state;
         self.arrived.retain_mut(|(at, held)| {
             if *at > now {
                 return true;
             }
-            let Held { blocks, kept } = std::mem::take(held);
+            let HeldBlocks { blocks, kept } = std::mem::take(held);
             state.sent_blocks -= blocks;
-            state.blocks.let_go(kept);
+            state.blocks.release_detached(kept);
             false
         });
     }
 }
 
-/// A policy that plans ahead: it is told of an arrival when the plan is made that may know of it.
-pub(super) struct Foresighted {
+/// The wrapper of a policy that plans ahead. It delays notices of arrivals until a plan may use them.
+pub(super) struct AheadScheduler {
     policy: Box<dyn Scheduler>,
     ahead: Ahead,
-    /// Requests that came and when, in order.
+    /// Arrivals that the policy has not seen, in order.
     unseen: Vec<(Instant, Place)>,
-    /// No plan is made before this.
-    asleep_until: Instant,
+    /// No plan is made before this instant.
+    paused_until: Instant,
 }
 
-impl Foresighted {
-    pub(super) fn new(policy: Box<dyn Scheduler>, ahead: Ahead) -> Foresighted {
-        Foresighted { policy, ahead, unseen: Vec::new(), asleep_until: Instant::ZERO }
+impl AheadScheduler {
+    pub(super) fn new(policy: Box<dyn Scheduler>, ahead: Ahead) -> AheadScheduler {
+        AheadScheduler { policy, ahead, unseen: Vec::new(), paused_until: Instant::ZERO }
     }
 
-    /// Of what arrived the policy is told that may be known when this plan is made.
+    /// Notifies the policy of the arrivals that this plan may use.
     #[inline(never)]
-    fn show_arrived(&mut self, plan: &Plan) {
+    fn notify_arrivals(&mut self, plan: &Plan) {
         let seen = self.unseen.iter().take_while(|&&(at, _)| at <= plan.now()).count();
         for (_, place) in self.unseen.drain(..seen) {
             self.policy.notice(Notice::Arrived(place), plan.requests());
@@ -391,25 +330,25 @@ impl Foresighted {
     }
 
     #[inline(never)]
-    fn waits_no_more(&mut self, place: Place, requests: &Requests) {
+    fn leave_queue(&mut self, place: Place, requests: &Requests) {
         match self.unseen.iter().position(|&(_, unseen)| unseen == place) {
             Some(index) => drop(self.unseen.remove(index)),
             None => self.policy.notice(Notice::Left(place), requests),
         }
     }
 
-    /// The plan that was made while a batch runs asks for nothing: the engine sleeps when that batch has ended.
+    /// Pauses the engine after the running batch, because the plan made during it is empty.
     #[cold]
     #[inline(never)]
-    fn fall_asleep(&mut self, plan: &Plan) -> Result<()> {
+    fn pause_engine(&mut self, plan: &Plan) -> Result<()> {
         if self.ahead.pause > Span::ZERO && plan.requests().len() > self.unseen.len() {
-            self.asleep_until = plan.last_end().after(self.ahead.pause)?;
+            self.paused_until = plan.last_end().after(self.ahead.pause)?;
         }
         Ok(())
     }
 }
 
-impl Scheduler for Foresighted {
+impl Scheduler for AheadScheduler {
     fn limits(&self) -> Limits {
         self.policy.limits()
     }
@@ -429,8 +368,8 @@ impl Scheduler for Foresighted {
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(place) => self.unseen.push((requests.order(place).0, place)),
-            // Of those that leave, one that was never admitted may be unseen.
-            Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.waits_no_more(place, requests),
+            // A request that was never admitted may be unseen.
+            Notice::Left(place) if requests.at(place).phase() == Phase::Waiting => self.leave_queue(place, requests),
             Notice::Left(_) | Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),
         }
     }
@@ -444,12 +383,12 @@ impl Scheduler for Foresighted {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        if plan.now() < self.asleep_until {
-            plan.wake_at(self.asleep_until);
+        if plan.now() < self.paused_until {
+            plan.wake_at(self.paused_until);
             return Ok(());
         }
         if !self.unseen.is_empty() {
-            self.show_arrived(plan);
+            self.notify_arrivals(plan);
         }
         self.policy.plan(plan)?;
         if plan.now() < plan.last_end() {
@@ -458,7 +397,7 @@ impl Scheduler for Foresighted {
                 plan.hold(Hold { iterations: 1, ..hold });
             }
             if plan.is_empty() {
-                return self.fall_asleep(plan);
+                return self.pause_engine(plan);
             }
         }
         Ok(())
@@ -469,35 +408,34 @@ impl Scheduler for Foresighted {
     }
 }
 
-/// What a policy that plans ahead may look at.
+/// Queries of a policy that plans ahead.
 impl Plan<'_> {
-    /// Requests of which the last token is certain to come with the batch that runs while this one is planned, in no order.
+    /// Requests whose last token certainly comes with the batch that runs during this plan, unordered.
     #[inline]
     pub(crate) fn ending(&self) -> &[Place] {
         self.state.ending()
     }
 
-    /// Output tokens of a request, none or one, that are computed by the batch that runs while this one is planned. They count
-    /// among those that it has emitted.
+    /// Output tokens of a request (0 or 1) that the batch running during this plan computes. They count as emitted.
     #[inline]
     pub(crate) fn tokens_in_flight(&self, place: Place) -> u64 {
         self.state.tokens_in_flight(place)
     }
 
-    /// Is the last token of an admitted request certain to come with the batch that runs while this one is planned? It
-    /// gets no row, and holds its seat and its blocks until that batch ends.
+    /// Whether the last token of an admitted request certainly comes with the batch that runs during this plan. It
+    /// gets no row, and holds its sequence and blocks until that batch ends.
     #[inline]
     pub(crate) fn is_ending(&self, place: Place) -> bool {
         self.state.is_ending(place)
     }
 
-    /// Are there seats or blocks that this plan counts as taken, and that are free when its batch begins?
+    /// Whether sequences or blocks that count as taken in this plan are free when its batch begins.
     #[inline]
     pub(crate) fn frees_later(&self) -> bool {
         self.state.ahead.as_ref().is_some_and(|ahead| ahead.frees)
     }
 
-    /// This plan holds also when requests leave whose seats and blocks it counts as taken.
+    /// Lets this plan hold even when requests leave whose resources it counts as taken.
     #[inline]
     pub(crate) fn hold_as_requests_leave(&mut self) {
         if let Some(ahead) = &mut self.state.ahead {
@@ -505,9 +443,9 @@ impl Plan<'_> {
         }
     }
 
-    /// Has nothing been placed?
+    /// Whether the plan is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.batch.chunk_tokens == 0 && self.state.standing == 0
+        self.state.batch.chunk_tokens == 0 && self.state.steady == 0
     }
 }

@@ -1,9 +1,10 @@
-//! Requests come: from clients, or from another replica with their context. One that waits too long goes.
+//! Arrivals from clients and other replicas, abandonment and cancellation.
 
-use super::drafts::Drafting;
-use super::{Departure, Full, Replica, Stranded};
+use super::in_flight::Drafting;
+use super::{Departure, Replica, Stranded};
 use crate::clock::{Instant, Long};
 use crate::error::Result;
+use crate::features::Full;
 use crate::kv::Segment;
 use crate::request::{History, Phase, Place, Request};
 use crate::results::{Recorder, Status};
@@ -11,7 +12,7 @@ use crate::scheduler::Notice;
 use crate::workload::Arrival;
 
 impl Replica {
-    /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
+    /// Handles the arrival of a request whose prompt begins with `content`. A request that can never fit is rejected.
     #[inline(never)]
     pub(crate) fn arrive(
         &mut self,
@@ -22,7 +23,7 @@ impl Replica {
         self.arrive_here(arrival, content, results)
     }
 
-    /// The same for a caller that the hottest code is to be a part of.
+    /// [`Replica::arrive`] inlined into the hottest caller.
     #[inline(always)]
     pub(crate) fn arrive_here(
         &mut self,
@@ -37,10 +38,10 @@ impl Replica {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
-        self.take_in(arrival, content).map(Some)
+        self.accept(arrival, content).map(Some)
     }
 
-    /// The same for one that may be too long. Then its output ends with the longest length.
+    /// Handles a request that may be too long: its output is cut to the maximum length.
     #[inline(never)]
     fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
@@ -53,22 +54,22 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
-        self.take_in(&arrival, content).map(Some)
+        self.accept(&arrival, content).map(Some)
     }
 
     #[inline(always)]
-    fn take_in(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
+    fn accept(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
-        if self.notes_more {
-            self.note_more(place, content, arrival);
+        if self.has_extra_state {
+            self.open_extra_state(place, content, arrival);
         }
         self.queue(place, arrival.prompt_tokens, arrival.at)?;
         Ok(place)
     }
 
     #[inline(never)]
-    fn note_more(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
+    fn open_extra_state(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         self.state.blocks.open(place, content, arrival);
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, Drafting::default());
@@ -86,8 +87,8 @@ impl Replica {
         self.prefixes[place.index()] = content.to_vec();
     }
 
-    /// A request comes that has waited for a replica, or whose own has died: its prompt is longer by the tokens that its
-    /// client has. One that can never fit is rejected.
+    /// Handles a request that waited for a replica, or whose own replica failed. Its emitted tokens extend its
+    /// prompt. A request that can never fit is rejected.
     pub(crate) fn arrive_late(
         &mut self,
         stranded: Stranded,
@@ -124,13 +125,13 @@ impl Replica {
         Ok(Some(place))
     }
 
-    /// It may die: what its requests begin with is kept, so that they can be sent elsewhere.
+    /// Prepares for failures: keeps the content of prompts, so that requests can be retried elsewhere.
     pub(crate) fn may_die(&mut self) {
         self.keeps_prefixes = !self.state.blocks.has_cache();
-        self.notes_more = true;
+        self.has_extra_state = true;
     }
 
-    /// It stands in the place of another one and goes on with its counts.
+    /// Continues the counters of the replica that it replaces.
     pub(crate) fn replace(&mut self, other: &Replica) {
         let (state, before) = (&mut self.state, &other.state);
         state.prefilled_tokens = before.prefilled_tokens;
@@ -139,7 +140,7 @@ impl Replica {
         state.cached_tokens = before.cached_tokens;
     }
 
-    /// A request comes from another replica with its context, which is kept on the host until it is admitted.
+    /// Receives a request from another replica. Its context stays on the host until admission.
     pub(crate) fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
         let request = departure.request.handed_off(now);
         let history = departure.history.handed_off(departure.from, departure.at, now);
@@ -154,22 +155,22 @@ impl Replica {
         self.queue(place, prompt, now)
     }
 
-    /// The workload says of a request that has just come how many drafts of its rows that emit are accepted, in order.
-    pub(crate) fn tell_accepted(&mut self, place: Place, accepted: &[u16]) {
+    /// Sets the accepted drafts of a new request, per emitting row.
+    pub(crate) fn set_accepted(&mut self, place: Place, accepted: &[u16]) {
         self.accepted.put(place, accepted.to_vec());
     }
 
-    /// A request joins the queue.
+    /// Adds a request to the queue.
     #[inline(always)]
     fn queue(&mut self, place: Place, prompt: u32, now: Instant) -> Result<()> {
-        self.state.comes_to_wait(prompt);
+        self.state.add_waiting_blocks(prompt);
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
         if self.is_idle {
             return Ok(());
         }
         if self.state.ahead.is_some() {
-            return self.queue_ahead(now);
+            return self.queue_while_planned(now);
         }
         let stretch = &mut self.stretch;
         if !stretch.through_arrivals {
@@ -180,14 +181,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
-    /// where `id` still waits, since a request that left waits no more.
+    /// Whether request `id` still waits at this place for its first admission. The place may be vacant or reused.
     pub(crate) fn awaits_admission(&self, place: Place, id: u32) -> bool {
         let request = self.state.requests.at(place);
         request.id == id && request.phase() == Phase::Waiting && self.state.requests.history(place).is_new()
     }
 
-    /// A request runs out of patience, if it still waits for its first admission.
+    /// Abandons a request that still waits for its first admission.
     pub(crate) fn abandon(&mut self, place: Place, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
         if !self.awaits_admission(place, id) {
             return Ok(false);
@@ -196,21 +196,21 @@ impl Replica {
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
         let arrival = *self.state.requests.arrival(place);
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        self.state.waits_no_more(arrival.prompt_tokens);
+        self.state.remove_waiting_blocks(arrival.prompt_tokens);
         self.state.remove::<Full>(place);
-        // One that was taken back would have lost its patience later.
+        // A cancelled request may still have a patience event later.
         self.state.requests.at_mut(place).phase = Phase::Started;
         self.state.waiting -= 1;
         if self.is_idle && self.is_empty() {
-            // Nothing is left that a scheduler wanted to be woken for.
+            // No request is left that the scheduler could be woken for.
             self.next = Instant::NEVER;
         }
         self.cut(now)?;
         Ok(true)
     }
 
-    /// The client of a request takes it back. Before its first admission it leaves at once, and this says so; afterwards
-    /// its next token is its last.
+    /// Cancels a request. Before its first admission it leaves at once, and the result is true. Afterwards its next
+    /// token is its last.
     pub(crate) fn cancel(&mut self, place: Place, now: Instant, results: &mut Recorder) -> Result<bool> {
         let id = self.state.requests.at(place).id;
         if self.abandon(place, id, now, results)? {
@@ -219,7 +219,7 @@ impl Replica {
         }
         results.cancel(id);
         self.cut(now)?;
-        // Where its last iteration ends at this very instant the token of that came before.
+        // If its last iteration ends at `now`, the token of that iteration came before.
         let running = if self.is_idle { 0 } else { self.stretch.count + u64::from(self.stretch.end <= now) };
         self.state.end_soon(place, running);
         Ok(false)
@@ -227,13 +227,13 @@ impl Replica {
 }
 
 impl Stranded {
-    /// A request that had no replica yet; of its drafts the workload says this.
+    /// A request that had no replica yet, with its accepted drafts from the workload.
     pub(crate) fn new(arrival: Arrival, content: &[Segment], accepted: &[u16]) -> Stranded {
         let (history, drafting) = (History::new(arrival), Drafting::default());
         Stranded { emitted: 0, history, content: content.to_vec(), drafting, accepted: accepted.to_vec() }
     }
 
-    /// It leaves, or is still here when the run ends.
+    /// Records its departure, or its status at the end of the run.
     pub(crate) fn leave(&self, replica: u32, status: Status, now: Instant, results: &mut Recorder) {
         results.drafts(&self.history.arrival, self.drafting.drafted, self.drafting.accepted);
         results.leave::<Long>(&self.history, replica, status, now);

@@ -1,56 +1,56 @@
-//! The part of a batch that each plan makes anew.
+//! The part of a batch that each plan rebuilds.
 
 use super::blocks::LookedUp;
-use super::features::Features;
 use crate::clock::Instant;
+use crate::features::Features;
 use crate::plan::{Hold, Limit};
 use crate::request::Place;
 use crate::timing::{ChunkShape, ChunkSums};
 
-/// A row of the batch that is asked for by the iteration: a prefill chunk, or the one-token tail of a recomputation.
+/// A row planned for this iteration: a prefill chunk, or the last token of a recomputation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     pub(crate) place: Place,
     pub(crate) tokens: u64,
     pub(crate) context: u64,
     pub(crate) owed: u64,
-    /// Priced and reported as a decode (rule 6).
+    /// Priced and reported as a decode (R6).
     pub(crate) is_decode: bool,
 }
 
-/// The part of the batch that each plan makes anew.
+/// The part of a batch that each plan rebuilds.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) chunks: Vec<Chunk>,
-    /// How many of them are priced as decodes.
+    /// Chunks priced as decodes.
     pub(crate) single_decodes: u64,
-    /// Sums over the others.
+    /// Sums over the other chunks.
     pub(crate) sums: ChunkSums,
-    /// The others one by one, where the timing model looks at them.
+    /// The other chunks, if the timing model needs each of them.
     pub(crate) priced: Vec<ChunkShape>,
     pub(crate) chunk_tokens: u64,
-    /// Identical iterations before a chunk is another one: the iteration that completes what a request owes is a stretch
-    /// of its own, since it emits and the ones before do not.
+    /// Number of identical iterations. The iteration that completes a request's owed tokens is a stretch of its own,
+    /// because it emits and earlier ones do not.
     pub(crate) most_iterations: u64,
-    /// Does a request owe more than its chunk computes?
+    /// Whether a request owes more tokens than its chunk computes.
     pub(crate) is_cut_short: bool,
     pub(crate) admitted: Vec<Place>,
-    /// Has each of them a row already?
+    /// Whether each admitted request has a row.
     pub(crate) is_each_placed: bool,
     pub(crate) refused: Option<Limit>,
-    /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first: only
-    /// a policy that lets others plan names some, and names them anew for each of these.
-    pub(crate) juniors: Vec<Place>,
-    /// Juniors that did.
-    pub(crate) dismissed: Vec<Place>,
+    /// Admitted requests to preempt before any request of the present policy, last one first. Only a policy with
+    /// inner policies sets them, anew for each inner policy.
+    pub(crate) lower_ranked: Vec<Place>,
+    /// Lower-ranked requests that were preempted.
+    pub(crate) preempted_lower_ranked: Vec<Place>,
     pub(crate) preempted: Vec<Place>,
-    /// Requests that were looked up in the prefix cache.
+    /// Requests looked up in the prefix cache.
     pub(crate) looked_up: Vec<LookedUp>,
-    /// How often plans made blocks change hands.
+    /// Number of block transfers by plans.
     pub(crate) exchanges: u64,
-    /// Free blocks that every iteration claims before its decodes take theirs.
+    /// Free blocks that every iteration reserves before its decodes take theirs.
     pub(crate) reserved_each: u64,
-    /// Iterations of it of which the prefix cache knows the chunks as computed, because a router asked.
+    /// Iterations of the batch whose chunks the prefix cache has, because a router read it.
     pub(crate) cached_iterations: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
@@ -69,8 +69,8 @@ impl Batch {
             admitted: Vec::new(),
             is_each_placed: true,
             refused: None,
-            juniors: Vec::new(),
-            dismissed: Vec::new(),
+            lower_ranked: Vec::new(),
+            preempted_lower_ranked: Vec::new(),
             preempted: Vec::new(),
             looked_up: Vec::new(),
             exchanges: 0,
@@ -92,7 +92,7 @@ impl Batch {
         self.is_each_placed = true;
         self.refused = None;
         self.preempted.clear();
-        if F::ANY {
+        if F::FULL {
             self.looked_up.clear();
             self.reserved_each = 0;
             self.cached_iterations = 0;
@@ -124,7 +124,7 @@ impl Batch {
         self.priced.extend(chunks.map(|chunk| ChunkShape { tokens: chunk.tokens, context: chunk.context }));
     }
 
-    /// Takes a request's row out, if it has one; says whether it had.
+    /// Removes a request's row. Returns whether it had one.
     pub(crate) fn withdraw(&mut self, place: Place) -> bool {
         let Some(index) = self.chunks.iter().position(|chunk| chunk.place == place) else { return false };
         self.chunks.remove(index);

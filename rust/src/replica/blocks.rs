@@ -1,32 +1,33 @@
-//! What each request holds of the KV cache, and what it finds there.
+//! Blocks of requests, and prefix cache hits.
 //!
-//! The one place where blocks change hands: requests take them at admission and chunk by chunk, the standing decodes as
-//! they grow, and a request that leaves or is preempted gives them up. With a prefix cache their content stays behind:
+//! All block transfers happen here: requests take blocks at admission and per chunk, steady decodes as they grow, and
+//! requests that leave or are preempted free them. With a prefix cache, their content stays cached:
 //!
-//! - what a chunk computes is known from the instant its batch is formed, so that the next in the same plan can find it;
-//! - what decodes compute is known when their request leaves or is preempted: before that no request could ask for it, but
-//!   those that go on from its answer (*followers*), for which it is made known before each plan;
-//! - what is found at admission counts as computed. It is looked up anew at each attempt.
+//! - The content of a chunk is published when its batch is formed, so that later requests of the same plan can hit
+//!   it.
+//! - The output of decodes is published when their request leaves or is preempted. Before that, only requests that
+//!   continue it (*followers*) could use it; for them it is published before each plan.
+//! - A hit counts as computed at admission. Each attempt looks it up anew.
 
 use super::batch::Chunk;
-use super::features::Features;
 use super::state::State;
-use crate::kv::{Hit, Kept};
+use crate::features::Features;
+use crate::kv::{DetachedBlocks, Hit};
 use crate::request::{History, Phase, Place, Request};
 
-/// What was found for a request that waits, when the policy thought of admitting it.
+/// The cache hit of a waiting request that the policy considered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookedUp {
     place: Place,
     hit: Hit,
-    /// Blocks had changed hands so often.
+    /// Number of block transfers at the lookup.
     exchanges: u64,
-    /// So many blocks had been evicted.
+    /// Number of evicted blocks at the lookup.
     evicted: u64,
 }
 
 impl State {
-    /// Looks up what the cache has of a waiting request. It is its context until the plan is made.
+    /// Looks up a waiting request in the cache. The hit counts as its context during the plan.
     #[inline(never)]
     pub(crate) fn look_up(&mut self, place: Place) {
         let exchanges = self.batch.exchanges;
@@ -35,11 +36,11 @@ impl State {
             return;
         }
         if before.is_none() && self.requests.at(place).computed > 0 {
-            // It brings its context along.
+            // It arrived with its context.
             return;
         }
-        // Decodes come before admissions: the blocks that they take are gone.
-        self.blocks.reserve(self.standing_growth());
+        // Decodes precede admissions, so their blocks are evicted first.
+        self.blocks.reserve(self.steady_growth());
         self.publish_followed(1);
         let hit = self.blocks.find(place, self.requests.known(place) - 1);
         self.requests.at_mut(place).computed = hit.tokens as u32;
@@ -55,20 +56,20 @@ impl State {
         looked_up.map_or(Hit::NONE, |looked_up| looked_up.hit)
     }
 
-    /// Free blocks that an admission uses up: new ones, and unreferenced ones that it hits.
+    /// Free blocks that an admission needs: new blocks, and unreferenced blocks of the hit.
     #[inline]
     pub(crate) fn blocks_to_admit(&self, place: Place, tokens: u64) -> u64 {
         let blocks = self.blocks.need(tokens);
-        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_beside_hit(place, blocks) }
+        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_without_hit(place, blocks) }
     }
 
     #[inline(never)]
-    fn blocks_beside_hit(&self, place: Place, blocks: u64) -> u64 {
+    fn blocks_without_hit(&self, place: Place, blocks: u64) -> u64 {
         let hit = self.hit(place);
         blocks.saturating_sub(self.blocks.need(hit.tokens)) + hit.unreferenced
     }
 
-    /// A waiting request takes what was found for it.
+    /// Gives a waiting request the blocks of its hit.
     pub(crate) fn take_hit(&mut self, place: Place) {
         let hit = self.hit(place);
         let blocks = self.blocks.take_hit(place, hit);
@@ -82,7 +83,7 @@ impl State {
         self.batch.exchanges += 1;
     }
 
-    /// A request takes blocks that are known to be free.
+    /// Takes blocks that are known to be free.
     #[inline]
     pub(crate) fn take(&mut self, place: Place, blocks: u64) {
         self.blocks.take(blocks);
@@ -90,59 +91,58 @@ impl State {
         self.batch.exchanges += 1;
     }
 
-    /// A request gives up all that it holds: it is over, or preempted.
+    /// Frees all blocks of a request that is finished or preempted.
     #[inline]
     pub(crate) fn release<F: Features>(&mut self, place: Place, is_over: bool) {
         let blocks = std::mem::take(&mut self.requests.at_mut(place).blocks);
-        if F::ANY && self.blocks.has_cache() {
+        if F::FULL && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
         } else {
-            self.blocks.give(blocks);
+            self.blocks.give_back(blocks);
         }
     }
 
-    /// The same for blocks whose content the cache knows.
+    /// Frees blocks whose content the cache has.
     #[inline(never)]
     fn release_known(&mut self, place: Place, blocks: u64, is_over: bool) {
         let unknown = if is_over { 0 } else { self.unknown_tokens(place) };
-        // With drafts the cache has been told all that is known.
+        // With drafts, everything known is already published.
         let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) - unknown };
         self.blocks.release(place, blocks, context, is_over);
         self.batch.exchanges += 1;
     }
 
-    /// A request is over, and what it holds stays taken for a while.
-    pub(crate) fn keep(&mut self, place: Place) -> Kept {
+    /// Keeps the blocks of a finished request for a while.
+    pub(crate) fn keep(&mut self, place: Place) -> DetachedBlocks {
         let context = if self.drafts.is_some() { 0 } else { self.requests.context(place) };
         let request = self.requests.at_mut(place);
         let blocks = std::mem::take(&mut request.blocks);
-        self.blocks.keep(place, blocks, context)
+        self.blocks.detach(place, blocks, context)
     }
 
-    /// A request that holds nothing is here no more.
+    /// Removes a request without blocks.
     #[inline]
     pub(crate) fn remove<F: Features>(&mut self, place: Place) {
-        if F::ANY {
+        if F::FULL {
             self.blocks.close(place);
         }
         self.requests.remove(place);
     }
 
-    /// The same, and takes it along.
+    /// Removes and returns a request without blocks.
     pub(crate) fn take_out(&mut self, place: Place) -> (Request, History) {
         self.blocks.close(place);
         self.requests.take(place)
     }
 
-    /// A chunk is placed after which so many tokens of its request lie in its blocks. Decodes come before it.
+    /// Publishes a chunk, after which `tokens` tokens of its request are in its blocks. Decodes come before it.
     #[inline(never)]
     pub(crate) fn publish_chunk(&mut self, place: Place, tokens: u64) {
         self.publish_followed(1);
         self.blocks.scheduled(place, tokens);
     }
 
-    /// What decodes have computed becomes known to requests that go on from it, with what they are about to compute
-    /// in so many iterations.
+    /// Publishes the output of decodes to their followers, including the next `iterations` iterations.
     #[inline(never)]
     pub(crate) fn publish_followed(&mut self, iterations: u64) {
         for index in 0..self.blocks.followed().len() {
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// What the decodes of a request have computed becomes known, with what they compute in so many iterations.
+    /// Publishes the output of one request's decodes, including the next `iterations` iterations.
     pub(crate) fn publish_decodes(&mut self, place: Place, iterations: u64) {
         if self.drafts.is_some() {
             return;
@@ -166,11 +166,11 @@ impl State {
         }
     }
 
-    /// One more iteration of the batch that was just settled has begun: what it takes, and what it makes known.
+    /// Starts one more iteration of the batch that was just settled: takes and publishes its blocks.
     pub(crate) fn begin_again(&mut self) {
         self.publish_followed(0);
         self.blocks.reserve(self.batch.reserved_each);
-        self.blocks.take(self.standing_growth());
+        self.blocks.take(self.steady_growth());
         for index in 0..self.batch.chunks.len() {
             let Chunk { place, tokens, .. } = self.batch.chunks[index];
             let context = self.requests.context(place) + tokens;
@@ -179,7 +179,7 @@ impl State {
         }
     }
 
-    /// A request that was looked up and is not admitted has nothing computed.
+    /// Resets the computed tokens of requests that were looked up but not admitted.
     #[inline(never)]
     pub(crate) fn discard_hits(&mut self) {
         for index in 0..self.batch.looked_up.len() {
@@ -190,27 +190,28 @@ impl State {
         }
     }
 
-    /// Blocks that a stretch may take: all that are free, but that a request that was refused may need fewer once a
-    /// whole run of what was found for it is evicted for the sake of one block. None: it may be so already.
+    /// Blocks that a stretch may take: all free ones. Exception: a refused request may need fewer blocks after one
+    /// eviction removed a whole run of its hit. `None`: this may have happened already.
     pub(crate) fn room(&self) -> Option<u64> {
-        let waits = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
-        let refused = self.batch.looked_up.iter().filter(|one| one.hit.unreferenced > 0).filter(waits);
-        let Some(evicted) = refused.map(|one| one.evicted).min().filter(|_| self.blocks.evicts_runs()) else {
+        let waits = |looked_up: &&LookedUp| self.requests.at(looked_up.place).phase() == Phase::Waiting;
+        let refused = self.batch.looked_up.iter().filter(|looked_up| looked_up.hit.unreferenced > 0).filter(waits);
+        let Some(evicted) = refused.map(|looked_up| looked_up.evicted).min().filter(|_| self.blocks.evicts_runs())
+        else {
             return Some(self.blocks.free());
         };
         (evicted == self.blocks.evicted()).then(|| self.blocks.free() - self.blocks.unreferenced())
     }
 
-    /// Does it matter to the cache which iteration of a stretch of this batch comes when? A request that was looked
-    /// up and not admitted might find more, or two requests might compute the same block, or one might compute what
-    /// another says.
+    /// Whether the order of a stretch's iterations matters to the cache: a refused request might hit more, two
+    /// requests might compute the same block, or one might compute another's output.
     #[inline(never)]
     pub(crate) fn order_matters(&self) -> bool {
         let chunks = &self.batch.chunks;
         let lasts = |chunk: &&Chunk| chunk.tokens < chunk.owed;
-        let refused = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
+        let refused = |looked_up: &&LookedUp| self.requests.at(looked_up.place).phase() == Phase::Waiting;
         if self.blocks.has_followed() {
-            return chunks.iter().any(|chunk| lasts(&chunk)) || self.batch.looked_up.iter().any(|one| refused(&one));
+            return chunks.iter().any(|chunk| lasts(&chunk))
+                || self.batch.looked_up.iter().any(|looked_up| refused(&looked_up));
         }
         let lasting = chunks.iter().enumerate().filter(|(_, chunk)| lasts(chunk));
         lasting.into_iter().any(|(index, chunk)| {
@@ -218,8 +219,9 @@ impl State {
             let mut others = chunks[..index].iter().filter(lasts);
             let mut waiting = self.batch.looked_up.iter().filter(refused);
             self.blocks.is_computed_twice(chunk.place)
-                || others.any(|other| self.blocks.go_on_alike(chunk.place, other.place, computed(other)))
-                || waiting.any(|one| self.blocks.go_on_alike(one.place, chunk.place, one.hit.tokens))
+                || others.any(|other| self.blocks.share_next_block(chunk.place, other.place, computed(other)))
+                || waiting
+                    .any(|looked_up| self.blocks.share_next_block(looked_up.place, chunk.place, looked_up.hit.tokens))
         })
     }
 }

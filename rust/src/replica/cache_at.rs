@@ -1,28 +1,28 @@
-//! What a replica's prefix cache has at an instant of a prompt that has not come here.
+//! Queries of a replica's prefix cache at an instant, for prompts that are not here.
 //!
-//! Between two events a cache changes too: iterations of a running stretch begin and end, take blocks, and make known what
-//! they compute. [`Replica::catch_up`] lets the cache go through what has happened by an instant. It has happened, so it
-//! changes no result (law L8): only what is asked here sees it before the stretch is settled.
+//! The cache also changes between two events: iterations of a running stretch begin and end, take blocks, and publish
+//! content. [`Replica::catch_up`] applies these changes up to an instant. They have happened, so no result changes
+//! (invariant L8). Only queries here see them before the stretch is settled.
 //!
-//! - The *live* view is that of the instant itself: iterations that end at it are over, batches formed at it are not yet.
-//! - A *report* at an instant tells of what was before: nothing that happens at the instant itself is in it. Only the last
-//!   report before something changes is made, so that those at which no router looked and nothing happened cost nothing.
+//! - The *live* view is that of the instant: iterations that end at it are included, batches formed at it are not.
+//! - A *report* at an instant excludes everything that happens at that instant. Only the last report before a change
+//!   is made, so reports that no router reads are free.
 
 use super::Replica;
 use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::kv::Segment;
 
-/// When a cache reports what it knows.
+/// Periodic reports of the cache content.
 #[derive(Debug)]
 pub(super) struct Reports {
     every: Span,
-    /// The first instant that needs another report.
+    /// The next instant that needs a report.
     next: Instant,
 }
 
 impl Replica {
-    /// The cache reports what it knows at every multiple of a span.
+    /// Enables reports at every multiple of `every`.
     pub(crate) fn report_every(&mut self, every: Span) {
         if self.state.blocks.has_cache() && every > Span::ZERO {
             self.state.blocks.report();
@@ -30,7 +30,7 @@ impl Replica {
         }
     }
 
-    /// Makes the last report that was due by an instant, if it has not been made: before anything happens at it.
+    /// Makes the last due report, before the events of `now`.
     #[inline]
     pub(super) fn report(&mut self, now: Instant) -> Result<()> {
         if self.reports.as_ref().is_some_and(|reports| now >= reports.next) { self.report_late(now) } else { Ok(()) }
@@ -50,7 +50,7 @@ impl Replica {
         Ok(())
     }
 
-    /// How many of the first `most` tokens of a prompt that begins with this content the cache had at its last report.
+    /// How many of the first `most` tokens of a prompt with this content the last report has.
     pub(crate) fn reported_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
         if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
@@ -59,8 +59,8 @@ impl Replica {
         Ok(self.state.blocks.reported(content, most))
     }
 
-    /// How many of the first `most` tokens of a prompt that begins with this content the cache has, before batches are
-    /// formed at this instant.
+    /// How many of the first `most` tokens of a prompt with this content are cached, before batches are formed at
+    /// this instant.
     pub(crate) fn cached_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
         if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
@@ -71,11 +71,11 @@ impl Replica {
             None => 0,
         };
         self.catch_up(begun, over);
-        let (mut tokens, mut speaker) = self.state.blocks.cached_prefix(content, most);
-        while let Some(place) = speaker {
+        let (mut tokens, mut owner) = self.state.blocks.cached_prefix(content, most);
+        while let Some(place) = owner {
             self.state.publish_decodes(place, begun);
             let before = tokens;
-            (tokens, speaker) = self.state.blocks.cached_prefix(content, most);
+            (tokens, owner) = self.state.blocks.cached_prefix(content, most);
             if tokens == before {
                 break;
             }
@@ -83,16 +83,16 @@ impl Replica {
         Ok(tokens)
     }
 
-    /// Iterations of the running stretch that have begun before an instant.
+    /// Iterations of the running stretch that began before an instant.
     fn begun(&self, at: Instant) -> Result<u64> {
         self.stretch().map_or(Ok(0), |stretch| Ok(stretch.begun_before(at)?.min(stretch.count)))
     }
 
-    /// Of the running stretch so many iterations have begun, and so many are over: the blocks that they took are
-    /// forgotten, and what they computed is known.
+    /// Applies the running stretch after `begun` started and `over` ended iterations: takes their blocks and
+    /// publishes their content.
     fn catch_up(&mut self, begun: u64, over: u64) {
         let (state, growth) = (&mut self.state, self.stretch.growth);
-        // With drafts every batch is told when it is planned and when it is settled.
+        // With drafts, every batch is published at its plan and at its settling.
         if !self.is_idle && state.drafts.is_none() {
             if begun > 1 {
                 let before = state.more_blocks(begun - 1) - growth;

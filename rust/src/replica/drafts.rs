@@ -1,161 +1,42 @@
-//! Drafts: what a row computes ahead of what is known, and what becomes of it.
+//! Drafts: tokens that a row computes speculatively, and their verification.
 //!
-//! A request whose row emits is offered drafts, which are the tail of its next row. The row computes them as if they were
-//! right; when it is settled, those that are rejected are taken back: `computed` falls, blocks stay. How many are accepted
-//! differs from row to row, so such rows are no standing decodes, and every iteration is a stretch of its own.
+//! A request whose row emits is offered drafts for the end of its next row. The row computes them as if they were
+//! right. Settling takes rejected drafts back: `computed` decreases, the blocks stay. The number of accepted drafts
+//! differs from row to row. So such rows are not steady decodes, and every iteration is a stretch of its own.
 //!
-//! A plan that is made ahead takes all drafts in flight as accepted. So a row is settled in two steps: first as if they
-//! were, which is what the plan sees, then as it is ([`Replica::settle_drafts`]). Without planning ahead the second step
-//! follows at once.
+//! A plan made ahead treats all drafts in flight as accepted. So a row is settled in two steps: first with all drafts
+//! accepted, as the plan sees it, then with the actual outcome ([`Replica::settle_drafts`]). Without planning ahead,
+//! the second step follows at once.
 //!
-//! The prefix cache must never hear of a draft. So it is told here what is known, and nowhere else: when a row is planned,
-//! what it fills of the tokens that are settled; when it is settled, what it has computed.
+//! The prefix cache must never contain a draft. Therefore only this file publishes tokens: at the plan of a row its
+//! settled tokens, at its settling what it has computed.
 
-use super::ahead::DroppedRow;
+use super::in_flight::{DraftedRow, Drafting, DroppedRow};
 use super::state::State;
-use super::{Full, Replica, Role};
-use crate::clock::{Instant, Long, Span};
+use super::{Replica, Role};
+use crate::clock::{Instant, Long};
 use crate::error::Result;
+use crate::features::Full;
 use crate::finding::{Finding, Kind};
-use crate::kv::KvBlocks;
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
-use crate::speculation::SpeculationParts;
-use crate::timing::{Beyond, Shape};
 
-/// Speculation of one replica.
-pub(crate) struct Drafts {
-    pub(super) parts: SpeculationParts,
-    /// Tokens of the longest request: no longer than the cache, so that no request can lack blocks when it is alone.
-    longest: u64,
-    /// By place.
-    requests: Vec<Drafting>,
-    /// Requests of which a row has emitted, and the tokens taken as emitted that were not, until these are taken back.
-    unsettled: Vec<(Place, u32)>,
-}
-
-/// A list of the workload was too short.
+/// The finding if a list of the workload is too short.
 const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget, so some requests needed more rows than their list in \
                                   the column accepted has; drafts of the additional rows count as rejected";
 
-/// How it stands with a request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Drafting {
-    /// Drafts that its next row verifies.
-    offer: u32,
-    /// The row that it has in a batch.
-    row: DraftedRow,
-    /// Tokens taken as emitted, of a row in flight while the next batch is planned.
-    in_flight: u32,
-    /// Of its rows those that emitted, over its whole life.
-    pub(super) emissions: u32,
-    /// Drafts that were verified, and those that became tokens of its output.
-    pub(super) drafted: u32,
-    pub(super) accepted: u32,
-}
-
-/// A row with drafts, or without.
-#[derive(Clone, Copy, Debug, Default)]
-struct DraftedRow {
-    drafts: u32,
-    emits: bool,
-    /// Its drafts only fill it up: none is accepted.
-    fills: bool,
-    /// Tokens that come out of it, once that is known.
-    out: u32,
-}
-
-impl Drafts {
-    pub(super) fn new(
-        parts: SpeculationParts,
-        max_model_len: u32,
-        first_token: FirstToken,
-        blocks: &KvBlocks,
-    ) -> Drafts {
-        let longest = u64::from(max_model_len) + u64::from(first_token == FirstToken::Decode);
-        let longest = longest.min(blocks.capacity().saturating_mul(blocks.block_tokens()));
-        Drafts { parts, longest, requests: Vec::new(), unsettled: Vec::new() }
-    }
-
-    /// A request comes to a place, as it left another replica if it did.
-    pub(super) fn open(&mut self, place: Place, drafting: Drafting) {
-        if self.requests.len() <= place.index() {
-            self.requests.resize_with(place.index() + 1, Drafting::default);
-        }
-        *self.at_mut(place) = drafting;
-    }
-
-    #[inline]
-    pub(super) fn at(&self, place: Place) -> &Drafting {
-        &self.requests[place.index()]
-    }
-
-    #[inline]
-    fn at_mut(&mut self, place: Place) -> &mut Drafting {
-        &mut self.requests[place.index()]
-    }
-
-    /// Drafts on offer after a row that emitted.
-    pub(crate) fn most(&self) -> u64 {
-        self.parts.drafts
-    }
-
-    /// Drafts that the next row of a request verifies.
-    pub(crate) fn offer(&self, place: Place) -> u64 {
-        u64::from(self.at(place).offer)
-    }
-
-    /// Did the last row of a request that was planned emit?
-    pub(crate) fn emitted(&self, place: Place) -> bool {
-        self.at(place).row.emits
-    }
-
-    /// How long the drafter takes beside an iteration of this shape and length.
-    pub(super) fn drafting(&self, length: Span, shape: &Shape) -> Result<Span> {
-        self.parts.drafting(length, shape)
-    }
-
-    /// Where batches went beyond what the drafter's model was measured for.
-    pub(super) fn beyond(&self) -> Beyond {
-        self.parts.beyond()
-    }
-
-    /// Tokens of the longest request.
-    pub(crate) fn longest(&self) -> u64 {
-        self.longest
-    }
-
-    /// Tokens for which a row takes blocks that computes up to so many.
-    pub(crate) fn slots(&self, tokens: u64) -> u64 {
-        (tokens + self.parts.lookahead()).min(self.longest)
-    }
-}
-
-impl std::fmt::Debug for Drafts {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
-        formatter.debug_struct("Drafts").field("requests", &self.requests).finish_non_exhaustive()
-    }
-}
-
-impl Drafting {
-    /// Of a request that so far had no drafts.
-    pub(super) fn after(emitted: u32) -> Drafting {
-        Drafting { emissions: emitted, ..Drafting::default() }
-    }
-}
-
-/// A row as it is planned.
+/// A planned row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedRow {
-    /// Tokens that the request owes beside drafts.
+    /// Tokens that the request owes besides drafts.
     pub(crate) owed: u64,
     pub(crate) is_decode: bool,
 }
 
 impl State {
-    /// A request gets a row of so many tokens: what is beyond those that it owes is drafts, and if it emits, it is offered new
-    /// ones. Decodes come out of it with their context in the plan.
+    /// Plans a row of `tokens` tokens. Tokens beyond the owed ones are drafts. If the row emits, new drafts are
+    /// offered.
     pub(crate) fn plan_drafts(&mut self, place: Place, tokens: u64, fills: bool) -> PlannedRow {
         let (request, first_token) = (self.requests.at(place), self.requests.first_token);
         let owed = request.owed();
@@ -169,8 +50,8 @@ impl State {
         PlannedRow { owed: owed.max(tokens), is_decode }
     }
 
-    /// The prefix cache hears what a request knows of its first `tokens` tokens: of a block that needs the token behind it,
-    /// once that is known.
+    /// Publishes the known part of a request's first `tokens` tokens to the prefix cache. A block that needs the
+    /// token after it waits for that token.
     pub(crate) fn publish_known(&mut self, place: Place, tokens: u64) {
         let Some(drafts) = self.drafts.as_ref().filter(|_| self.blocks.has_cache()) else { return };
         let known = self.requests.known(place) - u64::from(drafts.at(place).in_flight);
@@ -178,7 +59,7 @@ impl State {
         self.blocks.scheduled(place, known);
     }
 
-    /// A request is preempted: its offer is dropped with the rest.
+    /// Drops the offered drafts of a preempted request.
     pub(crate) fn drop_offer(&mut self, place: Place) {
         if let Some(drafts) = &mut self.drafts {
             let drafting = drafts.at_mut(place);
@@ -186,24 +67,24 @@ impl State {
         }
     }
 
-    /// Tokens that come out of a row of the batch; `None`: there are no drafts here.
+    /// Number of tokens emitted by a row of the batch; `None` without drafts.
     pub(super) fn tokens_out_of(&self, place: Place) -> Option<u32> {
         self.drafts.as_ref().map(|drafts| drafts.at(place).row.out)
     }
 
-    /// How it stands with the drafts of a request that goes elsewhere: nothing is on offer there.
+    /// The draft counts of a request that moves to another replica, without offered drafts.
     pub(super) fn drafting_of(&self, place: Place) -> Drafting {
         let Some(drafts) = &self.drafts else { return Drafting::after(self.requests.at(place).emitted) };
         Drafting { offer: 0, row: DraftedRow::default(), ..drafts.at(place).clone() }
     }
 
-    /// The tokens that come out of a row of the batch: the request, and how many it had before each.
+    /// The tokens emitted by a row of the batch: the request, and its number of tokens before each.
     pub(super) fn tokens_of_row(&self, place: Place) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (id, before) = (self.requests.at(place).id, self.requests.emitted(place) as u32);
-        (0..self.tokens_out_of(place).unwrap_or(0)).map(move |one| (id, before + one))
+        (0..self.tokens_out_of(place).unwrap_or(0)).map(move |token| (id, before + token))
     }
 
-    /// How many drafts a request that leaves had, and how many of them were accepted.
+    /// Records the drafted and accepted counts of a request that leaves.
     pub(super) fn record_drafts(&self, place: Place, results: &mut Recorder) {
         if let Some(drafts) = &self.drafts {
             let Drafting { drafted, accepted, .. } = *drafts.at(place);
@@ -211,8 +92,8 @@ impl State {
         }
     }
 
-    /// The row of a finished request in the batch that was just planned runs, and is dropped.
-    fn compute_row_in_vain(&mut self, place: Place) {
+    /// Runs the row of a finished request in the planned batch, and drops its result.
+    fn compute_dropped_row(&mut self, place: Place) {
         let Some(&chunk) = self.batch.chunks.iter().find(|chunk| chunk.place == place) else { return };
         self.batch.withdraw(place);
         self.batch.single_decodes += 1;
@@ -224,7 +105,7 @@ impl State {
 }
 
 impl Replica {
-    /// What comes out of each row of the batch that ends.
+    /// Determines the number of tokens emitted by each row of the batch.
     pub(super) fn verify_drafts(&mut self) {
         let Some(drafts) = &mut self.state.drafts else { return };
         for chunk in &self.state.batch.chunks {
@@ -233,9 +114,9 @@ impl Replica {
             if !row.emits || row.out > 0 {
                 continue;
             }
-            let right = match &drafts.parts.law {
+            let right = match &drafts.parts.distribution {
                 _ if row.fills || row.drafts == 0 => 0,
-                Some(law) => law.accepted(request.id, *emissions),
+                Some(distribution) => distribution.accepted(request.id, *emissions),
                 None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
                     if !self.findings.iter().any(|finding| finding.kind == Kind::AcceptedTooShort) {
                         self.findings.push(Finding::new(Kind::AcceptedTooShort, ACCEPTED_TOO_SHORT, []));
@@ -252,7 +133,7 @@ impl Replica {
         }
     }
 
-    /// The rows of the batch that ends. Where the next one is planned ahead, what is rejected is taken back after the plan.
+    /// Settles the rows of the batch. With planning ahead, rejected drafts are taken back after the next plan.
     pub(super) fn settle_drafted(&mut self, results: &mut Recorder) -> Result<()> {
         self.settle_drafted_rows(results)?;
         if self.state.ahead.is_none() {
@@ -262,7 +143,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The rows of the batch that ends, all of their drafts taken as accepted; tokens that come out are timed as they are.
+    /// Settles the rows with all drafts accepted. Emitted tokens have their actual times.
     fn settle_drafted_rows(&mut self, results: &mut Recorder) -> Result<()> {
         self.verify_drafts();
         let end = self.stretch.end;
@@ -278,12 +159,12 @@ impl Replica {
                 let settled = chunk.tokens - u64::from(of_row);
                 state.prefilled_tokens += settled;
                 if request.emitted > 0 {
-                    // Tokens that were emitted before, and are computed again, are behind already.
+                    // Tokens that were emitted before and are recomputed count as prefilled already.
                     let emitted = (request.computed - of_row).saturating_sub(request.prompt_tokens);
                     state.brought_tokens += u64::from(emitted).min(settled);
                 }
             }
-            let mut goes_on = !emits && request.is_up_to_date();
+            let mut continues = !emits && request.is_up_to_date();
             if emits {
                 let is_measured = state.measured.contains(request.id);
                 if history.first_token == Instant::NEVER {
@@ -293,41 +174,41 @@ impl Replica {
                     history.longest_gap = history.longest_gap.max(gap);
                     if is_measured {
                         results.gap::<Long>(request.class, gap)?;
-                        results.no_gaps(request.class, u64::from(out - 1))?;
+                        results.zero_gaps(request.class, u64::from(out - 1))?;
                     }
                 }
                 history.last_token = end;
                 state.emitted_tokens += u64::from(out);
-                state.fruitless_preemptions = 0;
+                state.preemptions_since_token = 0;
                 if request.emitted + 1 == request.output_tokens && history.arrival.end_is_foreseen() {
                     self.ending.push((request.row, chunk.place));
                 }
-                goes_on = request.emitted + out < request.output_tokens;
+                continues = request.emitted + out < request.output_tokens;
                 request.emitted += 1 + of_row;
                 drafting.in_flight = 1 + of_row;
                 drafts.unsettled.push((chunk.place, 1 + of_row - out));
             }
-            if goes_on && self.role != Role::Whole && history.hand_off().is_none() {
+            if continues && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
             }
         }
         Ok(())
     }
 
-    /// Requests whose last token is certain to have come hold what they have until the next batch is planned, and so do those
-    /// that go on elsewhere. Others may or may not be over.
+    /// Keeps the resources of requests with a certain last token, and of departing ones, until the next batch is
+    /// planned. Whether other requests are finished is not known yet.
     pub(super) fn hold_back_drafted(&mut self) {
         self.state.ahead.get_or_insert_default().begin_plan();
         let of_rows = self.ending.drain(..).map(|(_, place)| place);
         let places: Vec<Place> = of_rows.chain(self.departing.iter().copied()).collect();
         for place in places {
-            self.state.hold_seat(place);
+            self.state.note_ending(place);
             self.scheduler.ending(place);
         }
     }
 
-    /// What was taken as accepted and is not is taken back, row by row, and the finished leave. One of which the next batch
-    /// has a row computes that in vain.
+    /// Takes rejected drafts back, row by row, and removes finished requests. A row of a finished request in the next
+    /// batch is dropped.
     pub(super) fn settle_drafts(&mut self, now: Instant, results: &mut Recorder) {
         let unsettled =
             self.state.drafts.as_mut().map(|drafts| std::mem::take(&mut drafts.unsettled)).unwrap_or_default();
@@ -341,11 +222,11 @@ impl Replica {
             let is_over = request.owes_no_output();
             if request.phase() == Phase::Waiting {
                 if is_over {
-                    // It was preempted, and waits for nothing.
+                    // It was preempted, but needs no further token.
                     let prompt = request.prompt_tokens;
                     state.waiting -= 1;
                     state.running += 1;
-                    state.waits_no_more(prompt);
+                    state.remove_waiting_blocks(prompt);
                     state.brought_tokens -= u64::from(prompt);
                 }
             } else {
@@ -353,7 +234,7 @@ impl Replica {
                 let computed = u64::from(request.computed);
                 state.publish_known(place, computed);
                 if is_over && state.requests.at(place).is_placed() {
-                    state.compute_row_in_vain(place);
+                    state.compute_dropped_row(place);
                 }
             }
             if is_over {
@@ -381,12 +262,12 @@ impl Replica {
     }
 }
 
-/// What the workload says of the drafts of requests, by place.
+/// Accepted drafts from the workload, by request place.
 #[derive(Debug, Default)]
 pub(super) struct AcceptedDrafts(Vec<Vec<u16>>);
 
 impl AcceptedDrafts {
-    /// A request comes, of which this is said.
+    /// Stores the list of a new request.
     pub(super) fn put(&mut self, place: Place, accepted: Vec<u16>) {
         if self.0.len() <= place.index() {
             self.0.resize_with(place.index() + 1, Vec::new);
@@ -394,12 +275,12 @@ impl AcceptedDrafts {
         self.0[place.index()] = accepted;
     }
 
-    /// What was said of a request that goes.
+    /// Removes and returns the list of a request.
     pub(super) fn take(&mut self, place: Place) -> Vec<u16> {
         self.0.get_mut(place.index()).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Drafts that are accepted of the row that is this one of those that emit; `None`: nothing is said of it.
+    /// The accepted drafts of a request's `emission`-th emitting row; `None` if the list is too short.
     fn of(&self, place: Place, emission: u32) -> Option<u32> {
         self.0.get(place.index())?.get(emission as usize).copied().map(u32::from)
     }

@@ -1,8 +1,8 @@
-//! What each group of the standing decodes has: nearly always there is one.
+//! Values per group of steady decodes. Nearly always there is one group.
 
 use std::ops::{Index, IndexMut};
 
-/// One of each group; the first is always there, and at hand.
+/// One value per group. The first group always exists and is stored inline.
 #[derive(Debug)]
 pub(crate) struct Groups<T> {
     first: T,
@@ -14,7 +14,7 @@ impl<T> Groups<T> {
         Groups { first, further: Vec::new() }
     }
 
-    /// The first, if it is the only one.
+    /// The first value, if it is the only one.
     #[inline(always)]
     pub(crate) fn only(&self) -> Option<&T> {
         self.further.is_empty().then_some(&self.first)
@@ -25,8 +25,8 @@ impl<T> Groups<T> {
         self.further.len() + 1
     }
 
-    pub(crate) fn push(&mut self, one: T) {
-        self.further.push(one);
+    pub(crate) fn push(&mut self, value: T) {
+        self.further.push(value);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {

@@ -1,47 +1,33 @@
-//! Tokens in flight that may be dropped, where batches are planned ahead.
+//! Tokens in flight that may be dropped, with planning ahead.
 //!
-//! Some engines drop the token in flight of a request that the plan of the next batch preempts. Whether it counts is known only
-//! after that plan, so such tokens are noted until then: those that complete what a request owed, always; those of standing
-//! decodes, where the next plan may find too few blocks. A stretch of several iterations ends before that can be.
+//! Some engines drop the token in flight of a request that the next plan preempts. Whether it counts is known only
+//! after that plan. Until then these tokens are recorded: tokens of completed prompts always, tokens of steady
+//! decodes if the next plan may lack blocks. A stretch of several iterations ends before that point.
 
 use super::Replica;
+use super::in_flight::LateToken;
 use super::state::State;
 use crate::clock::{Instant, Long};
 use crate::error::Result;
-use crate::request::{History, NOT_ODD, Phase, Place};
+use crate::request::{NOT_ODD, Phase, Place};
 use crate::results::Recorder;
 
-/// A token that came with the batch that runs while the next one is planned; how it stood with its request before.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LateToken {
-    place: Place,
-    first_token: Instant,
-    last_token: Instant,
-}
-
-impl LateToken {
-    /// The next token of a request with this history.
-    pub(super) fn after(place: Place, history: &History) -> LateToken {
-        LateToken { place, first_token: history.first_token, last_token: history.last_token }
-    }
-}
-
 impl State {
-    /// The last batch before a plan that may drop tokens is about to be settled.
+    /// Prepares the settling of the last batch before a plan that may drop tokens.
     #[cold]
     pub(super) fn begin_late(&mut self, count: u64) {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let is_tight = rows > self.blocks.free();
         let Some(ahead) = &mut self.ahead else { return };
-        debug_assert!(ahead.late_tokens.is_empty(), "the last plan took note of them");
-        debug_assert!(count == 1 || !is_tight, "no request is preempted behind several iterations");
+        debug_assert!(ahead.late_tokens.is_empty(), "the last plan settled them");
+        debug_assert!(count == 1 || !is_tight, "no preemption follows several iterations");
         ahead.decodes_may_drop = count == 1 && is_tight;
     }
 
-    /// How many of `count` iterations can run so that the plan behind them finds a block for every standing decode.
+    /// How many of `count` iterations can run so that the next plan finds a block for every steady decode.
     #[cold]
     pub(super) fn iterations_without_a_victim(&self, count: u64, growth: u64) -> u64 {
-        let rows = self.standing + self.batch.chunks.len() as u64;
+        let rows = self.steady + self.batch.chunks.len() as u64;
         let Some(room) = self.blocks.free().checked_sub(rows) else { return 1 };
         let fits = |count: u64| self.more_blocks(count) - growth <= room;
         if fits(count) {
@@ -55,13 +41,13 @@ impl State {
         least
     }
 
-    /// The tokens of a group's standing decodes in the one iteration that ends at `end`, each for itself.
+    /// Records the tokens of a group's steady decodes in the single iteration that ends at `end`.
     #[cold]
     pub(super) fn note_late_decodes(&mut self, group: usize, end: Instant) {
         let tick = self.requests.ticks[group];
         let decodes = &mut self.groups[group];
         let members: Vec<Place> = decodes.due.members().collect();
-        debug_assert_eq!(members.len() as u64, decodes.count, "each member is due some time");
+        debug_assert_eq!(members.len() as u64, decodes.count, "every member has a due tick");
         decodes.odd.clear();
         for place in members {
             let (request, history) = self.requests.both_mut(place);
@@ -80,7 +66,7 @@ impl State {
         }
     }
 
-    /// Output tokens of a request, none or one, that come with the batch that runs while the next one is planned.
+    /// Output tokens of a request (0 or 1) that come with the batch that runs during the plan.
     #[inline]
     pub(crate) fn tokens_in_flight(&self, place: Place) -> u64 {
         match &self.ahead {
@@ -102,18 +88,18 @@ impl State {
         history.first_token != Instant::NEVER && last == self.last_end
     }
 
-    /// Is the token in flight of a request dropped, if it is preempted?
+    /// Whether preemption drops the token in flight of a request.
     #[inline]
     pub(crate) fn drops_token_of(&self, place: Place) -> bool {
         self.ahead.as_ref().is_some_and(|ahead| ahead.drops) && self.tokens_in_flight(place) > 0
     }
 
-    /// A request was preempted whose token in flight does not count.
+    /// Drops the token in flight of a preempted request.
     #[cold]
     pub(crate) fn drop_token(&mut self, place: Place) {
         let Some(ahead) = &mut self.ahead else { return };
         let index = ahead.late_tokens.iter().position(|token| token.place == place);
-        debug_assert!(index.is_some(), "a token that may be dropped was noted");
+        debug_assert!(index.is_some(), "a token that may be dropped is recorded");
         let Some(index) = index else { return };
         let token = ahead.late_tokens.swap_remove(index);
         let (request, history) = self.requests.both_mut(place);
@@ -125,14 +111,14 @@ impl State {
 }
 
 impl Replica {
-    /// The tokens that were not dropped by the plan count, and so do their gaps.
+    /// Counts the tokens that the plan did not drop, and their gaps.
     #[cold]
     pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;
         let Some(ahead) = &mut state.ahead else { return Ok(()) };
         for id in ahead.dropped_tokens.drain(..) {
-            if let Some(told) = results.told() {
-                told.take_back(id);
+            if let Some(events) = results.live_events() {
+                events.drop_last_token(id);
             }
         }
         for LateToken { place, first_token, last_token } in ahead.late_tokens.drain(..) {

@@ -1,20 +1,20 @@
 //! One engine, from one batch to the next.
 //!
-//! `plan → price → advance → settle`: the scheduler plans a batch, the timing model prices it, the clock advances over a
-//! *stretch* of k identical iterations at once, and at its end everything that they did is settled. The holder of the
-//! replica may cut a running stretch at an event; because time is whole, no result depends on where stretches end (law L8).
+//! `plan → price → advance → settle`: the scheduler plans a batch, the timing model prices it, the clock advances
+//! over a *stretch* of k identical iterations, and its end settles their effects. An event may cut a running stretch.
+//! Because time is whole, no result depends on where stretches end (invariant L8).
 
-// What it holds.
+// State.
 mod state;
 mod batch;
-mod features;
 mod blocks;
 mod groups;
-mod standing;
+mod steady;
 mod wheel;
 
-// What it does, and what can be seen of it.
+// Behavior and queries.
 mod arrive;
+mod in_flight;
 mod stretch;
 mod settle;
 mod ahead;
@@ -28,26 +28,24 @@ use std::cell::Cell;
 use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
+use crate::features::{Features, Full, Plain, PlainGroups, Variant};
 use crate::finding::Finding;
-use crate::kv::{Kept, KvBlocks, Segment};
+use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
 use crate::scheduler::Scheduler;
 use crate::speculation::SpeculationParts;
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
-use ahead::Foresighted;
+use ahead::AheadScheduler;
 use batch::Batch;
-use drafts::{AcceptedDrafts, Drafting};
-use standing::Decodes;
+use drafts::AcceptedDrafts;
+use in_flight::{Drafting, Drafts, InFlight};
 use state::{FIRST_ROW, Measured};
+use steady::Decodes;
 use stretch::Stretch;
 
-pub(crate) use ahead::InFlight;
 pub(crate) use batch::Chunk;
-pub(crate) use drafts::Drafts;
-pub(crate) use features::{Features, Full, Plain};
-use features::{PlainGroups, Variant};
 pub(crate) use groups::Groups;
 pub(crate) use state::State;
 
@@ -55,104 +53,104 @@ pub(crate) use state::State;
 pub(crate) struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
-    /// Findings of the scheduler.
+    /// Findings about its configuration.
     findings: Vec<Finding>,
     timing: Box<dyn Timing>,
-    /// The timing model, if it is a line and the host takes no time.
+    /// The timing model, if it is linear and the host takes no time.
     line: Option<PiecewiseLinear<u64>>,
-    /// What the host takes beside the GPU, if anything.
+    /// Host time in addition to GPU time, if any.
     host: Option<HostTime>,
-    /// Tokens of the longest request.
+    /// Maximum length of a request in tokens.
     max_model_len: u32,
-    /// Prompt and output of so many tokens are neither too long nor too large for the cache.
+    /// Requests of at most this length, prompt and output, are neither too long nor too large for the cache.
     surely_fits: u64,
     state: State,
-    /// The iterations under way, or, while the replica is idle, those that ran last.
+    /// The running stretch; if the replica is idle, the last one.
     stretch: Stretch,
     is_idle: bool,
-    /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
+    /// The next event of this replica: the end of a stretch, or the wake-up instant of its scheduler.
     next: Instant,
     stepping: bool,
     role: Role,
-    /// Requests that are about to depart.
+    /// Requests about to depart for another replica.
     departing: Vec<Place>,
     departures: Vec<Departure>,
-    /// With what prompts begin, by place: of requests that may go on elsewhere, where no cache knows it.
+    /// Content of prompts, by place: for requests that may go to another replica, if no cache stores it.
     prefixes: Vec<Vec<Segment>>,
     keeps_prefixes: bool,
-    /// Is more noted of a request that comes: its content, for a cache or another replica, or how it stands with its drafts?
-    notes_more: bool,
-    /// What the workload says of drafts.
+    /// Whether a request has state outside `requests`: its content for a cache or another replica, or its drafts.
+    has_extra_state: bool,
+    /// Accepted drafts from the workload.
     accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
-    /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
-    arrived: Vec<(Instant, Held)>,
-    /// Standing decodes of which the blocks that they took ahead are full.
+    /// Sent blocks whose transfer ended during a running iteration.
+    arrived: Vec<(Instant, HeldBlocks)>,
+    /// Steady decodes whose blocks taken ahead are full.
     due: Vec<Place>,
-    /// Rows at whose end something happens, by their places in the batch.
+    /// Rows whose request changes at the end, by their order in the batch.
     ending: Vec<(u64, Place)>,
 }
 
-/// What a replica does for a request.
+/// The part of a request's life on this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// All of it.
+    /// Prefill and decode.
     Whole,
-    /// The prompt; then the request goes on elsewhere.
+    /// Prefill; the request continues elsewhere.
     Prefill,
-    /// The prompt, after which the request leaves; and the decodes of any request that comes with its context.
+    /// Prefill, after which the request leaves, and decodes of requests that arrive with their context.
     Slots,
 }
 
-/// A request that has its prompt computed and goes to another replica.
+/// A request that leaves for another replica after its prefill.
 pub(crate) struct Departure {
     pub(crate) request: Request,
     pub(crate) history: History,
     /// The replica that it leaves, and when.
     pub(crate) from: u32,
     pub(crate) at: Instant,
-    /// What it still holds there.
-    pub(crate) held: Held,
-    /// With what its prompt begins.
+    /// The blocks that it still holds there.
+    pub(crate) held: HeldBlocks,
+    /// The content of its prompt.
     pub(crate) content: Vec<Segment>,
-    /// How it stands with its drafts, and what the workload says of them.
+    /// Its drafts, and their acceptance from the workload.
     drafting: Drafting,
     accepted: Vec<u16>,
 }
 
-/// A request that has no replica: none is open, or its own has died.
+/// A request without a replica: none is open, or its own failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Stranded {
-    /// Output tokens that its client has.
+    /// Emitted tokens, which the client has.
     pub(crate) emitted: u32,
     pub(crate) history: History,
-    /// With what its prompt begins.
+    /// The content of its prompt.
     pub(crate) content: Vec<Segment>,
-    /// How it stands with its drafts, and what the workload says of them.
+    /// Its drafts, and their acceptance from the workload.
     drafting: Drafting,
     accepted: Vec<u16>,
 }
 
-/// Blocks of a request that went elsewhere.
+/// Blocks of a request in transfer to another replica.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldBlocks {
     blocks: u64,
-    kept: Kept,
+    kept: DetachedBlocks,
 }
 
-/// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
+/// Limit of preemptions without an emitted token, against policies in an endless loop. It is higher than any policy
 /// needs that preempts its requests one plan at a time.
-const MOST_FRUITLESS_PREEMPTIONS: u64 = 1 << 16;
+const MAX_PREEMPTIONS_PER_TOKEN: u64 = 1 << 16;
 
-/// When `count` iterations are over.
+/// The end of `count` iterations.
 #[inline(always)]
 fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
     start.after(pace.total(count)?)
 }
 
 impl Replica {
-    /// An idle replica. Requests outside `measured` are in no histogram; with `stepping` every stretch is one iteration. The
-    /// engine counts time in this unit.
+    /// An idle replica. Requests outside `measured` are excluded from histograms. With `stepping` every stretch is
+    /// one iteration. The engine counts time in this unit.
     pub(crate) fn new(
         index: u32,
         engine: EngineParts,
@@ -165,9 +163,9 @@ impl Replica {
         let speculation = engine.scheduler.speculates();
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
-        let notes_more = keeps_prefixes || blocks.has_cache() || speculation.is_some();
+        let has_extra_state = keeps_prefixes || blocks.has_cache() || speculation.is_some();
         let longest = blocks.tokens().min(engine.max_model_len.into());
-        // With drafts the last token takes a place too.
+        // With drafts, the last token takes a slot too.
         let surely_fits = if speculation.is_some() { 0 } else { longest };
         let moduli = engine.timing.moduli().to_vec();
         let ahead = engine.scheduler.plans_ahead();
@@ -184,11 +182,11 @@ impl Replica {
         let scheduler = match ahead {
             Some(ahead) => {
                 let pause = Span(unit.count(ahead.pause.0));
-                Box::new(Foresighted::new(engine.scheduler, Ahead { pause, ..ahead }))
+                Box::new(AheadScheduler::new(engine.scheduler, Ahead { pause, ..ahead }))
             }
             None => engine.scheduler,
         };
-        let takes_short_way = engine.host.is_nothing() && drafts.is_none();
+        let takes_short_way = engine.host.is_zero() && drafts.is_none();
         let line = engine.timing.short_line().filter(|_| takes_short_way);
         Replica {
             index,
@@ -200,10 +198,10 @@ impl Replica {
                     (true, None) => Variant::Plain,
                     (true, Some(_)) => Variant::Ahead,
                 },
-                standing: 0,
+                steady: 0,
                 further_growth: Cell::default(),
                 is_resting: false,
-                drains_alone: false,
+                drains_last: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,
                 moduli,
@@ -218,10 +216,10 @@ impl Replica {
                 emitted_tokens: 0,
                 brought_tokens: 0,
                 waiting_blocks: None,
-                kept: Kept::default(),
+                kept: DetachedBlocks::default(),
                 sent_blocks: 0,
                 cached_tokens: 0,
-                fruitless_preemptions: 0,
+                preemptions_since_token: 0,
                 iterations: 0,
                 idle: Span::ZERO,
                 last_end: Instant::ZERO,
@@ -235,7 +233,7 @@ impl Replica {
             scheduler,
             line: line.cloned(),
             timing: engine.timing,
-            host: Some(engine.host).filter(|host| !host.is_nothing()),
+            host: Some(engine.host).filter(|host| !host.is_zero()),
             max_model_len: engine.max_model_len,
             surely_fits,
             stretch: Stretch::default(),
@@ -247,7 +245,7 @@ impl Replica {
             departures: Vec::new(),
             prefixes: Vec::new(),
             keeps_prefixes,
-            notes_more,
+            has_extra_state,
             accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),
@@ -256,39 +254,39 @@ impl Replica {
         }
     }
 
-    /// Each stretch is listed when it is over, or told.
+    /// Lists each stretch at its end.
     pub(crate) fn is_listed(&mut self) {
         self.state.needs_all_features();
     }
 
-    /// From now on no time is taken to fit 64 bits.
+    /// Switches to times of any length.
     pub(crate) fn has_long_times(&mut self) {
         self.state.variant = self.state.variant.long();
     }
 
-    /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
+    /// Starts to count the blocks of queued prompts, for a router that reads them.
     pub(crate) fn count_waiting_blocks(&mut self) {
         self.state.waiting_blocks = Some(0);
     }
 
-    /// When it is asked once more because nothing else is left to happen: is no request at any other replica?
-    pub(crate) fn drains_alone(&mut self, is_alone: bool) {
-        self.state.drains_alone = is_alone;
+    /// During a drain: whether no other replica has requests.
+    pub(crate) fn drains_last(&mut self, is_last: bool) {
+        self.state.drains_last = is_last;
     }
 
-    /// The iterations under way.
+    /// The running stretch.
     #[inline]
     fn stretch(&self) -> Option<&Stretch> {
         (!self.is_idle).then_some(&self.stretch)
     }
 
-    /// Requests that left for another replica since this was asked last, in order of their ids.
+    /// Requests that left for another replica since the last call, in order of ids.
     pub(crate) fn departures(&mut self) -> std::vec::Drain<'_, Departure> {
         self.departures.drain(..)
     }
 
-    /// The keys and values that were held for a departure are elsewhere: the next batch that is formed finds the blocks free.
-    pub(crate) fn release(&mut self, held: Held, now: Instant) -> Result<()> {
+    /// Releases the blocks of a departed request after its transfer. The next batch sees them as free.
+    pub(crate) fn release(&mut self, held: HeldBlocks, now: Instant) -> Result<()> {
         self.arrived.push((now, held));
         if self.is_idle {
             self.free_arrived(now);
@@ -308,11 +306,11 @@ impl Replica {
         if stretch.end <= now {
             return Ok(());
         }
-        // An iteration that ends at the very instant is over; otherwise the running one is the last.
+        // An iteration that ends at `now` is over; otherwise the running one is the last.
         stretch.count = stretch.begun_before(now)?;
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
         if stretch.end == now && self.state.ahead.is_some() {
-            // The batch that begins at the very instant is formed already.
+            // The batch that begins at `now` is formed already.
             stretch.count += 1;
             stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
         }
@@ -320,13 +318,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
+    /// Forms the next batch, if the scheduler plans one. Returns whether an iteration runs now.
     #[inline(never)]
     pub(crate) fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         self.form_here::<Long>(now, drain)
     }
 
-    /// The same for a caller that the hottest code is to be a part of, for times of this width.
+    /// [`Replica::form`] inlined into the hottest caller, for times of this width.
     #[inline(always)]
     pub(crate) fn form_here<W: Width>(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
@@ -351,13 +349,13 @@ impl Replica {
 
     #[inline(always)]
     fn form_with<F: Features>(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        if F::ANY {
+        if F::FULL {
             self.report(now)?;
         }
         loop {
-            self.ask::<F>(now, now, drain)?;
+            self.make_plan::<F>(now, now, drain)?;
             let batch = &self.state.batch;
-            if batch.chunk_tokens > 0 || self.state.standing > 0 {
+            if batch.chunk_tokens > 0 || self.state.steady > 0 {
                 break;
             }
             if batch.preempted.is_empty() {
@@ -365,30 +363,30 @@ impl Replica {
                 return Ok(false);
             }
         }
-        if self.state.has_no_more_than::<F>() {
+        if self.state.is_covered_by::<F>() {
             self.run::<F>(now)?;
         } else {
-            // The plan brought a group more, or a swap.
+            // The plan added a group or a swap.
             self.run_fully(now)?;
         }
         Ok(true)
     }
 
-    /// Lets the scheduler plan a batch that begins now, or later.
+    /// Runs the scheduler's plan for a batch that begins now or later.
     #[inline(always)]
-    fn ask<F: Features>(&mut self, now: Instant, begins: Instant, drain: bool) -> Result<()> {
+    fn make_plan<F: Features>(&mut self, now: Instant, begins: Instant, drain: bool) -> Result<()> {
         self.state.clear_batch::<F>();
-        if F::ANY && self.state.blocks.has_cache() {
+        if F::FULL && self.state.blocks.has_cache() {
             self.state.publish_followed(0);
         }
         self.scheduler.plan(&mut Plan::new(&mut self.state, now, begins, drain))?;
-        if F::ANY && !self.state.batch.looked_up.is_empty() {
+        if F::FULL && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
         }
         self.check_plan(now)
     }
 
-    /// What a plan asked in pieces must hold as a whole (rule 6).
+    /// Checks the plan as a whole (R6).
     #[inline(always)]
     fn check_plan(&mut self, now: Instant) -> Result<()> {
         let state = &self.state;
@@ -396,7 +394,7 @@ impl Replica {
             let request = state.requests.at(place);
             request.placed || request.phase() == Phase::Decoding
         };
-        if state.standing + state.batch.chunk_tokens > state.limits.token_budget
+        if state.steady + state.batch.chunk_tokens > state.limits.token_budget
             || !state.has_free(0)
             || !(state.batch.is_each_placed || state.batch.admitted.iter().all(is_placed))
         {
@@ -408,31 +406,35 @@ impl Replica {
         Ok(())
     }
 
-    /// The rule that the plan broke.
+    /// The rule that the plan violated.
     #[cold]
     fn broken_rule(&self, now: Instant) -> Error {
         let state = &self.state;
-        let tokens = state.standing + state.batch.chunk_tokens;
+        let tokens = state.steady + state.batch.chunk_tokens;
         if tokens > state.limits.token_budget {
-            return state.broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
+            return state.broken(
+                now,
+                "an iteration must not load more tokens than the budget",
+                format!("{tokens} tokens"),
+            );
         }
         if !state.has_free(0) {
-            let what = format!("{} decodes, {} free blocks", state.standing, state.blocks.free());
-            return state.broken(now, "no more blocks are taken than are free", what);
+            let what = format!("{} decodes, {} free blocks", state.steady, state.blocks.free());
+            return state.broken(now, "a plan takes at most the free blocks", what);
         }
         let is_left_out = |request: &&Request| !request.placed && request.phase() != Phase::Decoding;
         let left_out = state.batch.admitted.iter().map(|&place| state.requests.at(place)).find(is_left_out);
         let what = left_out.map_or_else(String::new, |request| format!("request {}", request.id));
-        state.broken(now, "a request is admitted by the batch that it is in", what)
+        state.broken(now, "a request is admitted by the batch that computes its first chunk", what)
     }
 
     #[inline(never)]
     fn count_preemptions(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
-        state.fruitless_preemptions += state.batch.preempted.len() as u64;
-        if state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
-            let what = format!("{} preemptions without a token", state.fruitless_preemptions);
-            return Err(state.broken(now, "a policy that preempts comes to an end", what));
+        state.preemptions_since_token += state.batch.preempted.len() as u64;
+        if state.preemptions_since_token >= MAX_PREEMPTIONS_PER_TOKEN {
+            let what = format!("{} preemptions without an emitted token", state.preemptions_since_token);
+            return Err(state.broken(now, "preemption must make progress", what));
         }
         Ok(())
     }
@@ -447,16 +449,16 @@ impl Replica {
             pace.first = pace.first.plus(drafts.drafting(pace.first, &shape)?)?;
         }
         match &self.host {
-            Some(host) => host.beside(pace, &shape),
+            Some(host) => host.add_to(pace, &shape),
             None => Ok(pace),
         }
     }
 
-    /// The end of a stretch of so many iterations, or of fewer: as many as times of 64 bits reach, if they reach one.
+    /// The end of a stretch of `count` iterations, or of fewer iterations whose end fits 64 bits, if any.
     #[cold]
     #[inline(never)]
     fn far_end(&mut self, now: Instant, pace: &Pace, count: u64) -> Result<(Instant, u64)> {
-        // Where stretches are told, none ends but by what happens.
+        // If stretches are listed, only events may end them.
         let mut fewer = if self.state.unit == Unit::ATTOSECOND { 0 } else { count / 2 };
         while fewer > 0 {
             if let Some(end) = pace.short_end(now, fewer) {
@@ -473,10 +475,10 @@ impl Replica {
         if self.is_short() { self.run::<Full<Short>>(now) } else { self.run::<Full<Long>>(now) }
     }
 
-    /// Prices the batch and sets it going for as long as nothing changes.
+    /// Prices the batch and runs it until something changes.
     #[inline(always)]
     fn run<F: Features>(&mut self, now: Instant) -> Result<()> {
-        debug_assert!(F::Width::IS_SHORT || !self.is_short(), "short times are tested by the variant that takes them");
+        debug_assert!(F::Width::IS_SHORT || !self.is_short(), "64-bit times run in a 64-bit variant");
         let on_line = self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line));
         let takes_time = on_line.is_some();
         let mut pace = match on_line {
@@ -489,26 +491,26 @@ impl Replica {
         if count > 1 {
             count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         }
-        if F::ANY && state.swap_charge > Span::ZERO {
+        if F::FULL && state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
             state.swap_charge = Span::ZERO;
             count = 1;
         }
         let mut count = count.max(1);
-        let has_cache = F::ANY && state.blocks.has_cache();
+        let has_cache = F::FULL && state.blocks.has_cache();
         if has_cache {
             count = state.iterations_that_cache_alike(count);
         }
         state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
-        let load = state.standing + state.batch.chunk_tokens;
-        // The first iteration has its blocks. A token takes one block at most, and one of a decode most often none.
+        let load = state.steady + state.batch.chunk_tokens;
+        // The first iteration has its blocks. A token takes at most one block, and a decode usually none.
         let mut is_roomy = if count == 1 {
             free > 0
         } else {
             load.saturating_mul(count) < free || state.most_more_blocks(count) < free
         };
-        debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
+        debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the upper bound is at least the count");
         if count > 1 && (!is_roomy || has_cache) {
             (count, is_roomy) = state.iterations_that_fit(count, growth);
         }
@@ -534,7 +536,7 @@ impl Replica {
             count,
             end,
             through_arrivals: state.batch.hold.through_arrivals,
-            decodes: state.standing,
+            decodes: state.steady,
             growth,
             load,
             is_roomy,

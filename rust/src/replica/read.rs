@@ -1,4 +1,4 @@
-//! What can be seen of a replica at an instant, without going there.
+//! Queries of a replica at an instant, without advancing it.
 
 use super::batch::Chunk;
 use super::state::State;
@@ -14,13 +14,13 @@ use crate::timing::Beyond;
 use crate::workload::Arrival;
 
 impl Replica {
-    /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
+    /// The next event of this replica: the end of a stretch, or the wake-up instant of its scheduler.
     #[inline]
     pub(crate) fn next_instant(&self) -> Instant {
         self.next
     }
 
-    /// Do 64 bits hold all of its times so far?
+    /// Whether all its times so far fit 64 bits.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.state.variant.is_short()
@@ -32,36 +32,36 @@ impl Replica {
         self.index
     }
 
-    /// Is no iteration under way?
+    /// Whether no iteration runs.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// Does it hold no request?
+    /// Whether it has no requests.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.state.requests.is_empty()
     }
 
-    /// Requests in its queue, preempted and swapped ones included.
+    /// Requests in its queue, including preempted and swapped ones.
     #[inline]
     pub(crate) fn waiting(&self) -> u64 {
         self.state.waiting
     }
 
-    /// Requests here, waiting and running.
+    /// Waiting and running requests.
     #[inline]
     pub(crate) fn requests(&self) -> u64 {
         self.state.waiting + self.state.running
     }
 
-    /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
+    /// Prompt tokens not computed and output tokens not emitted, at an instant.
     pub(crate) fn tokens_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.tokens_ahead_after(self.over(at)?))
     }
 
-    /// The same after so many iterations of the running stretch.
+    /// The same number after `over` iterations of the running stretch.
     #[inline]
     fn tokens_ahead_after(&self, over: u64) -> u64 {
         let state = &self.state;
@@ -75,7 +75,7 @@ impl Replica {
         state.tokens_ahead() - over * self.stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>()
     }
 
-    /// Iterations of the running stretch that are over at an instant; 0 if none runs.
+    /// Iterations of the running stretch that have ended at an instant; 0 if none runs.
     #[inline]
     fn over(&self, at: Instant) -> Result<u64> {
         match self.stretch() {
@@ -84,7 +84,7 @@ impl Replica {
         }
     }
 
-    /// Blocks that no request holds at an instant, before batches are formed at it, and those that requests hold.
+    /// Free and used blocks at an instant, before batches are formed at it.
     pub(crate) fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match self.stretch() {
@@ -94,17 +94,17 @@ impl Replica {
         Ok((state.blocks.free() - grown, state.blocks.used() + grown))
     }
 
-    /// Blocks that so many iterations of the running stretch take beside those of the first, which are taken already.
+    /// Blocks that the first `begun` iterations of the running stretch take, without the first iteration.
     fn more_blocks_of(&self, stretch: &Stretch, begun: u64) -> u64 {
         if begun > 1 { self.state.more_blocks(begun) - stretch.growth } else { 0 }
     }
 
-    /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
+    /// Used blocks at an instant, before batches are formed at it, plus the blocks of waiting prompts.
     pub(crate) fn blocks_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.free_and_used_blocks(at)?.1 + self.state.blocks_of_queue())
     }
 
-    /// The instant before which fewer than `by` of the tokens ahead are gone since `now`, if nothing happens here.
+    /// The instant before which the tokens ahead decrease by fewer than `by` from `now` on, without further events.
     pub(crate) fn has_tokens_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
         let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
         let each = stretch.decodes + self.state.batch.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
@@ -112,7 +112,7 @@ impl Replica {
         stretch.end_of(over.saturating_add(by.div_ceil(each.max(1))))
     }
 
-    /// The instant before which fewer than `by` blocks ahead are added since `now`, if nothing happens here.
+    /// The instant before which the blocks ahead increase by fewer than `by` from `now` on, without further events.
     pub(crate) fn has_blocks_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
         let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
         let begun = stretch.begun_before(now)?.min(stretch.count);
@@ -126,37 +126,37 @@ impl Replica {
             let middle = fewer + (most - fewer) / 2;
             if self.more_blocks_of(stretch, middle) < enough { fewer = middle } else { most = middle }
         }
-        // They are taken when that iteration begins, and seen after that instant.
+        // Blocks are taken at the start of an iteration, and visible after that instant.
         stretch.end_of(most - 1)?.after(Span(1))
     }
 
-    /// Has its cache anything that begins with this content, or had it at its last report; or a request here?
-    pub(crate) fn knows(&self, content: u64) -> bool {
-        self.state.blocks.knows(content)
+    /// Whether its cache, its last report or a request here has content that begins like this.
+    pub(crate) fn has_content(&self, content: u64) -> bool {
+        self.state.blocks.has_content(content)
     }
 
-    /// Tokens in a block.
+    /// Tokens per block.
     pub(crate) fn block_tokens(&self) -> u64 {
         self.state.blocks.block_tokens()
     }
 
-    /// Most preemptions of one request so far.
+    /// Maximum number of preemptions of one request.
     pub(crate) fn most_preempted(&self) -> u32 {
         self.state.most_preempted
     }
 
-    /// Where its batches went beyond what its timing model was measured for.
+    /// Batches beyond the measured range of its timing model.
     pub(crate) fn beyond(&self) -> Beyond {
         let of_drafter = self.state.drafts.as_ref().map_or(Beyond::default(), |drafts| drafts.beyond());
         self.timing.beyond().and(of_drafter)
     }
 
-    /// What its prefix cache did so far, if it has one.
+    /// Operations of its prefix cache, if it has one.
     pub(crate) fn block_operations(&self) -> Option<BlockOperations> {
         self.state.blocks.operations(self.index)
     }
 
-    /// Findings of its scheduler.
+    /// Findings about its configuration.
     pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -166,27 +166,27 @@ impl Replica {
         self.state.iterations
     }
 
-    /// Requests that its scheduler may admit at once.
-    pub(crate) fn seats(&self) -> u64 {
+    /// Sequence limit of its scheduler.
+    pub(crate) fn max_seqs(&self) -> u64 {
         self.state.limits.max_seqs
     }
 
-    /// The tokens that an iteration loads if so many can be loaded; no number where batches are planned ahead, which by
-    /// design leave out what came since.
+    /// The token budget that work-conserving batches fill. No limit with planning ahead, which excludes recent
+    /// arrivals by design.
     pub(crate) fn budget_to_fill(&self) -> u64 {
         if self.state.ahead.is_some() { Limits::NONE } else { self.state.limits.token_budget }
     }
 
-    /// Why this replica can never serve a request, if that is so (rule 11).
+    /// Why this replica can never serve a request (R11), if so.
     #[inline]
     pub(crate) fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
         if self.is_too_long(arrival) { self.refuses_too_long(arrival) } else { self.refuses_in_length(arrival) }
     }
 
-    /// The same for a request that is not too long.
+    /// The same check for a request that is not too long.
     fn refuses_in_length(&self, arrival: &Arrival) -> Option<&'static str> {
         if self.longest_context(arrival) > self.state.blocks.tokens() {
-            return Some("its largest context is larger than the KV cache");
+            return Some("its longest context exceeds the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)
     }
@@ -199,20 +199,20 @@ impl Replica {
         self.refuses_in_length(&self.cut_to_length(arrival))
     }
 
-    /// Would prompt and output together be longer than the longest request?
+    /// Whether prompt and output exceed the maximum length.
     #[inline]
     pub(super) fn is_too_long(&self, arrival: &Arrival) -> bool {
         arrival.prompt_tokens + arrival.output_tokens > self.max_model_len
     }
 
-    /// The request whose output ends with the longest length. Its end is foreseen: nothing is allowed beyond it.
+    /// The request with its output cut to the maximum length. Its end is foreseen.
     #[cold]
     pub(super) fn cut_to_length(&self, arrival: &Arrival) -> Arrival {
         let output_tokens = self.max_model_len - arrival.prompt_tokens;
         Arrival { output_tokens, max_output_tokens: output_tokens, ..*arrival }
     }
 
-    /// The longest context that a request has here.
+    /// The longest context of a request here.
     pub(super) fn longest_context(&self, arrival: &Arrival) -> u64 {
         let longest = match self.role {
             Role::Prefill => u64::from(arrival.prompt_tokens),
@@ -220,18 +220,18 @@ impl Replica {
                 longest_context(arrival, self.state.requests.first_token).min(u64::from(self.max_model_len))
             }
         };
-        // With drafts the longest request fills the cache, its last token too.
+        // With drafts, the last token of the longest request takes a slot too.
         longest + u64::from(self.state.drafts.is_some())
     }
 
-    /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
+    /// Whether a request continues elsewhere after prefill. A request that ends with its prefill does not.
     pub(crate) fn sends_on(&self, arrival: &Arrival) -> bool {
         let is_last = arrival.output_tokens == 1 || arrival.prompt_tokens + 1 == self.max_model_len;
         let is_over = is_last && self.state.requests.first_token == FirstToken::Prefill;
         self.role != Role::Whole && !is_over
     }
 
-    /// Blocks of the cache, and how many of them the longest context of a request takes.
+    /// Capacity in blocks, and the blocks of a request's longest context.
     pub(crate) fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
         (self.state.blocks.capacity(), self.state.blocks.need(self.longest_context(arrival)))
     }
@@ -241,14 +241,14 @@ impl Replica {
         self.state.live().find(|&place| self.state.requests.at(place).id == id)
     }
 
-    /// The requests that are here now.
+    /// Ids of the requests here, sorted.
     pub(crate) fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).id).collect();
         ids.sort_unstable();
         ids
     }
 
-    /// The state at an instant, without going there.
+    /// A sample of the state at an instant.
     #[inline(always)]
     pub(crate) fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
@@ -265,7 +265,7 @@ impl Replica {
         };
         if over > 0 {
             let (stretch, batch) = (&self.stretch, &state.batch);
-            // The iteration that runs now took its blocks when it began.
+            // The running iteration took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
             sample.kv_used_tokens += self.more_blocks_of(stretch, begun) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
@@ -274,7 +274,7 @@ impl Replica {
         Ok(sample)
     }
 
-    /// The stretch as a row, before anything of it is settled.
+    /// The result row of a stretch that is not settled yet.
     pub(super) fn row(&self, stretch: &Stretch) -> IterationRow {
         let state = &self.state;
         let shape = state.shape(&[]);
@@ -290,15 +290,15 @@ impl Replica {
         }
     }
 
-    /// The tokens of the running stretch; `None` while none runs.
+    /// The tokens of the running stretch, if any.
     pub(crate) fn running_emissions(&self) -> Option<Emissions> {
         if self.is_idle { None } else { self.emissions() }
     }
 
-    /// The tokens of the stretch, before anything of it is settled; `None`: it brings none.
+    /// The tokens of the stretch, which is not settled yet, if any.
     pub(super) fn emissions(&self) -> Option<Emissions> {
         let state = &self.state;
-        let gets_one = |place: &Place| {
+        let emits_token = |place: &Place| {
             let request = state.requests.at(*place);
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
@@ -306,14 +306,14 @@ impl Replica {
         let chunks = state.batch.chunks.iter().filter(emits).map(|chunk| chunk.place);
         let of = |place| (state.requests.at(place).id, state.requests.emitted(place) as u32);
         let requests: Vec<(u32, u32)> = match &state.drafts {
-            None => state.live().filter(gets_one).chain(chunks).map(of).collect(),
+            None => state.live().filter(emits_token).chain(chunks).map(of).collect(),
             Some(_) => state.batch.chunks.iter().flat_map(|chunk| state.tokens_of_row(chunk.place)).collect(),
         };
         let Stretch { start, pace, count, .. } = self.stretch;
         (!requests.is_empty()).then_some(Emissions { replica: self.index, start, pace, count, requests })
     }
 
-    /// Lists the rows of the running batch in their order.
+    /// Records the rows of the running batch in order.
     pub(super) fn list_batch(&self, results: &mut Recorder) {
         if !results.wants_batches() {
             return;
@@ -346,7 +346,7 @@ impl Replica {
 }
 
 impl State {
-    /// Does a chunk that completes what its request owes bring a token (rule 7)?
+    /// Whether a chunk that completes a request's owed tokens emits one (R7).
     fn chunk_emits(&self, chunk: &Chunk) -> bool {
         self.requests.first_token == FirstToken::Prefill || chunk.context == self.requests.known(chunk.place)
     }

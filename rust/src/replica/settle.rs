@@ -1,30 +1,30 @@
-//! The end of a stretch: what its iterations have done.
+//! Settling: the effects of a stretch at its end.
 
 use super::batch::Chunk;
-use super::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
-use super::late::LateToken;
+use super::in_flight::LateToken;
 use super::state::State;
 use super::stretch::Stretch;
-use super::{Departure, Held, Replica, Role, Stranded, end_after};
+use super::{Departure, HeldBlocks, Replica, Role, Stranded, end_after};
 use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
+use crate::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
 use crate::request::{FirstToken, NOT_ODD, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 use crate::timing::Pace;
 
 impl Replica {
-    /// Settles the stretch that ends now, if any does: tokens come out, contexts grow, finished requests leave.
+    /// Settles the stretch that ends now, if any: tokens are emitted, contexts grow, finished requests leave.
     #[inline(never)]
     pub(crate) fn settle(&mut self, results: &mut Recorder) -> Result<()> {
         self.settle_here::<Long>(results)
     }
 
-    /// The same for a caller that the hottest code is to be a part of, for times of this width.
+    /// [`Replica::settle`] inlined into the hottest caller, for times of this width.
     #[inline(always)]
     pub(crate) fn settle_here<W: Width>(&mut self, results: &mut Recorder) -> Result<()> {
         if self.is_idle {
-            // Its scheduler wants to be asked, and no iteration ran.
+            // A wake-up of the scheduler: no iteration ran.
             return Ok(());
         }
         match self.state.variant {
@@ -56,7 +56,7 @@ impl Replica {
 
     #[inline(always)]
     fn settle_with<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
-        if F::ANY {
+        if F::FULL {
             self.report(self.stretch.end)?;
         }
         self.is_idle = true;
@@ -72,7 +72,7 @@ impl Replica {
         self.state.iterations += count;
         self.state.last_end = end;
         stretch.audit::<F>(&self.state, &*self.scheduler, results);
-        if F::ANY && results.wants_iterations() {
+        if F::FULL && results.wants_iterations() {
             self.list_iteration(results);
         }
         if F::AHEAD && self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
@@ -86,25 +86,25 @@ impl Replica {
             }
             let tokens = count * self.stretch.decodes;
             self.state.emitted_tokens += tokens;
-            self.state.fruitless_preemptions = 0;
+            self.state.preemptions_since_token = 0;
         }
         if self.state.batch.chunk_tokens > 0 {
-            if F::ANY && self.state.drafts.is_some() {
+            if F::FULL && self.state.drafts.is_some() {
                 self.settle_drafted(results)?;
             } else {
                 self.settle_chunks::<F>(results)?;
             }
         }
         if !self.due.is_empty() {
-            self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
+            self.due.drain(..).for_each(|place| self.state.start_growth(place));
         }
         if F::AHEAD && self.state.ahead.is_some() {
-            return self.go_on_ahead::<F>(results);
+            return self.plan_next_ahead::<F>(results);
         }
         if !self.ending.is_empty() {
             self.end_rows::<F>(end, results)?;
         }
-        if F::ANY && self.role != Role::Whole {
+        if F::FULL && self.role != Role::Whole {
             self.depart(end);
             self.free_arrived(end);
         }
@@ -128,12 +128,12 @@ impl Replica {
             results.iteration(self.row(&self.stretch));
             self.list_batch(results);
         }
-        if let Some(told) = results.told() {
-            told.emissions.extend(self.emissions());
+        if let Some(events) = results.live_events() {
+            events.emissions.extend(self.emissions());
         }
     }
 
-    /// Every standing decode of a group emitted a token in each iteration.
+    /// Settles a group of steady decodes: one token each per iteration.
     #[inline(always)]
     fn settle_decodes<F: Features>(&mut self, group: usize, results: &mut Recorder) -> Result<()> {
         let count = self.stretch.count;
@@ -169,7 +169,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Chunks are computed; a request with everything computed emits (rule 7), and can decode.
+    /// Settles chunks. A fully computed request emits (R7) and can decode.
     #[inline(always)]
     fn settle_chunks<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let (count, end) = (self.stretch.count, self.stretch.end.within::<F::Width>());
@@ -184,7 +184,7 @@ impl Replica {
             let known = u64::from(request.prompt_tokens + request.emitted);
             request.computed += tokens as u32;
             if request.emitted > 0 && !chunk.is_decode {
-                // Tokens that were emitted before, and are computed again, are behind already.
+                // Tokens that were emitted before and are recomputed count as prefilled already.
                 let emitted = request.computed.saturating_sub(request.prompt_tokens);
                 state.brought_tokens += u64::from(emitted).min(tokens);
             }
@@ -194,13 +194,13 @@ impl Replica {
                 state.blocks.take_for::<F>(more);
             }
             if tokens < chunk.owed {
-                if F::ANY && state.blocks.has_cache() {
+                if F::FULL && state.blocks.has_cache() {
                     self.settle_part(chunk);
                     state = &mut self.state;
                 }
                 continue;
             }
-            if !F::ANY || first_token == FirstToken::Prefill || chunk.context == known {
+            if !F::FULL || first_token == FirstToken::Prefill || chunk.context == known {
                 if F::AHEAD
                     && let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops)
                 {
@@ -218,18 +218,18 @@ impl Replica {
                 history.last_token = end;
                 request.emitted += 1;
                 state.emitted_tokens += 1;
-                state.fruitless_preemptions = 0;
+                state.preemptions_since_token = 0;
                 if request.emitted == request.output_tokens {
                     self.ending.push((request.row, chunk.place));
                     continue;
                 }
             }
-            if F::ANY && self.role != Role::Whole && history.hand_off().is_none() {
+            if F::FULL && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
             let was_ready = std::mem::replace(&mut request.ready, true);
-            if F::ANY && state.blocks.has_cache() && !was_ready {
+            if F::FULL && state.blocks.has_cache() && !was_ready {
                 if state.caches_in_row_order {
                     self.ending.push((request.row, chunk.place));
                 } else {
@@ -241,7 +241,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The prefix cache hears of what a request computed that owes more.
+    /// Publishes a partial prefill to the prefix cache.
     #[inline(never)]
     fn settle_part(&mut self, chunk: Chunk) {
         let state = &mut self.state;
@@ -253,8 +253,8 @@ impl Replica {
         }
     }
 
-    /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do
-    /// requests that go on.
+    /// Removes finished requests in the order of the batch. If the cache processes rows in order, it also publishes
+    /// the rows of requests that continue.
     #[inline(always)]
     fn end_rows<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
@@ -264,14 +264,14 @@ impl Replica {
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
             if state.requests.at(place).phase() == Phase::Decoding {
-                state.left_decodes::<F>(place);
+                state.finish_decoding::<F>(place);
             }
-            if F::ANY && state.caches_in_row_order && state.goes_on(place) {
+            if F::FULL && state.caches_in_row_order && state.continues(place) {
                 continue;
             }
-            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: a request emits exactly its output tokens");
             results.leave::<F::Width>(state.requests.history(place), self.index, Status::Finished, now);
-            if F::ANY && state.limits.frees_with_batch {
+            if F::FULL && state.limits.frees_with_batch {
                 let kept = state.keep(place);
                 state.kept.add(kept);
             } else {
@@ -286,14 +286,15 @@ impl Replica {
         Ok(())
     }
 
-    /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
+    /// Sends requests with complete prompts to other replicas, in order of ids. Their blocks stay taken until the
+    /// transfer ends.
     pub(super) fn depart(&mut self, now: Instant) {
         let state = &mut self.state;
         self.departing.sort_unstable_by_key(|&place| state.requests.at(place).id);
         for place in self.departing.drain(..) {
             self.scheduler.notice(Notice::Left(place), &state.requests);
             let blocks = state.requests.at(place).blocks;
-            let held = Held { blocks, kept: state.keep(place) };
+            let held = HeldBlocks { blocks, kept: state.keep(place) };
             let content = match self.prefixes.get_mut(place.index()) {
                 Some(content) => std::mem::take(content),
                 None => state.blocks.content(place),
@@ -318,8 +319,8 @@ impl Replica {
         state.end_batch::<Full>();
     }
 
-    /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
-    /// still here stays unfinished. What the cache knows of them counts too, whether or not it was asked for.
+    /// Ends the run: emitted tokens count, the running iteration emits nothing, and the remaining requests are
+    /// unfinished. Their cached content counts too.
     pub(crate) fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
         let under_way = self.break_off(end, results)?;
         let live: Vec<Place> = self.state.live().collect();
@@ -334,7 +335,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Settles the iterations of the running stretch that are over at `end`; says how many are under way. None runs then.
+    /// Settles the iterations of the running stretch that have ended at `end`, and stops it. Returns the number of
+    /// running iterations.
     fn break_off(&mut self, end: Instant, results: &mut Recorder) -> Result<u64> {
         if self.is_idle {
             return Ok(0);
@@ -344,7 +346,7 @@ impl Replica {
         let whole = pace.count_within(end.since(start), count)?;
         if whole > 0 {
             (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
-            // No batch is planned any more; what was in flight is still known as late as it was.
+            // No further batch is planned. Tokens in flight keep their delay.
             let ahead = self.state.ahead.take();
             self.settle_stretch::<Full>(results)?;
             self.state.ahead = ahead;
@@ -355,8 +357,8 @@ impl Replica {
         Ok(u64::from(whole < count))
     }
 
-    /// The replica dies: what was emitted by then counts, and everything else is gone. Gives what is left of the requests
-    /// that were here, in no order; another replica takes its place.
+    /// The replica fails: emitted tokens count, everything else is lost. Returns its requests, unordered; a new
+    /// replica takes its place.
     pub(crate) fn kill(&mut self, now: Instant, results: &mut Recorder) -> Result<Vec<Stranded>> {
         let under_way = self.break_off(now, results)?;
         let live: Vec<Place> = self.state.live().collect();
@@ -374,7 +376,7 @@ impl Replica {
             let accepted = self.accepted.take(place);
             let (request, mut history) = self.state.requests.take(place);
             if history.admitted == now {
-                // Batches are formed when all else has happened: the one that follows at once has not begun.
+                // Batches are formed last at an instant, so a batch formed at `now` has not begun.
                 (history.admitted, history.cached_tokens) = (Instant::NEVER, 0);
             }
             stranded.push(Stranded { emitted: request.emitted, history, content, drafting, accepted });
@@ -384,8 +386,8 @@ impl Replica {
 }
 
 impl State {
-    /// The gaps of a group of which some member's last token came before the stretch began, so that its first gap is not
-    /// the length of the first iteration.
+    /// Settles the gaps of a group with members whose last token came before the start of the stretch. Their first
+    /// gap is not the length of the first iteration.
     #[inline(never)]
     fn settle_first_gaps<W: Width>(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
         let (start, pace, count) = (stretch.start.within::<W>(), stretch.pace.within::<W>(), stretch.count);
@@ -419,24 +421,24 @@ impl State {
         Ok(())
     }
 
-    /// Does a request go on of which the prefix cache is to hear at the end of its row? Then it hears.
+    /// Whether a request continues after its row. If so, publishes the row to the prefix cache.
     #[inline(never)]
-    pub(super) fn goes_on(&mut self, place: Place) -> bool {
+    pub(super) fn continues(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
-        let goes_on = !request.owes_no_output();
-        if goes_on {
+        let continues = !request.owes_no_output();
+        if continues {
             self.blocks.computed(place, u64::from(request.computed));
         }
-        goes_on
+        continues
     }
 
-    /// The blocks that a group takes in the iterations after the first one.
+    /// Takes the blocks of a group for all iterations after the first.
     #[inline]
     fn take_further_growth<F: Features>(&mut self, group: usize, count: u64) {
         let growth = &self.groups[group].growth;
         let (first, all) = (growth.next_growth(), growth.growth(count));
-        if F::ANY && self.batch.reserved_each > 0 && self.blocks.has_cache() {
-            // Demands only rise from one iteration to the next, so the last one's is all that matters.
+        if F::FULL && self.batch.reserved_each > 0 && self.blocks.has_cache() {
+            // Reservations only increase, so only the last iteration's matters.
             let before_last = growth.growth(count - 1);
             self.blocks.take(before_last - first);
             self.blocks.reserve(self.batch.reserved_each);
@@ -446,9 +448,9 @@ impl State {
         }
     }
 
-    /// The blocks that a standing decode took ahead are full: from now on it grows like the others.
+    /// The blocks that a steady decode took ahead are full: it grows like the others from now on.
     #[inline(never)]
-    fn begin_to_grow(&mut self, place: Place) {
+    fn start_growth(&mut self, place: Place) {
         let context = self.requests.context(place);
         let left = u64::from(self.requests.at(place).output_tokens) - self.requests.emitted(place);
         let tick = self.requests.tick(self.requests.at(place));

@@ -1,25 +1,25 @@
-//! What a replica holds between one event and the next.
+//! The state of a replica between two events.
 //!
-//! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
+//! Plans and settling both modify [`State`]: requests, blocks, steady decodes and the batch.
 
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
-use super::features::{Features, Full, Plain, Variant};
 use super::groups::Groups;
-use super::standing::Decodes;
-use super::{Drafts, InFlight};
+use super::in_flight::{Drafts, InFlight};
+use super::steady::Decodes;
 use crate::clock::{Instant, Long, Short, Span, Unit};
 use crate::error::{Error, Kind};
-use crate::kv::{Kept, KvBlocks};
+use crate::features::{Features, Full, Plain, Variant};
+use crate::kv::{DetachedBlocks, KvBlocks};
 use crate::plan::Limits;
 use crate::request::{NOT_ODD, Phase, Place, Request, Requests};
 use crate::timing::{ChunkShape, Pace, PiecewiseLinear, Shape};
 
-/// Rows are counted up from here, or down, by requests that go before all others.
+/// First row number. Rows count up; rows moved to the front count down.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
 
-/// The requests that are in histograms, by their ids.
+/// Ids of the requests that histograms include.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     first: u32,
@@ -37,96 +37,96 @@ impl Measured {
     }
 }
 
-/// All of a replica that its scheduler's plan may move.
+/// The part of a replica that its scheduler's plan may modify.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The hottest code that suits the run.
+    /// The compiled variant that the run needs.
     pub(crate) variant: Variant,
-    /// What all instants and spans are counted in.
+    /// The unit of all instants and spans.
     pub(crate) unit: Unit,
     pub(crate) requests: Requests,
     pub(crate) blocks: KvBlocks,
-    /// Those of the timing model.
+    /// Moduli of the timing model.
     pub(crate) moduli: Vec<u64>,
-    /// The standing decodes; there is always a first group.
+    /// The groups of steady decodes; the first always exists.
     pub(crate) groups: Groups<Decodes>,
-    /// Those of them that take part in the batch.
-    pub(crate) standing: u64,
-    /// Blocks that all groups but the first take when the batch is formed, if that was asked since one of them changed. A plan
-    /// may ask for each class that waits, and there may be a group for each class.
+    /// Number of steady decodes in the batch.
+    pub(crate) steady: u64,
+    /// Blocks that all groups except the first take for the batch, cached until a group changes. A plan may query
+    /// them once per waiting class, and there may be a group per class.
     pub(crate) further_growth: Cell<Option<u64>>,
-    /// May a group sit the batch out?
+    /// Whether a group may be excluded from the batch.
     pub(crate) is_resting: bool,
-    /// If nothing is left to happen, is no request at any other replica?
-    pub(crate) drains_alone: bool,
+    /// During a drain: whether no other replica has requests.
+    pub(crate) drains_last: bool,
     pub(crate) limits: Limits,
     pub(crate) caches_in_row_order: bool,
     pub(crate) batch: Batch,
-    /// Admitted requests: decoding, computing or paused.
+    /// Admitted requests: decoding, in prefill, or paused.
     pub(crate) running: u64,
-    /// Requests in the queue, preempted and swapped ones included.
+    /// Requests in the queue, including preempted and swapped ones.
     pub(crate) waiting: u64,
-    /// The places of the first row and of the last one, as far as there are any.
+    /// The first and the last row number in use.
     pub(crate) first_row: u64,
     pub(crate) last_row: u64,
-    /// Prompt tokens computed and output tokens emitted since the run began.
+    /// Prompt tokens computed and output tokens emitted since the start of the run.
     pub(crate) prefilled_tokens: u64,
     pub(crate) emitted_tokens: u64,
-    /// Tokens that came with requests, less those that are counted neither as prefilled nor as emitted and are not ahead.
+    /// Tokens of arrived requests, without those that are neither prefilled, emitted nor still to come.
     pub(crate) brought_tokens: u64,
-    /// Blocks of the prompts in the queue, where a router may look at them.
+    /// Blocks of queued prompts, if a router reads them.
     pub(crate) waiting_blocks: Option<u64>,
-    /// Blocks of requests that are done, kept until their batch ends.
-    pub(crate) kept: Kept,
-    /// Blocks of requests that went to another replica, kept until their keys and values are there.
+    /// Blocks of finished requests, kept until their batch ends.
+    pub(crate) kept: DetachedBlocks,
+    /// Blocks of requests in transfer to another replica.
     pub(crate) sent_blocks: u64,
-    /// Tokens that admissions found in the prefix cache.
+    /// Prefix cache hits of admissions, in tokens.
     pub(crate) cached_tokens: u64,
     /// Preemptions since the last token.
-    pub(crate) fruitless_preemptions: u64,
+    pub(crate) preemptions_since_token: u64,
     /// Iterations run.
     pub(crate) iterations: u64,
-    /// When the last one ended, and for how long none ran before it.
+    /// End of the last iteration, and the idle time before it.
     pub(crate) last_end: Instant,
     pub(crate) idle: Span,
-    /// Time that swapping added, owed to the next iteration.
+    /// Swap time, charged to the next iteration.
     pub(crate) swap_charge: Span,
-    /// Most preemptions of one request so far.
+    /// Maximum number of preemptions of one request.
     pub(crate) most_preempted: u32,
     pub(crate) measured: Measured,
-    /// Where requests decode by drafts.
+    /// Set with speculative decoding.
     pub(crate) drafts: Option<Box<Drafts>>,
-    /// Where batches are planned ahead.
+    /// Set with planning ahead.
     pub(crate) ahead: Option<Box<InFlight>>,
 }
 
 impl State {
-    /// From now on the run has some feature that few runs have.
+    /// Switches to the variant with all features.
     pub(crate) fn needs_all_features(&mut self) {
         self.variant = self.variant.full();
     }
 
-    /// Has the run no feature beyond these?
+    /// Whether the run needs no feature beyond `F`.
     #[inline(always)]
-    pub(crate) fn has_no_more_than<F: Features>(&self) -> bool {
-        F::ANY || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
+    pub(crate) fn is_covered_by<F: Features>(&self) -> bool {
+        F::FULL || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
     }
 
-    /// A plan broke a rule.
+    /// The error of a plan that violates a rule.
     #[cold]
     pub(crate) fn broken(&self, now: Instant, rule: &'static str, what: String) -> Error {
         Kind::Rule { at_s: self.unit.instant(now).seconds().to_string(), rule, what }.into()
     }
 
-    /// A request with this prompt joins the queue.
+    /// Counts the blocks of a prompt that joins the queue.
     #[inline(always)]
-    pub(crate) fn comes_to_wait(&mut self, prompt_tokens: u32) {
+    pub(crate) fn add_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks += self.blocks.need(u64::from(prompt_tokens));
         }
     }
 
-    /// Blocks of the prompts in the queue.
+    /// Blocks of queued prompts.
     pub(crate) fn blocks_of_queue(&self) -> u64 {
         let waits = |request: &&Request| request.phase() == Phase::Waiting;
         let blocks = |request: &Request| self.blocks.need(u64::from(request.prompt_tokens));
@@ -134,9 +134,9 @@ impl State {
         self.waiting_blocks.unwrap_or_else(counted)
     }
 
-    /// A request with this prompt leaves the queue.
+    /// Subtracts the blocks of a prompt that leaves the queue.
     #[inline(always)]
-    pub(crate) fn waits_no_more(&mut self, prompt_tokens: u32) {
+    pub(crate) fn remove_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks -= self.blocks.need(u64::from(prompt_tokens));
         }
@@ -148,9 +148,9 @@ impl State {
         self.brought_tokens - self.prefilled_tokens - self.emitted_tokens
     }
 
-    /// Blocks that the standing decodes take when the batch is formed.
+    /// Blocks that the steady decodes take for the batch.
     #[inline(always)]
-    pub(crate) fn standing_growth(&self) -> u64 {
+    pub(crate) fn steady_growth(&self) -> u64 {
         let first = self.groups[0].next_growth();
         if self.groups.only().is_some() { first } else { first + self.growth_of_further_groups() }
     }
@@ -159,12 +159,12 @@ impl State {
     fn growth_of_further_groups(&self) -> u64 {
         let sum = || self.groups.iter().skip(1).map(Decodes::next_growth).sum();
         let growth = self.further_growth.get().unwrap_or_else(sum);
-        debug_assert_eq!(growth, sum(), "no group has changed since that was asked");
+        debug_assert_eq!(growth, sum(), "no group changed since the value was cached");
         self.further_growth.set(Some(growth));
         growth
     }
 
-    /// No more blocks than this are taken in `count` iterations of the batch.
+    /// Upper bound of the blocks taken by `count` iterations of the batch.
     #[inline(always)]
     pub(crate) fn most_more_blocks(&self, count: u64) -> u64 {
         let of_chunks = self.batch.chunk_tokens.saturating_mul(count);
@@ -177,7 +177,8 @@ impl State {
         }
     }
 
-    /// Iterations of the batch until a standing decode has to be looked at, and the blocks that they take for the first one.
+    /// Number of iterations until a steady decode changes, and the blocks that the steady decodes take for the first
+    /// one.
     #[inline(always)]
     pub(crate) fn until_due_and_growth<F: Features>(&self) -> (u64, u64) {
         let first = self.until_due_and_growth_of(0);
@@ -192,57 +193,57 @@ impl State {
     #[inline(always)]
     fn until_due_and_growth_of(&self, index: usize) -> (u64, u64) {
         let group = &self.groups[index];
-        debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
-        // Without a member the wheel answers `u64::MAX`, which binds nothing.
+        debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a due tick");
+        // An empty wheel returns `u64::MAX`, which has no effect.
         let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
         if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
     }
 
-    /// An empty group of standing decodes more.
+    /// Adds an empty group of steady decodes.
     pub(crate) fn add_group(&mut self) {
         self.variant = self.variant.with_groups();
-        let measured = self.groups[0].measured.of_none();
+        let measured = self.groups[0].measured.empty_like();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
     }
 
-    /// Makes the batch empty, with every group of the standing decodes in it.
+    /// Clears the batch and includes all groups of steady decodes.
     pub(crate) fn clear_batch<F: Features>(&mut self) {
         self.batch.clear::<F>();
         if std::mem::take(&mut self.is_resting) {
             self.groups.iter_mut().for_each(|group| group.rests = false);
-            self.standing = self.groups.iter().map(|group| group.count).sum();
+            self.steady = self.groups.iter().map(|group| group.count).sum();
             self.further_growth.take();
         }
     }
 
-    /// Are so many blocks free beside those that the standing decodes take? A decode takes one block at most, so that
-    /// most answers need no count of them.
+    /// Whether `blocks` blocks are free in addition to those of the steady decodes. A decode takes at most one block,
+    /// so most calls need no count.
     #[inline(always)]
     pub(crate) fn has_free(&self, blocks: u64) -> bool {
         let free = self.blocks.free();
-        let fits = || self.standing_growth().saturating_add(blocks) <= free;
-        let is_certain = self.standing.saturating_add(blocks) <= free;
-        debug_assert!(!is_certain || fits(), "a standing decode takes one block at most");
+        let fits = || self.steady_growth().saturating_add(blocks) <= free;
+        let is_certain = self.steady.saturating_add(blocks) <= free;
+        debug_assert!(!is_certain || fits(), "a steady decode takes at most one block");
         is_certain || fits()
     }
 
-    /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
+    /// With `free="batch"`: frees the kept blocks once no request is admitted.
     #[inline]
     pub(crate) fn end_batch<F: Features>(&mut self) {
-        if F::ANY && self.running == 0 && self.limits.frees_with_batch {
-            self.blocks.let_go(std::mem::take(&mut self.kept));
+        if F::FULL && self.running == 0 && self.limits.frees_with_batch {
+            self.blocks.release_detached(std::mem::take(&mut self.kept));
         }
         debug_assert!(
             !self.requests.is_empty()
                 || (self.blocks.used() <= self.sent_blocks
                     && self.tokens_ahead() == 0
                     && self.waiting_blocks.unwrap_or(0) == 0),
-            "L4: nothing is held after the last request"
+            "L4: no block is held after the last request"
         );
     }
 
-    /// The pace of the batch on a line, if 64 bits hold it and no chunk is priced as a decode.
+    /// The pace of the batch on a line, if it fits 64 bits and no chunk is priced as a decode.
     #[inline(always)]
     pub(crate) fn pace_on<F: Features>(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
         let (dropped, contexts) = match self.batch.single_decodes {
@@ -257,17 +258,17 @@ impl State {
         } else {
             self.groups[0].context(self.requests.ticks[0])
         };
-        line.pace(&self.batch.sums, self.standing + dropped, context + contexts)
+        line.pace(&self.batch.sums, self.steady + dropped, context + contexts)
     }
 
-    /// The rows whose outcome is dropped, and Σ contexts of them, if no other row is priced as a decode by itself.
+    /// The number of dropped rows and Σ of their contexts, if no other single row is priced as a decode.
     #[inline(always)]
     fn dropped_alone(&self) -> Option<(u64, u64)> {
         let (rows, contexts) = self.ahead.as_ref()?.dropped_sums();
         (rows == self.batch.single_decodes).then_some((rows, contexts))
     }
 
-    /// Σ contexts of the standing decodes that take part, where they come in groups.
+    /// Σ contexts of the active steady decodes, with several groups.
     #[inline(never)]
     fn context_of_groups(&self) -> u64 {
         let of_group = |index: usize| {
@@ -277,7 +278,7 @@ impl State {
         (0..self.groups.len()).map(of_group).sum()
     }
 
-    /// The shape that the timing model prices, with these chunks in it; all sums are right without them.
+    /// The shape that the timing model prices, with these chunks. The sums do not depend on them.
     #[inline(always)]
     pub(crate) fn shape<'a>(&self, chunks: &'a [ChunkShape]) -> Shape<'a> {
         let mut shape = Shape::summed(chunks, &self.batch.sums);
@@ -290,7 +291,7 @@ impl State {
         shape
     }
 
-    /// Adds the rows that are priced as decodes and are not among the standing ones.
+    /// Adds the rows that are priced as decodes but are not steady decodes.
     #[inline(never)]
     fn add_single_decodes(&self, shape: &mut Shape) {
         for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
@@ -301,8 +302,8 @@ impl State {
         }
     }
 
-    /// The next token of a request is its last. If it decodes it is the one that comes with the end of the stretch that
-    /// runs, of so many iterations.
+    /// Makes the next token of a request its last. For a steady decode this is the token at the end of the running
+    /// stretch of `running` iterations.
     pub(crate) fn end_soon(&mut self, place: Place, running: u64) {
         let emitted = self.requests.emitted(place) as u32;
         let request = self.requests.at(place);
@@ -320,7 +321,7 @@ impl State {
         request.output_tokens = output;
     }
 
-    /// A request begins to decode in every iteration of its group.
+    /// Adds a request to a group of steady decodes.
     #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
         match self.variant {
@@ -349,7 +350,7 @@ impl State {
         if request.grows {
             decodes.growth.join(context);
         } else {
-            // Blocks taken ahead last for a while; from then on it grows like the others.
+            // Blocks taken ahead last for a while. After that the request grows like the others.
             let held = request.blocks * self.blocks.block_tokens();
             due = if held < request.longest_context(first_token) { due.min(tick + (held - context)) } else { due };
         }
@@ -357,24 +358,24 @@ impl State {
             decodes.last_end = history.last_token;
         }
         if request.emitted > 0 && history.last_token.is::<F::Width>(decodes.last_end) {
-            let class = if F::ANY { request.class } else { 0 };
+            let class = if F::FULL { request.class } else { 0 };
             decodes.measured.add(class, u64::from(self.measured.contains(request.id)));
         } else {
             history.odd = decodes.odd.len() as u32;
             decodes.odd.push(place);
         }
         decodes.join::<F>(context, tick);
-        self.standing += u64::from(!decodes.rests);
+        self.steady += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
     }
 
-    /// A request decodes no more; what the ticks gave it is written to the request itself.
+    /// Removes a steady decode. Its ticks are added to the request.
     pub(crate) fn leave_decodes(&mut self, place: Place) {
         self.leave_ended::<Full>(place);
     }
 
-    /// The same for one that may have its last token, and keeps its row in a batch that is planned ahead: the wheel has let
-    /// it go then.
+    /// Removes a steady decode that may have its last token and keeps its row in a batch planned ahead; the wheel has
+    /// already removed it then.
     #[inline(always)]
     pub(crate) fn leave_ended<F: Features>(&mut self, place: Place) {
         let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
@@ -382,12 +383,12 @@ impl State {
         if due.holds(place) {
             due.remove(place);
         }
-        self.left_decodes::<F>(place);
+        self.finish_decoding::<F>(place);
     }
 
-    /// The same for a member whose time has come: the wheel has let it go already.
+    /// Removes a steady decode that the wheel has already removed.
     #[inline(always)]
-    pub(crate) fn left_decodes<F: Features>(&mut self, place: Place) {
+    pub(crate) fn finish_decoding<F: Features>(&mut self, place: Place) {
         let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
         let tick = self.requests.ticks[group];
         let (request, history) = self.requests.both_mut(place);
@@ -403,7 +404,7 @@ impl State {
             history.last_token = decodes.last_end;
             let since = decodes.longest_gap_since::<F::Width>(history.gaps_known);
             history.longest_gap = history.longest_gap.within::<F::Width>().max(since);
-            let class = if F::ANY { request.class } else { 0 };
+            let class = if F::FULL { request.class } else { 0 };
             decodes.measured.take(class, u64::from(self.measured.contains(request.id)));
         }
         if request.grows {
@@ -414,13 +415,13 @@ impl State {
         if F::GROUPS {
             self.further_growth.take();
         }
-        self.standing -= u64::from(!decodes.rests);
+        self.steady -= u64::from(!decodes.rests);
         if is_odd {
             self.leave_odd(place, odd);
         }
     }
 
-    /// A request is no more among those of its group whose next gap is their own.
+    /// Removes a request from the members with a first gap of their own.
     #[inline(never)]
     fn leave_odd(&mut self, place: Place, at: u32) {
         let decodes = &mut self.groups[self.requests.at(place).group as usize];
@@ -430,7 +431,7 @@ impl State {
         }
     }
 
-    /// Blocks that `count` iterations of the batch take in all, those of the standing decodes' first included.
+    /// Blocks that `count` iterations of the batch take, including the steady decodes' blocks for the first one.
     pub(crate) fn more_blocks(&self, count: u64) -> u64 {
         let growth = |group: &Decodes| if group.rests { 0 } else { group.growth.growth(count) };
         let of_chunk = |chunk: &Chunk| {
@@ -440,14 +441,14 @@ impl State {
         self.groups.iter().map(growth).sum::<u64>() + self.batch.chunks.iter().map(of_chunk).sum::<u64>()
     }
 
-    /// How many of `count` iterations may run at once without the cache noticing.
+    /// How many of `count` iterations can run at once without a difference for the cache.
     #[inline(never)]
     pub(crate) fn iterations_that_cache_alike(&self, count: u64) -> u64 {
         if count > 1 && self.order_matters() { 1 } else { count }
     }
 
-    /// How many of `count` iterations find blocks enough, of which the standing decodes took `growth` for the first one; and is
-    /// a block known to be free in each of them?
+    /// How many of `count` iterations have enough blocks, if the steady decodes took `growth` for the first one, and
+    /// whether a block is known to be free in each of them.
     #[inline(never)]
     pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> (u64, bool) {
         let room = if self.blocks.has_cache() { self.room() } else { Some(self.blocks.free()) };
@@ -457,7 +458,7 @@ impl State {
         if of_all <= room {
             return (count, of_all < self.blocks.free());
         }
-        // Blocks only grow with the number of iterations: the last number that fits lies between.
+        // Blocks only grow with the number of iterations, so bisection finds the last number that fits.
         let (mut least, mut most) = (1, count);
         while most - least > 1 {
             let middle = least + (most - least) / 2;
@@ -466,7 +467,7 @@ impl State {
         (least, false)
     }
 
-    /// The places that hold a request.
+    /// The places of live requests.
     pub(crate) fn live(&self) -> impl Iterator<Item = Place> {
         let mut vacant = vec![false; self.requests.places().count()];
         for place in self.requests.vacant() {
@@ -475,7 +476,7 @@ impl State {
         self.requests.places().filter(move |place| !vacant[place.index()])
     }
 
-    /// Tokens of a request in the cache now, and the blocks that it holds.
+    /// Tokens of a request in the cache, and the blocks that it holds.
     #[inline]
     pub(crate) fn context_and_blocks(&self, place: Place) -> (u64, u64) {
         let (request, context) = (self.requests.at(place), self.requests.context(place));
@@ -483,7 +484,7 @@ impl State {
         (context, if grows { self.blocks.need(context) } else { request.blocks })
     }
 
-    /// Blocks that a request holds now.
+    /// Blocks that a request holds.
     #[inline]
     pub(crate) fn blocks_of(&self, place: Place) -> u64 {
         self.context_and_blocks(place).1

@@ -1,17 +1,17 @@
-//! A stretch of identical iterations under way: its end, and whether it loads what it could.
+//! A running stretch of identical iterations: its end, and its audit of work conservation.
 
 use super::batch::Chunk;
-use super::features::Features;
 use super::state::State;
 use crate::clock::{Instant, Span};
 use crate::error::Result;
+use crate::features::Features;
 use crate::plan::Limit;
 use crate::request::{Phase, Place};
 use crate::results::{Bound, Recorder};
 use crate::scheduler::Scheduler;
 use crate::timing::Pace;
 
-/// Identical iterations under way.
+/// A stretch of identical iterations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stretch {
     pub(crate) start: Instant,
@@ -19,39 +19,39 @@ pub(crate) struct Stretch {
     pub(crate) count: u64,
     pub(crate) end: Instant,
     pub(crate) through_arrivals: bool,
-    /// Decodes of each iteration among the standing ones.
+    /// Steady decodes per iteration.
     pub(crate) decodes: u64,
-    /// Blocks that the standing decodes took for the first iteration.
+    /// Blocks that the steady decodes took for the first iteration.
     pub(crate) growth: u64,
-    /// Tokens that each iteration loads.
+    /// Tokens loaded per iteration.
     pub(crate) load: u64,
-    /// Is a block known to be free in every iteration?
+    /// Whether a block is known to be free in every iteration.
     pub(crate) is_roomy: bool,
-    /// Iterations that begin before a request waits in the queue.
+    /// Number of iterations that begin before a request waits in the queue.
     pub(crate) before_a_request_waits: u64,
 }
 
 impl Stretch {
-    /// Iterations that begin before `now`; one that begins at that very instant does not.
+    /// Number of iterations that begin before `now`.
     #[inline(always)]
     pub(crate) fn begun_before(&self, now: Instant) -> Result<u64> {
         let elapsed = now.since(self.start);
         if elapsed <= self.pace.first { Ok(1) } else { self.several_begun_within(elapsed) }
     }
 
-    /// When so many iterations are over; `NEVER`: there are fewer.
+    /// The end of `count` iterations; `NEVER` if there are fewer.
     pub(crate) fn end_of(&self, count: u64) -> Result<Instant> {
         if count > self.count { Ok(Instant::NEVER) } else { self.start.after(self.pace.total(count)?) }
     }
 
     #[inline(never)]
     fn several_begun_within(&self, elapsed: Span) -> Result<u64> {
-        // Those that end before that instant, and the one that runs just before it.
+        // The iterations that end before that instant, and the one that runs then.
         Ok(self.pace.count_within(Span(elapsed.0 - 1), self.count)? + 1)
     }
 
-    /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
-    /// loaded another token, and if not, why?
+    /// Audits work conservation before the stretch is settled: whether each iteration could have loaded another
+    /// token, and if not, why.
     #[inline(always)]
     pub(crate) fn audit<F: Features>(&self, state: &State, scheduler: &dyn Scheduler, results: &mut Recorder) {
         let chunks = &state.batch.chunks;
@@ -60,9 +60,9 @@ impl Stretch {
         if !has_started && self.before_a_request_waits >= self.count {
             results.work(self.load, Bound::Work, self.count);
         } else if has_started && self.is_roomy {
-            results.work(self.load, Bound::SchedulerConfig, self.count);
+            results.work(self.load, Bound::Policy, self.count);
         } else if F::AHEAD && !has_started && self.is_roomy {
-            // A request that came while the batch before ran: no plan could know of it.
+            // A request that arrived during the previous batch: no plan could include it.
             let without = self.before_a_request_waits;
             results.work(self.load, Bound::Work, without);
             results.work(self.load, self.bound_of_queue(state, true), self.count - without);
@@ -71,7 +71,7 @@ impl Stretch {
         }
     }
 
-    /// The audit where a request had another token to load.
+    /// The audit if a request had another token to load.
     #[inline(never)]
     fn audit_the_rest(&self, state: &State, scheduler: &dyn Scheduler, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_a_request_waits, .. } = *self;
@@ -82,7 +82,7 @@ impl Stretch {
         };
         let of_iteration = |index: u64| {
             if has_started && (index < with_free_block || has_slack(state, scheduler, index)) {
-                return Bound::SchedulerConfig;
+                return Bound::Policy;
             }
             match of_queue(index) {
                 Bound::Work if has_started => Bound::Blocks,
@@ -93,7 +93,8 @@ impl Stretch {
             results.work(load, of_iteration(0), count);
             return;
         }
-        // Between these marks all iterations are bound alike, but for the slack of chunks when no block is left.
+        // Between these marks, all iterations have the same bound, except for the slack of chunks without a free
+        // block.
         let mut marks = [0, before_a_request_waits.min(count), with_free_block, count];
         marks.sort_unstable();
         for pair in marks.windows(2) {
@@ -105,20 +106,20 @@ impl Stretch {
         }
     }
 
-    /// What keeps the requests of the queue from being admitted.
+    /// The limit that prevents admissions from the queue.
     #[inline(always)]
     fn bound_of_queue(&self, state: &State, has_free_block: bool) -> Bound {
         match state.batch.refused {
             _ if !state.batch.preempted.is_empty() => Bound::Blocks,
-            Some(Limit::Seats) => Bound::Seats,
+            Some(Limit::MaxSeqs) => Bound::MaxSeqs,
             Some(Limit::Blocks) => Bound::Blocks,
-            None if state.running >= state.limits.max_seqs => Bound::Seats,
-            None if has_free_block => Bound::SchedulerConfig,
+            None if state.running >= state.limits.max_seqs => Bound::MaxSeqs,
+            None if has_free_block => Bound::Policy,
             None => Bound::Blocks,
         }
     }
 
-    /// Iterations of the running stretch during which a block is free.
+    /// Number of iterations of the running stretch with a free block.
     fn iterations_with_free_block(&self, state: &State) -> u64 {
         let free = state.blocks.free();
         let is_left_by = |count: u64| state.more_blocks(count) - self.growth < free;
@@ -134,7 +135,7 @@ impl Stretch {
     }
 }
 
-/// Could a started request load another token in iteration `index` of the stretch without a new block?
+/// Whether a started request could load another token in iteration `index` of the stretch without a new block.
 fn has_slack(state: &State, scheduler: &dyn Scheduler, index: u64) -> bool {
     let holds = |place: Place, tokens: u64| state.blocks.need(tokens) <= state.blocks_of(place);
     let is_cut_short = |chunk: &Chunk| {
@@ -142,10 +143,10 @@ fn has_slack(state: &State, scheduler: &dyn Scheduler, index: u64) -> bool {
         let blocks = state.blocks_of(chunk.place).max(state.blocks.need(loaded));
         chunk.tokens < chunk.owed && state.blocks.need(loaded + 1) <= blocks
     };
-    // Of a group that rests, a request that does not need a block for its next token has slack.
+    // In a resting group, a request that needs no block for its next token has slack.
     let resting = || state.groups.iter().filter(|group| group.rests);
     let in_groups = resting().map(|group| group.count).sum::<u64>();
-    let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
+    let paused = state.running - state.steady - state.batch.chunks.len() as u64 - in_groups;
     state.batch.chunks.iter().any(is_cut_short)
         || resting().any(|group| group.count > group.growth.next_growth())
         || paused > 0 && {

@@ -1,17 +1,17 @@
-//! A timing wheel: the member that is due first.
+//! A timing wheel that returns the earliest due member.
 //!
-//! One place for each of the next ticks, and two levels of bits over the places. Members that are due later than the wheel
-//! reaches are in a list, which is looked through when the first of them is due: a turn or more later. Insertion, removal and
-//! asking for the earliest tick are O(1).
+//! It has one slot for each of the next ticks, and two levels of bits over the slots. Members due beyond the wheel's
+//! reach are in a list. The list is scanned when its first member is due, at least one turn later. Insertion, removal
+//! and the query of the earliest tick are O(1).
 
 use crate::request::Place;
 
 const NONE: u32 = u32::MAX;
-/// Places of the wheel: ticks that it reaches.
+/// Slots of the wheel: the number of ticks in reach.
 const REACH: usize = 2048;
 const WORDS: usize = REACH / 64;
 
-/// A member. Beyond the reach of the wheel `previous` is the member itself, and `next` its place in the list.
+/// A member. In the list, `previous` is the member itself, and `next` its index there.
 #[derive(Clone, Copy, Debug)]
 struct WheelEntry {
     tick: u64,
@@ -28,11 +28,11 @@ pub(crate) struct Wheel {
     /// The earliest tick at which a member is due; `u64::MAX` if there is none.
     next: u64,
     heads: Box<[u32; REACH]>,
-    /// Which places are taken, and which of these words are not 0.
+    /// The occupied slots as bits, and the non-zero words of them.
     taken: [u64; WORDS],
     words: u64,
     far: Vec<u32>,
-    /// The earliest tick of the list, at which it is looked through; `u64::MAX` if it is empty.
+    /// The earliest tick of the list, at which it is scanned; `u64::MAX` if it is empty.
     far_next: u64,
     nodes: Vec<WheelEntry>,
 }
@@ -51,7 +51,7 @@ impl Wheel {
         }
     }
 
-    /// `place` is due at `tick`, which is later than now, or now if it is taken out before time goes on.
+    /// Inserts `place` at `tick`. The tick is later than now, or now if it is removed before the wheel advances.
     #[inline]
     pub(crate) fn insert(&mut self, place: Place, tick: u64) {
         debug_assert!(tick >= self.now, "members are due in the future");
@@ -63,7 +63,7 @@ impl Wheel {
         }
     }
 
-    /// The same for a place beyond those that were here before.
+    /// Inserts a place beyond the present table.
     #[cold]
     #[inline(never)]
     fn link_beyond(&mut self, place: Place, tick: u64) {
@@ -93,16 +93,16 @@ impl Wheel {
         self.far_next = self.far_next.min(tick);
     }
 
-    /// Is `place` a member that has not been handed out?
+    /// Whether `place` is a member that is not due yet.
     #[inline]
     pub(crate) fn holds(&self, place: Place) -> bool {
         self.nodes[place.index()].tick != u64::MAX
     }
 
-    /// Takes `place` out.
+    /// Removes `place`.
     pub(crate) fn remove(&mut self, place: Place) {
         let node = std::mem::replace(&mut self.nodes[place.index()], VACANT);
-        debug_assert!(node.tick != u64::MAX, "only members leave");
+        debug_assert!(node.tick != u64::MAX, "only members are removed");
         if node.previous == place.0 {
             self.far.swap_remove(node.next as usize);
             if let Some(&moved) = self.far.get(node.next as usize) {
@@ -139,7 +139,7 @@ impl Wheel {
         }
     }
 
-    /// All members, in no order.
+    /// All members, unordered.
     pub(crate) fn members(&self) -> impl Iterator<Item = Place> {
         let is_one = |&index: &u32| index != NONE;
         let next = move |&index: &u32| Some(self.nodes[index as usize].next).filter(is_one);
@@ -148,13 +148,13 @@ impl Wheel {
         near.chain(self.far.iter().copied()).map(Place)
     }
 
-    /// The earliest tick at which a request is due; `u64::MAX` if there is none.
+    /// The earliest tick at which a member is due; `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// The first place that is taken from this tick on, as a tick.
+    /// The first occupied slot from this tick on, as a tick.
     #[inline]
     fn find(&self) -> u64 {
         let near = if self.words == 0 {
@@ -165,7 +165,8 @@ impl Wheel {
             if rest != 0 {
                 self.now + u64::from(rest.trailing_zeros())
             } else {
-                // The words behind this one come first, then those from the beginning, this one's lower bits last.
+                // The words after this one come first, then those from the beginning, then the lower bits of this
+                // one.
                 let behind = self.words & (u64::MAX << 1 << (from / 64));
                 let word = (if behind != 0 { behind } else { self.words }).trailing_zeros() as usize;
                 let at = word * 64 + self.taken[word].trailing_zeros() as usize;
@@ -175,10 +176,10 @@ impl Wheel {
         near.min(self.far_next)
     }
 
-    /// Moves to `tick`, which no member's time precedes, and hands out requests that are due at it.
+    /// Advances to `tick` and passes the members due then to `due`. No member may be due earlier.
     #[inline(always)]
     pub(crate) fn advance(&mut self, tick: u64, due: impl FnMut(Place)) {
-        debug_assert!(tick <= self.next, "no request is passed over");
+        debug_assert!(tick <= self.next, "no member is skipped");
         self.now = tick;
         if tick == self.next {
             if tick == self.far_next {
@@ -200,7 +201,7 @@ impl Wheel {
         self.next = self.find();
     }
 
-    /// Members that the wheel reaches now take their places.
+    /// Moves the members now in reach from the list to the wheel.
     #[inline(never)]
     fn draw_near(&mut self) {
         self.far_next = u64::MAX;
@@ -249,7 +250,7 @@ mod tests {
                 let earliest = map.values().min().copied();
                 prop_assert_eq!(wheel.next(), earliest.unwrap_or(u64::MAX));
                 if let Some(earliest) = earliest.filter(|_| ahead % 3 == 0) {
-                    // Halfway first, then all the way: no request is due in between.
+                    // Half the way, then all of it: no member is due in between.
                     let mut due = Vec::new();
                     let halfway = now + (earliest - now) / 2;
                     if halfway > now && halfway < earliest {

@@ -1,53 +1,53 @@
-//! What became of a live request so far: what is looked at when it comes, when it is admitted, and when it leaves.
+//! The history of a live request, used at arrival, admission and departure.
 
 use super::NOT_ODD;
 use crate::clock::{Instant, Long, Span};
 use crate::workload::Arrival;
 
-/// The way of a request that came to its replica otherwise than by its arrival.
+/// The path of a request that did not arrive directly at its replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Detour {
-    /// When it came there.
+    /// When it reached the replica.
     pub(crate) reached: Instant,
-    /// How often it was sent again, because its replica had died.
+    /// Number of retries after replica failures.
     pub(crate) retries: u32,
-    /// If it came with its context.
+    /// The hand-off, if it arrived with its context.
     pub(crate) hand_off: Option<HandOff>,
 }
 
-/// A hand-off: the way of a request from the replica that computed its prompt to the one that emits the rest.
+/// A hand-off from the prefill replica to the decode replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandOff {
-    /// The replica that computed the prompt.
+    /// The prefill replica.
     pub(crate) from: u32,
-    /// The end of the prompt's last iteration.
+    /// End of the last prefill iteration.
     pub(crate) prefilled: Instant,
-    /// The start of its first iteration on the other replica; `NEVER` before.
+    /// Start of its first iteration on the decode replica; `NEVER` before.
     pub(crate) resumed: Instant,
 }
 
-/// What of a live request is looked at when it comes, when it is admitted, and when it leaves.
+/// The data of a live request that is used at arrival, admission and departure.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What arrived.
+    /// The arrival.
     pub arrival: Arrival,
     /// Start of its first iteration; `NEVER` before.
     pub(crate) admitted: Instant,
-    /// `NEVER` before it.
+    /// `NEVER` before the first token.
     pub(crate) first_token: Instant,
     pub(crate) last_token: Instant,
-    /// No time at all before the second token: no gap is that short.
+    /// Zero before the second token: every gap is longer.
     pub(crate) longest_gap: Span,
-    /// The last tick of its group whose gap is in `longest_gap`.
+    /// Last tick of its group that is included in `longest_gap`.
     pub(crate) gaps_known: u64,
-    /// While it decodes, its place among those of its group whose next gap is their own; `NOT_ODD`: not among them.
+    /// While it decodes: its index among the members with a first gap of their own. `NOT_ODD`: not among them.
     pub(crate) odd: u32,
     pub(crate) preemptions: u32,
-    /// Tokens that it emitted and that were thrown away.
+    /// Emitted tokens that were discarded.
     pub(crate) discarded_tokens: u64,
-    /// Tokens of it that were found in the prefix cache when it was first admitted.
+    /// Prefix cache hit of its first admission, in tokens.
     pub(crate) cached_tokens: u32,
-    /// If it came here otherwise than by its arrival.
+    /// Set if it did not arrive here directly.
     pub(crate) detour: Option<Box<Detour>>,
 }
 
@@ -68,8 +68,8 @@ impl History {
         }
     }
 
-    /// Makes it that of another request, where it stands: it is large, and copied nowhere. Every field is named, so that none is
-    /// forgotten.
+    /// Resets the history in place for another request, which avoids a large copy. The pattern lists every field, so
+    /// that none is missed.
     #[inline]
     pub(super) fn begin_anew(&mut self, arrived: &Arrival) {
         let History {
@@ -102,49 +102,49 @@ impl History {
         History { detour: Some(Box::new(Detour { reached, retries, hand_off: Some(hand_off) })), ..self }
     }
 
-    /// The history of a request that waited for a replica until `reached`, and was sent again so often.
+    /// The history of a request that reaches a replica at `reached` after `retries` retries.
     pub(crate) fn sent(self, retries: u32, reached: Instant) -> History {
         History { detour: Some(Box::new(Detour { reached, retries, hand_off: None })), ..self }
     }
 
-    /// How often it was sent again, because its replica had died.
+    /// Number of retries after replica failures.
     pub(crate) fn retries(&self) -> u32 {
         self.detour.as_ref().map_or(0, |detour| detour.retries)
     }
 
-    /// If it came here with its context.
+    /// The hand-off, if it arrived with its context.
     #[inline]
     pub(crate) fn hand_off(&self) -> Option<&HandOff> {
         self.detour.as_ref()?.hand_off.as_ref()
     }
 
-    /// Where the start of its first iteration here is written down.
+    /// The field for the start of its first iteration here.
     #[inline(never)]
     fn begun(&mut self) -> &mut Instant {
         let hand_off = self.detour.as_mut().and_then(|detour| detour.hand_off.as_mut());
         hand_off.map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed)
     }
 
-    /// How often it was preempted.
+    /// Number of preemptions.
     #[inline]
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
 
-    /// Was it never in a batch?
+    /// Whether it was never in a batch.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         self.admitted.is_never::<Long>()
     }
 
-    /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
+    /// Order of arrival at this replica, which is the default order of service.
     #[inline]
     pub(crate) fn order(&self) -> (Instant, u32) {
         let at = self.detour.as_ref().map_or(self.arrival.at, |detour| detour.reached);
         (at, self.arrival.id)
     }
 
-    /// An iteration that it is admitted to begins.
+    /// An iteration with this request begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
         if self.detour.is_none() {

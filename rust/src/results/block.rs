@@ -1,4 +1,4 @@
-//! The cells of a block of rows, column by column.
+//! Column cells of a block of rows.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -10,21 +10,21 @@ use super::times::Times;
 use crate::clock::{Instant, Span, arrival_nanoseconds_as_doubles};
 use crate::workload::Workload;
 
-/// Rows that are made into cells at once, and the workload whose requests they are.
+/// Rows that are converted together, and the workload of their requests.
 pub(super) struct Block<'a> {
     rows: &'a RequestRows,
     workload: &'a Workload<'a>,
     first: usize,
     last: usize,
-    // What several columns need is made once.
+    // Values shared by several columns are computed once.
     nanoseconds: OnceCell<Option<Vec<f64>>>,
     short: OnceCell<Option<Short<'a>>>,
-    // Where times are not short.
+    // Used if times are not short.
     arrivals: OnceCell<Times>,
     admitted: OnceCell<Times>,
     first_token: OnceCell<Times>,
     left: OnceCell<Times>,
-    /// Where not all that left have finished.
+    /// Used if not all requests that left have finished.
     finish: OnceCell<Option<Times>>,
 }
 
@@ -37,16 +37,18 @@ impl<'a> Block<'a> {
         Block { rows, workload, first, last, nanoseconds, short, arrivals, admitted, first_token, left, finish }
     }
 
-    /// The whole nanoseconds at which the requests arrived; `None` where the workload does not say them or where they are not.
+    /// Returns the arrivals in whole nanoseconds; `None` if they are not those of the workload, or not whole.
     fn nanoseconds(&self) -> Option<&[f64]> {
         let nanoseconds = self.nanoseconds.get_or_init(|| {
-            let is_said = self.rows.arrivals(self.first..self.last).is_none();
-            is_said.then(|| arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])).flatten()
+            let is_in_workload = self.rows.arrivals(self.first..self.last).is_none();
+            is_in_workload
+                .then(|| arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last]))
+                .flatten()
         });
         nanoseconds.as_deref()
     }
 
-    /// The rows, where all of their times are short.
+    /// Returns the rows if all of their times are short.
     fn short(&self) -> Option<&Short<'a>> {
         let short = self.short.get_or_init(|| {
             let rows = self.rows.low_parts(self.first..self.last)?;
@@ -80,13 +82,13 @@ impl<'a> Block<'a> {
     }
 
     fn finish(&self) -> &Times {
-        let of_some = self.finish.get_or_init(|| {
-            let others = self.rows.not_finished(self.first..self.last)?;
+        let finish = self.finish.get_or_init(|| {
+            let unfinished = self.rows.not_finished(self.first..self.last)?;
             let mut finish = self.left().clone();
-            finish.forget(others);
+            finish.forget(unfinished);
             Some(finish)
         });
-        of_some.as_ref().unwrap_or_else(|| self.left())
+        finish.as_ref().unwrap_or_else(|| self.left())
     }
 
     pub(super) fn replica(&self, cells: &mut [u32]) -> usize {
@@ -105,7 +107,7 @@ impl<'a> Block<'a> {
     pub(super) fn arrival_s(&self, cells: &mut [f64]) -> usize {
         let Some(nanoseconds) = self.nanoseconds() else { return self.arrivals().fill_seconds(cells) };
         for (cell, &nanoseconds) in cells.iter_mut().zip(nanoseconds) {
-            // Both numbers are exact, so one division rounds once.
+            // Both numbers are exact, so the division rounds only once.
             *cell = nanoseconds / 1e9;
         }
         0
@@ -172,7 +174,7 @@ impl<'a> Block<'a> {
         Times::of(each.iter().copied()).fill_seconds(cells)
     }
 
-    /// The lengths of the outputs that were emitted, or would have been.
+    /// Returns the lengths of the outputs, as emitted or planned.
     fn outputs(&self) -> Cow<'_, [i32]> {
         let all = &self.workload.output_tokens[self.first..self.last];
         if self.rows.none_is_cut() {
@@ -258,7 +260,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Fills the cells of a column that few runs have with seconds; says how many have none.
+    /// Fills the cells of a rare column with seconds. Returns the number of empty cells.
     fn fill_each(&self, cells: &mut [f64], time: impl Fn(usize) -> Option<Span>) -> usize {
         for (row, cell) in (self.first..).zip(cells.iter_mut()) {
             *cell = time(row).map_or(f64::NAN, Span::seconds);
@@ -271,23 +273,24 @@ fn count_without_replica(cells: &[u32]) -> usize {
     cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
 }
 
-/// The low 64 bits of a time and those above.
+/// Splits a time into its low 64 bits and the bits above.
 #[inline]
 pub(super) fn parts(time: u128) -> (u64, u64) {
     (time as u64, (time >> 64) as u64)
 }
 
-/// From the first token to the last over the tokens after the first, rounded down; `NEVER` where there are none.
+/// Returns the time from the first token to the last per token after the first, rounded down; `NEVER` if there are no
+/// such tokens.
 #[inline]
 pub(super) fn time_per_token(span: u128, output_tokens: i32) -> u128 {
     let steps = u64::from(output_tokens as u32 - 1);
     match u64::try_from(span) {
         _ if steps == 0 => NEVER,
-        // Most spans fit 64 bits, where division is many times cheaper.
+        // Most spans fit 64 bits, for which division is much cheaper.
         Ok(short) => u128::from(short / steps),
         Err(_) => span / u128::from(steps),
     }
 }
 
-/// Rows that are made into cells at once: what they take stays in a core's own cache.
+/// Rows per block, so that their data stay in the L1 cache.
 pub(super) const BLOCK: usize = 1 << 9;

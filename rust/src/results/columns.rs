@@ -1,4 +1,4 @@
-//! What became of each request, column by column. Each column is named once, in its list, and everything follows from that.
+//! Results per request as columns. Each column is declared once, in one list.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use super::block::{BLOCK, Block};
 use super::rows::RequestRows;
 use crate::workload::Workload;
 
-/// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
+/// Replica of a request that no replica served, and `prefill_replica` without a hand-off.
 pub const NO_REPLICA: u32 = u32::MAX;
 
 /// A column of any type.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "each is named after its type")]
+#[expect(missing_docs, reason = "variants are named after their types")]
 pub enum Column {
     U8(Vec<u8>),
     U32(Vec<u32>),
@@ -23,9 +23,9 @@ pub enum Column {
     F64(Vec<f64>),
 }
 
-/// What a column can hold.
+/// Types of cells.
 pub(crate) trait Cell: Copy {
-    /// The very same, bit for bit.
+    /// Whether two cells are equal bit for bit.
     fn is(self, other: Self) -> bool;
 }
 
@@ -48,7 +48,7 @@ macro_rules! cells {
 
 cells! { U8: u8, U32: u32, I32: i32, I64: i64, F64: f64, }
 
-/// Declares columns of equal length, each with the value of an empty row.
+/// Declares columns of equal length, each with its empty value.
 macro_rules! columns {
     (
         $(#[$meta:meta])* $Columns:ident, $(#[$row_meta:meta])* $Row:ident
@@ -67,12 +67,12 @@ macro_rules! columns {
         }
 
         impl $Columns {
-            /// So many empty rows.
+            /// Builds empty rows.
             pub(crate) fn new(rows: usize) -> $Columns {
                 $Columns { $($column: vec![$empty; rows],)* }
             }
 
-            /// Writes an empty row. Where a cell stays empty, the memory of the column need not be touched.
+            /// Writes an empty row. If a cell stays empty, the memory of the column is not touched.
             #[inline]
             pub(crate) fn write(&mut self, row: usize, cells: $Row) {
                 $(
@@ -82,7 +82,7 @@ macro_rules! columns {
                 )*
             }
 
-            /// All columns by name, in their order.
+            /// Returns all columns with their names, in order.
             pub fn into_columns(self) -> Vec<(&'static str, $crate::results::Column)> {
                 vec![$((stringify!($column), self.$column.into()),)*]
             }
@@ -92,37 +92,37 @@ macro_rules! columns {
 
 pub(crate) use columns;
 
-/// A column under its name, and how many of its cells have no value.
+/// A column with its name and the number of its empty cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedColumn {
-    /// As in [`RequestColumns`].
+    /// Name, as in [`RequestColumns`].
     pub name: &'static str,
-    /// Its cells.
+    /// Cells.
     pub column: Column,
-    /// How many of them are NaN or [`NO_REPLICA`].
+    /// Number of cells that are NaN or [`NO_REPLICA`].
     pub absent: usize,
 }
 
-/// Declares the columns of requests: the type of each, which runs have it, and what fills its cells in a block of rows
-/// and counts those without a value.
+/// Declares the columns of requests: type, runs that have the column, and the function that fills the cells of a
+/// block and counts empty ones.
 macro_rules! request_columns {
-    ($($(#[$doc:meta])* $column:ident: $type:ty = $is_there:expr, $fill:expr;)*) => {
-        /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+    ($($(#[$doc:meta])* $column:ident: $type:ty = $is_present:expr, $fill:expr;)*) => {
+        /// One row per request that arrived by the horizon; seconds, NaN if there is no value.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct RequestColumns {
             $($(#[$doc])* pub $column: Vec<$type>,)*
         }
 
         impl RequestRows {
-            /// The names of the columns that these rows have, in their order.
+            /// Names of the columns of these rows, in order.
             pub fn names(&self) -> Vec<&'static str> {
                 let mut names = Vec::new();
-                $(if $is_there(self) { names.push(stringify!($column)) })*
+                $(if $is_present(self) { names.push(stringify!($column)) })*
                 names
             }
 
-            /// One column of the rows, which are those of this workload; `None` where they have none of that name.
-            /// `threads` may be used; `None`: one for each core.
+            /// Returns one column of the rows, given their workload; `None` if the name is unknown. Uses up to
+            /// `threads` threads; `None`: one per core.
             pub fn column(
                 &self,
                 name: &str,
@@ -130,7 +130,7 @@ macro_rules! request_columns {
                 threads: Option<NonZeroUsize>,
             ) -> Option<NamedColumn> {
                 $(
-                    if name == stringify!($column) && $is_there(self) {
+                    if name == stringify!($column) && $is_present(self) {
                         let absent = AtomicUsize::new(0);
                         let mut cells: Vec<$type> = vec![Default::default(); self.len()];
                         let blocks = (0..).step_by(BLOCK).zip(cells.chunks_mut(BLOCK));
@@ -145,12 +145,12 @@ macro_rules! request_columns {
                 None
             }
 
-            /// All columns of the rows.
+            /// Returns all columns of the rows.
             pub fn columns(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> RequestColumns {
                 self.counted(&[], workload, threads).0
             }
 
-            /// All columns of the rows under their names, in their order, `but` those of some names.
+            /// Returns all columns with their names, in order, except those in `but`.
             pub fn named_columns(
                 &self,
                 but: &[&str],
@@ -162,24 +162,24 @@ macro_rules! request_columns {
                 let mut named = Vec::new();
                 $(
                     let absent = counts.next().unwrap_or(0);
-                    if $is_there(self) && !but.contains(&stringify!($column)) {
+                    if $is_present(self) && !but.contains(&stringify!($column)) {
                         named.push(NamedColumn { name: stringify!($column), column: columns.$column.into(), absent });
                     }
                 )*
                 named
             }
 
-            /// All columns, and of each how many cells have no value. A block of rows after the other, so that what is read
-            /// of them for one column is still near for the next.
+            /// Returns all columns with the number of empty cells of each. Blocks are processed one after another, so
+            /// that their data stay in cache for the next column.
             fn counted(
                 &self,
                 but: &[&str],
                 workload: &Workload,
                 threads: Option<NonZeroUsize>,
             ) -> (RequestColumns, Vec<usize>) {
-                let room = |name, is_there: bool| if is_there && !but.contains(&name) { self.len() } else { 0 };
+                let room = |name, is_present: bool| if is_present && !but.contains(&name) { self.len() } else { 0 };
                 let mut columns = RequestColumns {
-                    $($column: vec![Default::default(); room(stringify!($column), $is_there(self))],)*
+                    $($column: vec![Default::default(); room(stringify!($column), $is_present(self))],)*
                 };
                 let counts = [$(stringify!($column)),*].map(|_| AtomicUsize::new(0));
                 $(let mut $column = columns.$column.chunks_mut(BLOCK);)*
@@ -211,7 +211,7 @@ request_columns! {
     first_token_s: f64 = every_run, Block::first_token_s;
     /// Last output token.
     finish_s: f64 = every_run, Block::finish_s;
-    /// When it left, whatever the status.
+    /// Departure, whatever the status.
     left_s: f64 = every_run, Block::left_s;
     /// Admitted − arrival.
     queue_s: f64 = every_run, Block::queue_s;
@@ -223,27 +223,27 @@ request_columns! {
     max_itl_s: f64 = every_run, Block::max_itl_s;
     /// Last token − arrival.
     e2e_s: f64 = every_run, Block::e2e_s;
-    /// How often it was preempted.
+    /// Number of preemptions.
     preemptions: u32 = every_run, Block::preemptions;
-    /// Prompt tokens that were found in a cache.
+    /// Prompt tokens hit in a prefix cache.
     cached_tokens: i32 = every_run, Block::cached_tokens;
-    /// Tokens that it emitted and that were thrown away; empty where no policy does that.
+    /// Emitted tokens that were discarded; empty if no policy discards tokens.
     discarded_tokens: i64 = RequestRows::keeps_discards, Block::discarded_tokens;
-    /// Drafts that it verified; empty, as the next column, where no policy decodes by drafts.
+    /// Drafts that it verified; empty, like the next column, without speculative decoding.
     drafted_tokens: i32 = RequestRows::keeps_drafts, Block::drafted_tokens;
-    /// Those of them that became tokens of its output.
+    /// Accepted drafts that became output tokens.
     accepted_tokens: i32 = RequestRows::keeps_drafts, Block::accepted_tokens;
-    /// How often it was sent again because its replica had died; empty where none can.
+    /// Number of retries after failures of its replica; empty if no replica can fail.
     retries: u32 = RequestRows::keeps_retries, Block::retries;
-    /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
-    /// others: for a stage of a job, the job's arrival. Empty where no request waits for others.
+    /// Last token − the workload's `arrival_s`, which differs from its arrival if it waited for other requests: for a
+    /// stage of a job, the job's arrival. Empty if no request waits for other requests.
     elapsed_s: f64 = RequestRows::keeps_arrivals, Block::elapsed_s;
-    /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there. This column and those below are empty where
-    /// no request is handed off.
+    /// Replica that computed the prompt; `NO_REPLICA`: not handed off. This column and the following ones are empty
+    /// if no request is handed off.
     prefill_replica: u32 = RequestRows::keeps_hand_offs, Block::prefill_replica;
     /// End of the prompt's last iteration.
     prefilled_s: f64 = RequestRows::keeps_hand_offs, Block::prefilled_s;
-    /// From then to the start of the first iteration on the other replica.
+    /// Time from then to the start of the first iteration on the other replica.
     handoff_s: f64 = RequestRows::keeps_hand_offs, Block::handoff_s;
 }
 
@@ -251,10 +251,10 @@ fn every_run(_rows: &RequestRows) -> bool {
     true
 }
 
-/// Blocks for each thread that is worth its start.
-const BLOCKS_A_THREAD: usize = 32;
+/// Blocks per thread that justify starting a thread.
+const BLOCKS_PER_THREAD: usize = 32;
 
-/// Does the work of all blocks of so many rows on some threads.
+/// Processes all blocks of the rows on several threads.
 fn in_parallel<Block: Send>(
     mut blocks: impl Iterator<Item = Block> + Send,
     rows: usize,
@@ -262,7 +262,7 @@ fn in_parallel<Block: Send>(
     work: impl Fn(Block) + Sync,
 ) {
     let threads = threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let threads = threads.min(rows / BLOCK / BLOCKS_A_THREAD);
+    let threads = threads.min(rows / BLOCK / BLOCKS_PER_THREAD);
     if threads <= 1 {
         return blocks.for_each(work);
     }
@@ -279,13 +279,13 @@ fn in_parallel<Block: Send>(
     });
 }
 
-/// Takes the first entries out of a column.
+/// Removes and returns the first entries of a column.
 pub(crate) fn take_first<T>(column: &mut Vec<T>, rows: usize) -> Vec<T> {
     let rest = column.split_off(rows);
     std::mem::replace(column, rest)
 }
 
-/// Where the entries of some rows belong in a column that begins with row `first`.
+/// Rows to which entries are copied in a column that begins with row `first`.
 pub(crate) struct Scatter<'a> {
     pub(crate) rows: &'a [u32],
     pub(crate) first: u32,

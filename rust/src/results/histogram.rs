@@ -1,7 +1,7 @@
-//! The gaps between tokens, counted exactly.
+//! Exact histogram of the gaps between tokens.
 //!
-//! Bins are the same in every run: 128 to a doubling, so a bin is at most 1/128 as wide as its lower edge. A stretch of
-//! iterations gives an arithmetic progression of gaps, which is counted per bin, not per gap.
+//! Bins are the same in every run: 128 per doubling, so a bin is at most 1/128 as wide as its lower edge. The gaps of
+//! a stretch are an arithmetic progression, which is counted per bin, not per gap.
 
 use crate::clock::{Span, product};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Counts of spans by bin, with their exact number, sum and maximum.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Index of the bin that `counts` begins with: the first of an octave, which is there to its last.
+    /// Index of the first bin of `counts`, the first bin of an octave. Octaves are stored completely.
     lowest: usize,
     counts: Vec<u64>,
     count: u64,
@@ -17,17 +17,17 @@ pub struct Histogram {
     longest: Span,
 }
 
-/// Room for more bins is no difference.
+/// Histograms are equal regardless of the range of stored bins.
 impl PartialEq for Histogram {
     fn eq(&self, other: &Histogram) -> bool {
         (self.count, self.sum, self.longest) == (other.count, other.sum, other.longest) && self.bins().eq(other.bins())
     }
 }
 
-/// Bins to a doubling.
+/// Bins per doubling.
 const OCTAVE: usize = 128;
 
-/// The bin of a span: its leading 8 bits and their place.
+/// Returns the bin of a span: its leading 8 bits and their position.
 #[inline]
 fn bin(span: u128) -> usize {
     let bits = 128 - span.leading_zeros() as usize;
@@ -38,7 +38,7 @@ fn bin(span: u128) -> usize {
     (shift << 7) + (span >> shift) as usize
 }
 
-/// The same of a span that fits 64 bits.
+/// Like `bin`, for a span that fits 64 bits.
 #[inline(always)]
 fn short_bin(span: u64) -> usize {
     let shift = 56_u32.saturating_sub((span | 1).leading_zeros());
@@ -50,14 +50,14 @@ fn sum_overflow() -> Error {
     Error::overflow("the sum of all gaps")
 }
 
-/// The lower edge of a bin, which belongs to it. The upper edge is the next bin's lower one.
+/// Returns the inclusive lower edge of a bin. Its upper edge is the next bin's lower one.
 fn lower_edge(bin: usize) -> u128 {
     if bin < 256 {
         return bin as u128;
     }
     let shift = (bin >> 7) - 1;
     let leading = (bin & 127) as u128 + 128;
-    // The last bin of all ends where 128 bits do.
+    // The last bin ends at the end of 128 bits.
     if shift > 120 { u128::MAX } else { leading << shift }
 }
 
@@ -65,7 +65,7 @@ impl Histogram {
     /// Counts a span `times` times.
     #[inline(always)]
     pub(crate) fn add(&mut self, span: Span, times: u64) -> Result<()> {
-        // Most spans are below 18 s, so that 64 bits hold them.
+        // Most spans are below 18 s and fit 64 bits.
         let Ok(short) = u64::try_from(span.0) else { return self.add_wide(span, times) };
         let sum = u128::from(short) * u128::from(times);
         self.sum = self.sum.checked_add(sum).ok_or_else(sum_overflow)?;
@@ -75,7 +75,7 @@ impl Histogram {
         Ok(())
     }
 
-    /// Nearly always there was a longer one.
+    /// Updates the maximum, which seldom changes.
     #[inline(always)]
     fn note_longest(&mut self, span: Span) {
         if self.longest < span {
@@ -112,7 +112,7 @@ impl Histogram {
         self.add_wide_progression(first, growth, count, times)
     }
 
-    /// Counts a progression that rises from `low` to `high` and whose members are fewer than 2^62.
+    /// Counts an ascending progression from `low` to `high` of fewer than 2^62 members.
     #[inline(always)]
     fn add_short_progression(&mut self, low: u64, high: u64, step: u64, count: u64, times: u64) -> Result<()> {
         let all = count * times;
@@ -124,7 +124,7 @@ impl Histogram {
         if lowest == highest {
             *self.bin_mut(lowest) += all;
         } else {
-            // Room for the first and the last bin is room for all between.
+            // Room for the first and the last bin includes all bins between.
             self.bin_mut(highest);
             self.bin_mut(lowest);
             self.fill(low, step, count, times);
@@ -139,7 +139,7 @@ impl Histogram {
             return self.add(first, all);
         }
         let travel = product(growth.unsigned_abs(), u128::from(count - 1))?;
-        // A falling progression is a rising one read from its end.
+        // A descending progression is an ascending one in reverse.
         let (low, high) = if growth > 0 {
             let high = first.0.checked_add(travel).ok_or_else(|| Error::overflow("a gap"))?;
             (first.0, high)
@@ -148,7 +148,7 @@ impl Histogram {
             (low, first.0)
         };
         let step = growth.unsigned_abs();
-        // Σ = count · (low + high) / 2; the product is even, and the sum carries `times` of it.
+        // Σ = count · (low + high) / 2; the product is even, and the sum includes it `times` times.
         let sum = product(low.checked_add(high).ok_or_else(|| Error::overflow("a gap"))?, u128::from(count))? / 2;
         self.total(sum, count, times)?;
         self.longest = self.longest.max(Span(high));
@@ -164,12 +164,12 @@ impl Histogram {
         Ok(())
     }
 
-    /// Counts a rising progression of spans that fit 64 bits (18 s), for which there is room.
+    /// Counts an ascending progression of spans that fit 64 bits (18 s); the bins exist.
     #[inline(never)]
     fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
         let (mut value, mut left) = (low, count);
         while left > 0 {
-            // The bins up to the next power of two are all 2^shift wide.
+            // All bins up to the next power of two are 2^shift wide.
             let shift = 56_u32.saturating_sub((value | 1).leading_zeros());
             let first = (short_bin(value) - self.lowest) / OCTAVE;
             let octave = &mut self.counts.as_chunks_mut::<OCTAVE>().0[first];
@@ -229,7 +229,7 @@ impl Histogram {
         &mut self.counts[place]
     }
 
-    /// Counts everything that another histogram counted.
+    /// Adds the counts of another histogram.
     pub(crate) fn merge(&mut self, other: &Histogram) -> Result<()> {
         for (place, &count) in other.counts.iter().enumerate().filter(|bin| *bin.1 > 0) {
             *self.bin_mut(place + other.lowest) += count;
@@ -240,7 +240,7 @@ impl Histogram {
         Ok(())
     }
 
-    /// How many spans were counted.
+    /// Number of counted spans.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -255,7 +255,7 @@ impl Histogram {
         self.longest
     }
 
-    /// The bins that are not empty: lower edge, upper edge, count.
+    /// Returns the nonempty bins: lower edge, upper edge, count.
     pub fn bins(&self) -> impl Iterator<Item = (Span, Span, u64)> {
         let filled = self.counts.iter().enumerate().filter(|bin| *bin.1 > 0);
         filled.map(|(place, &count)| {
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bin_holds_its_span_and_is_narrow(span: u128) {
+        fn a_bin_contains_its_span_and_is_narrow(span: u128) {
             let span = span >> 1;
             let bin = bin(span);
             let (lower, upper) = (lower_edge(bin), lower_edge(bin + 1));
@@ -281,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn a_progression_counts_as_its_members_one_by_one(
+        fn a_progression_counts_like_its_members(
             first in (1_u128..1 << 80, 0_u32..80).prop_map(|(first, shift)| (first >> shift).max(1)),
             growth in (-(1_i128 << 66)..1 << 66, 0_u32..66).prop_map(|(growth, shift)| growth >> shift),
             count in 1_u64..300,

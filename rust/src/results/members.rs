@@ -1,34 +1,34 @@
-//! How many requests there are of each class.
+//! Number of requests by class.
 
-/// Up to so many classes each has a number of its own; of more only those are listed of which there is a request.
-const FEW: usize = 16;
+/// Up to this number of classes each has its own counter; beyond it, only nonempty classes are listed.
+const MAX_COUNTERS: usize = 16;
 
 /// Requests by class.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// Of the first class, which nearly always is the only one.
+    /// Requests of the first class, which is usually the only one.
     pub(super) first: u64,
-    /// Of each further class, where they are few.
+    /// Requests of each further class, if there are few classes.
     pub(super) further: Vec<u64>,
-    /// Further class and number, by class, where they are many.
+    /// Nonempty further classes in ascending order, if there are many classes.
     pub(super) listed: Vec<(u32, u64)>,
     are_many: bool,
 }
 
 impl Members {
-    /// None of any of so many classes.
+    /// Builds empty counts for `classes` classes.
     pub(crate) fn new(classes: usize) -> Members {
-        let are_many = classes > FEW;
+        let are_many = classes > MAX_COUNTERS;
         let further = if are_many { 0 } else { classes.saturating_sub(1) };
         Members { first: 0, further: vec![0; further], listed: Vec::new(), are_many }
     }
 
-    /// None of any of as many classes.
-    pub(crate) fn of_none(&self) -> Members {
-        Members::new(if self.are_many { FEW + 1 } else { self.further.len() + 1 })
+    /// Builds empty counts for the same number of classes.
+    pub(crate) fn empty_like(&self) -> Members {
+        Members::new(if self.are_many { MAX_COUNTERS + 1 } else { self.further.len() + 1 })
     }
 
-    /// So many come.
+    /// Adds requests of a class.
     #[inline]
     pub(crate) fn add(&mut self, class: u32, requests: u64) {
         match class {
@@ -37,7 +37,7 @@ impl Members {
         }
     }
 
-    /// So many go.
+    /// Removes requests of a class.
     #[inline]
     pub(crate) fn take(&mut self, class: u32, requests: u64) {
         match class {
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_and_many_classes_are_counted_alike() {
-        for classes in [1, FEW, FEW + 1, 1000] {
-            let mut members = Members::new(classes).of_none();
+    fn few_and_many_classes_have_equal_counts() {
+        for classes in [1, MAX_COUNTERS, MAX_COUNTERS + 1, 1000] {
+            let mut members = Members::new(classes).empty_like();
             let mut plain = vec![0; classes];
             for step in 0..5000_u64 {
                 let class = (step * 7919 % 4093) as usize % classes;

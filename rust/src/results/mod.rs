@@ -1,7 +1,7 @@
-//! Results: what came out for each request, each class, each moment.
+//! Results of a run: requests, classes, timeline.
 //!
-//! A row is written once, when its request leaves, in whole attoseconds. Columns of seconds are made of the rows when they
-//! are asked for: spans are taken in whole attoseconds and rounded once to doubles.
+//! A row is written once, when its request leaves, in whole attoseconds. Columns of seconds are built from the rows
+//! on demand: spans are computed in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
 use crate::finding::Finding;
@@ -18,17 +18,17 @@ mod rows;
 mod short;
 pub mod summary;
 mod times;
-mod told;
+mod live_events;
 mod work_conservation;
 
 pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};
 pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
+pub(crate) use live_events::{Emissions, LiveEvents};
 pub(crate) use members::Members;
-pub(crate) use recorder::{Cut, MOST_SAMPLES, Recorder, Rejections, too_many_samples};
+pub(crate) use recorder::{Cut, MAX_SAMPLES, Recorder, Rejections, too_many_samples};
 pub use rows::RequestRows;
-pub(crate) use told::{Emissions, Told};
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};
 
@@ -38,171 +38,173 @@ pub use work_conservation::{Load, Work};
 pub enum Status {
     /// It emitted its last token.
     Finished = 0,
-    /// It could never fit.
+    /// It can never fit into the KV cache.
     Rejected = 1,
-    /// It ran out of patience before its first admission, or its client took it back.
+    /// It ran out of patience before its first admission, or its client canceled it.
     Abandoned = 2,
     /// The run ended first.
     Unfinished = 3,
-    /// Its replica died, and it was not sent again.
+    /// Its replica failed, and it was not sent again.
     Lost = 4,
-    /// It waited for others, and never arrived.
+    /// It waited for other requests and never arrived.
     Awaited = 5,
 }
 
 /// A stretch of identical iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IterationRow {
-    /// Start of the first one.
+    /// Start of the first iteration.
     pub start: Instant,
-    /// Where.
+    /// Replica.
     pub replica: u32,
-    /// How many.
+    /// Number of iterations.
     pub count: u64,
-    /// How long each takes.
+    /// Duration of each iteration.
     pub pace: Pace,
-    /// Prompt tokens of each.
+    /// Prompt tokens per iteration.
     pub prefill_tokens: u64,
-    /// Decodes of each.
+    /// Decodes per iteration.
     pub decodes: u64,
-    /// Σ contexts of the decodes before the first one.
+    /// Σ contexts of the decodes before the first iteration.
     pub context_tokens: u128,
-    /// Tokens of KV cache taken once the first one's batch is formed, in whole blocks.
+    /// KV cache tokens in use after the first batch is formed, in whole blocks.
     pub kv_used_tokens: u64,
 }
 
-/// A row of a batch: which request, how many tokens, does it emit one?
+/// A row of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRow {
-    /// The row of `iterations` that it belongs to.
+    /// Index of its row in `iterations`.
     pub iteration: u64,
     /// Request id.
     pub request: u32,
     /// Tokens computed in each iteration of the stretch.
     pub tokens: u64,
-    /// Is an output token emitted in each?
+    /// Whether it emits output tokens.
     pub emits: bool,
-    /// How many the client gets from each.
+    /// Tokens emitted to the client per iteration.
     pub emitted: u32,
 }
 
-/// A replica at an instant.
+/// State of a replica at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Instant.
     pub at: Instant,
-    /// Where.
+    /// Replica.
     pub replica: u32,
-    /// Requests in the queue.
+    /// Waiting requests.
     pub waiting: u64,
-    /// Admitted requests.
+    /// Running requests.
     pub running: u64,
-    /// Tokens of KV cache taken, in whole blocks.
+    /// KV cache tokens in use, in whole blocks.
     pub kv_used_tokens: u64,
-    /// Prompt tokens not computed and output tokens not emitted, over all requests here.
+    /// Prompt tokens not yet computed plus output tokens not yet emitted, over all requests of the replica.
     pub tokens_in_system: u64,
-    /// Prompt tokens computed since the run began.
+    /// Prompt tokens computed since the start of the run.
     pub prefilled_tokens: u64,
-    /// Output tokens emitted since the run began.
+    /// Output tokens emitted since the start of the run.
     pub emitted_tokens: u64,
-    /// Tokens that were found in the prefix cache at admissions since the run began, those after a preemption too.
+    /// Tokens hit in the prefix cache at admissions since the start of the run, including admissions after
+    /// preemption.
     pub cached_tokens: u64,
 }
 
-/// What a replica's prefix cache did, in blocks.
+/// Operations of a replica's prefix cache, in blocks.
 ///
-/// Each block counted was touched once; nothing else of a prefix cache costs time by the block, but the search for a
-/// request that is refused, and so looked up again. What is cached at the end was inserted and not evicted.
+/// Each counted block was touched once. No other operation of a prefix cache costs time per block, except repeated
+/// lookups for a request that could not be admitted. The cached blocks at the end are those inserted minus those
+/// evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockOperations {
-    /// Where.
+    /// Replica.
     pub replica: u32,
-    /// Blocks that admissions hit, those after a preemption too.
+    /// Blocks hit at admissions, including those after preemption.
     pub hit: u64,
     /// Blocks whose content was inserted.
     pub inserted: u64,
-    /// Blocks whose content was evicted, to be taken by others.
+    /// Blocks whose content was evicted.
     pub evicted: u64,
 }
 
-/// What happened to a replica, where replicas come and go.
+/// A change of a replica in runs with autoscaling or failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetEvent {
-    /// When.
+    /// Instant.
     pub at: Instant,
-    /// Which.
+    /// Replica.
     pub replica: u32,
-    /// What.
+    /// Change.
     pub change: Change,
-    /// Replicas of its pool that take requests, after it.
+    /// Open replicas of its pool after the change.
     pub open: u32,
-    /// Replicas of its pool that come, those under repair among them.
+    /// Starting replicas of its pool, including those under repair.
     pub starting: u32,
-    /// Replicas of its pool that finish what they have.
+    /// Draining replicas of its pool.
     pub draining: u32,
 }
 
-/// What can happen to a replica.
+/// Changes of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Change {
-    /// It was asked for.
+    /// It was requested.
     Asked = 0,
-    /// It takes requests.
+    /// It accepts requests.
     Ready = 1,
-    /// It takes none any more.
+    /// It no longer accepts requests.
     Drains = 2,
-    /// It is gone.
+    /// It has ended.
     Ended = 3,
-    /// It died.
+    /// It failed.
     Died = 4,
 }
 
-/// Whole-number totals of a run.
+/// Integer totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// The last instant at which anything happened.
+    /// The last instant with an event.
     pub end: Instant,
-    /// Iterations run.
+    /// Number of iterations.
     pub iterations: u64,
-    /// Stretches that they were advanced in.
+    /// Number of stretches.
     pub stretches: u64,
-    /// Iterations that were advanced in stretches of two or more.
+    /// Iterations in stretches of two or more.
     pub stretched_iterations: u64,
-    /// ∫ number of requests in the system dt, in attoseconds (law L9, left side).
+    /// ∫ number of requests in the system dt, in attoseconds (left side of L9).
     pub in_system: u128,
-    /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
+    /// Σ (left − arrival), where unfinished requests leave at the end, in attoseconds (right side of L9).
     pub sojourn: u128,
     /// Requests by [`Status`].
     pub by_status: [u64; STATUSES],
-    /// ∫ number of replicas that are paid for dt, in attoseconds: from the asking to the end.
+    /// ∫ number of paid replicas dt, in attoseconds: from the request for a replica to its end.
     pub replica_time: u128,
 }
 
-/// The ways in which a request that arrived can end.
+/// Number of statuses of requests that arrived.
 pub(crate) const STATUSES: usize = 5;
 
-/// Everything that a run leaves behind, with the rows of its requests or the columns that were made of them.
+/// Results of a run, with the rows of requests or the columns built from them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results<Requests = RequestRows> {
-    /// One row a request.
+    /// One row per request.
     pub requests: Requests,
-    /// Token gaps by class.
+    /// Gaps between tokens by class.
     pub itl: Vec<Histogram>,
     /// Samples in order of time.
     pub timeline: Vec<Sample>,
-    /// Stretches in order of their ends; empty unless asked for.
+    /// Stretches in order of their ends; empty unless requested.
     pub iterations: Vec<IterationRow>,
-    /// Rows of batches; empty unless asked for.
+    /// Rows of batches; empty unless requested.
     pub batches: Vec<BatchRow>,
-    /// Which loads the iterations had, and what kept them from being larger.
+    /// Tokens per iteration, and the limits that bound them.
     pub work: Work,
-    /// What the prefix caches did, in order of their replicas; a replica without one has no row.
+    /// Prefix cache operations by replica; only replicas with a prefix cache have a row.
     pub block_operations: Vec<BlockOperations>,
-    /// What happened to replicas, in order; empty where none comes or goes.
+    /// Changes of replicas in order of time; empty without autoscaling and failures.
     pub fleet_events: Vec<FleetEvent>,
-    /// Requests that were still here when nothing was left to come, and were served because no other would join
-    /// them (rule 5), by id.
+    /// Ids of requests that were served incomplete at the end, because no further request could join their batch
+    /// (rule R5).
     pub drained: Vec<u32>,
     /// Observations that qualify the numbers.
     pub findings: Vec<Finding>,
@@ -211,7 +213,7 @@ pub struct Results<Requests = RequestRows> {
 }
 
 impl Results {
-    /// The same with columns of the requests, which are those of this workload.
+    /// Converts the rows to columns, given their workload.
     pub fn with_columns(self, workload: &Workload) -> Results<RequestColumns> {
         let Results {
             requests,
@@ -243,7 +245,7 @@ impl Results {
     }
 }
 
-/// Tokens in a second between two samples.
+/// Returns tokens per second between two samples.
 pub fn rate(tokens: u64, span: Span) -> f64 {
     if span == Span::ZERO {
         return 0.0;

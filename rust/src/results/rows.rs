@@ -1,4 +1,4 @@
-//! What became of each request, as it was when the request left: exact times in a row, and what is rare beside them.
+//! Compact results per request: exact times in a row, and rare values separately.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use crate::clock::{Instant, Long, Unit, Width};
 use crate::error::Result;
 use crate::request::History;
 
-/// Four times of a request, in units of the run: the low 64 bits of each. All are zero before the request leaves, so that
-/// memory which is zero is not touched before; of a time that never was all bits are set.
+/// Low 64 bits of four times of a request, in units of the run. All are zero before the request leaves, so that
+/// zeroed memory is not touched earlier; all bits are set if an event never happened.
 pub(super) type Row = [u64; 4];
 
-/// The 32 bits above, of runs in which some time needs them.
+/// The next 32 bits, in runs with a time that needs them.
 type Above = [u32; 4];
 
 pub(super) const ADMITTED: usize = 0;
@@ -21,41 +21,41 @@ pub(super) const FIRST_TOKEN: usize = 1;
 pub(super) const LEFT: usize = 2;
 pub(super) const LONGEST_GAP: usize = 3;
 
-/// A time that never was.
+/// A time that never happened.
 pub(super) const NEVER: u128 = (1 << times::BITS) - 1;
 
-/// Bits of an instant that fits a row: 1,255 years of attoseconds.
+/// Bits of an instant in a row: 1,255 years of attoseconds.
 pub(super) const INSTANT_BITS: u32 = times::BITS - 1;
 
-/// What became of the requests, a row for each that arrived by the horizon. Columns are made of them when they are asked
-/// for, with the workload for what it knows.
+/// Results of requests, one row per request that arrived by the horizon. Columns are built from them on demand,
+/// together with the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestRows {
     rows: Vec<Row>,
     above: Rare<Above>,
     unit: Unit,
-    /// How a request left that did not finish.
+    /// Statuses of requests that did not finish.
     statuses: Rare<Option<Status>>,
     pub(super) replicas: Rare<u32>,
     pub(super) preemptions: Rare<u32>,
     pub(super) cached_tokens: Rare<i32>,
     pub(super) discarded_tokens: Rare<i64>,
-    /// Tokens of its output that were to come behind the longest length.
+    /// Output tokens cut by the maximum length.
     pub(super) cut_tokens: Rare<i32>,
     keeps_discards: bool,
     pub(super) drafted_tokens: Rare<i32>,
     pub(super) accepted_tokens: Rare<i32>,
     keeps_drafts: bool,
-    /// How often requests were sent again.
+    /// Numbers of retries.
     pub(super) retries: Rare<u32>,
     keeps_retries: bool,
     pub(super) hand_offs: Rare<HandOffRow>,
     keeps_hand_offs: bool,
-    /// Arrivals, where they are not the workload's.
+    /// Arrivals, if they differ from those of the workload.
     arrivals: Option<Vec<Instant>>,
 }
 
-/// The hand-off of a request; `NEVER` for what was not.
+/// The hand-off of a request; `NEVER` for events that did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HandOffRow {
     pub(super) from: u32,
@@ -70,7 +70,7 @@ impl Default for HandOffRow {
 }
 
 impl RequestRows {
-    /// No rows, whose times are counted in this unit.
+    /// Builds empty rows with times in this unit.
     pub(crate) fn in_unit(unit: Unit) -> RequestRows {
         RequestRows { unit, ..RequestRows::default() }
     }
@@ -80,26 +80,26 @@ impl RequestRows {
         self.rows.len()
     }
 
-    /// Is there no row?
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// How the request of a row ended.
+    /// Returns the status of the request of a row.
     pub fn status(&self, row: usize) -> Status {
-        let is_here = self.rows[row] == Row::default() && self.above.at(row) == Above::default();
-        self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
+        let is_awaited = self.rows[row] == Row::default() && self.above.at(row) == Above::default();
+        self.statuses.at(row).unwrap_or(if is_awaited { Status::Awaited } else { Status::Finished })
     }
 
-    /// Is every request finished that left, so that its last token is when it left?
+    /// Whether all requests that left have finished, so that they left with their last token.
     pub fn leave_with_last_token(&self) -> bool {
         self.statuses.cells.is_empty()
     }
 
-    /// How the requests of the rows from `first` on ended; `to` holds the default.
+    /// Fills statuses from row `first` on; `to` has default values.
     pub(super) fn fill_statuses(&self, first: usize, to: &mut [u8]) {
         let rows = &self.rows[first..first + to.len()];
-        // In a row where all is as usual, the request left at some time after 0, and its cell holds the default.
+        // In a row without rare values the request left after time 0, and its cell keeps the default.
         const { assert!(Status::Finished as u8 == 0) };
         if self.statuses.cells.is_empty() && rows.iter().all(|row| row[LEFT] != 0) {
             return;
@@ -109,14 +109,18 @@ impl RequestRows {
         }
     }
 
-    /// Which of these rows, counted from the first of them, are of requests that left and have not finished; `None`: no row is.
+    /// Returns the rows, relative to the first of them, whose requests left without finishing; `None`: there are
+    /// none.
     pub(super) fn not_finished(&self, rows: Range<usize>) -> Option<impl Iterator<Item = usize>> {
         let statuses = self.statuses.cells.get(rows)?;
         let places = statuses.iter().enumerate();
-        statuses.iter().any(Option::is_some).then(|| places.filter(|(_, status)| status.is_some()).map(|one| one.0))
+        statuses
+            .iter()
+            .any(Option::is_some)
+            .then(|| places.filter(|(_, status)| status.is_some()).map(|(place, _)| place))
     }
 
-    /// One of the times of each of these rows.
+    /// Returns one of the times for each of these rows.
     #[inline]
     pub(super) fn times<const WHICH: usize>(&self, rows: Range<usize>) -> Times {
         if self.unit == Unit::ATTOSECOND && !self.above.cells.is_empty() {
@@ -129,18 +133,19 @@ impl RequestRows {
         }))
     }
 
-    /// What the times are counted in.
+    /// Unit of the times.
     pub(super) fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// These rows, where none has more above and each is of a request that has finished, but for those that are still here.
+    /// Returns these rows if none needs higher bits and all of their requests have finished or are still in the
+    /// system.
     pub(super) fn low_parts(&self, rows: Range<usize>) -> Option<&[Row]> {
         let is_whole = self.above.cells.is_empty() && self.not_finished(rows.clone()).is_none();
         is_whole.then(|| &self.rows[rows])
     }
 
-    /// One of the times of a row, in attoseconds.
+    /// Returns one of the times of a row, in attoseconds.
     #[inline]
     pub(super) fn time(&self, row: usize, which: usize) -> u128 {
         let low = self.rows[row][which];
@@ -154,7 +159,7 @@ impl RequestRows {
     #[inline]
     fn long_time(&self, low: u64, above: u32) -> u128 {
         let units = u128::from(above) << 64 | u128::from(low);
-        // The run has tested that its times in attoseconds fit a row.
+        // The run has checked that its times in attoseconds fit a row.
         if units == NEVER { NEVER } else { units.wrapping_mul(self.unit.attoseconds_each()) }
     }
 
@@ -164,7 +169,7 @@ impl RequestRows {
         (time >> INSTANT_BITS == 0).then_some(Instant(time))
     }
 
-    /// When the last of these requests left, in attoseconds, which may be more than fit a row.
+    /// Returns the last departure of these requests in attoseconds, which may exceed the bits of a row.
     pub(super) fn last_departure(&self) -> Result<u128> {
         let units = |row: usize| {
             let above = self.above.at(row)[LEFT];
@@ -173,7 +178,7 @@ impl RequestRows {
         self.unit.attoseconds((0..self.len()).map(units).filter(|&left| left != NEVER).max().unwrap_or(0))
     }
 
-    /// When the requests of these rows arrived, if the workload does not say it.
+    /// Returns the arrivals of these rows, if they differ from the workload's.
     pub(super) fn arrivals(&self, rows: Range<usize>) -> Option<&[Instant]> {
         self.arrivals.as_ref().map(|arrivals| &arrivals[rows])
     }
@@ -183,13 +188,13 @@ impl RequestRows {
         self.instant(row, FIRST_TOKEN)
     }
 
-    /// When it left, whatever the status.
+    /// Departure, whatever the status.
     #[inline]
     pub(super) fn left(&self, row: usize) -> Option<Instant> {
         self.instant(row, LEFT)
     }
 
-    /// When it left, if it finished.
+    /// Departure, if it finished.
     #[inline]
     pub(super) fn finish(&self, row: usize) -> Option<Instant> {
         if self.statuses.at(row).is_none() { self.left(row) } else { None }
@@ -203,7 +208,7 @@ impl RequestRows {
         self.keeps_hand_offs
     }
 
-    /// Keeps arrivals of the rows that there are.
+    /// Stores arrivals of the existing rows.
     pub(super) fn keep_arrivals(&mut self) {
         self.arrivals = Some(vec![Instant::ZERO; self.len()]);
     }
@@ -212,22 +217,22 @@ impl RequestRows {
         self.keeps_discards
     }
 
-    /// Keeps how many tokens were thrown away.
+    /// Stores numbers of discarded tokens.
     pub(crate) fn keep_discards(&mut self) {
         self.keeps_discards = true;
     }
 
-    /// Does it say of each request how many drafts were verified and accepted?
+    /// Whether numbers of verified and accepted drafts are stored.
     pub fn keeps_drafts(&self) -> bool {
         self.keeps_drafts
     }
 
-    /// Keeps how many drafts were verified and accepted.
+    /// Stores numbers of verified and accepted drafts.
     pub(crate) fn keep_drafts(&mut self) {
         self.keeps_drafts = true;
     }
 
-    /// Notes them of a request that leaves.
+    /// Records the drafts of a request that leaves.
     pub(super) fn note_drafts(&mut self, row: usize, drafted: u32, accepted: u32) {
         let rows = self.len();
         self.drafted_tokens.set(row, drafted as i32, rows);
@@ -238,33 +243,33 @@ impl RequestRows {
         self.keeps_retries
     }
 
-    /// Keeps how often requests were sent again.
+    /// Stores numbers of retries.
     pub(crate) fn keep_retries(&mut self) {
         self.keeps_retries = true;
     }
 
-    /// Keeps what becomes of hand-offs.
+    /// Stores hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.keeps_hand_offs = true;
     }
 
-    /// The replica that serves most requests; the others take memory.
+    /// Sets the replica that serves most requests; all other replicas take memory.
     pub(super) fn served_by(&mut self, replica: u32) {
         self.replicas.usual = replica;
     }
 
-    /// Tokens that the request of a row did not emit although the workload has them: the longest length came before.
+    /// Tokens of the workload's output that the request of a row did not emit, because of the maximum length.
     #[inline]
     pub fn cut_tokens(&self, row: usize) -> i32 {
         self.cut_tokens.at(row)
     }
 
-    /// Was no output cut?
+    /// Whether no output was cut.
     pub fn none_is_cut(&self) -> bool {
         self.cut_tokens.cells.is_empty()
     }
 
-    /// Notes that the output of a request ends so many tokens early.
+    /// Records that the output of a request is cut by `tokens` tokens.
     pub(super) fn cut(&mut self, row: usize, tokens: u32) {
         let rows = self.len();
         self.cut_tokens.set(row, tokens as i32, rows);
@@ -291,7 +296,7 @@ impl RequestRows {
         }
     }
 
-    /// Writes the row of a request that is rejected at once.
+    /// Writes the row of a request that is rejected immediately.
     pub(super) fn reject(&mut self, row: usize, replica: u32, arrival: Instant) {
         self.write::<Long>(row, [Instant::NEVER.0, Instant::NEVER.0, arrival.0, 0]);
         self.replicas.set(row, replica, self.rows.len());
@@ -301,7 +306,7 @@ impl RequestRows {
     #[inline(always)]
     fn write<W: Width>(&mut self, row: usize, times: [u128; 4]) {
         self.rows[row] = times.map(|time| time as u64);
-        // All of its lower bits set would look like a time that never was.
+        // With all lower bits set it would be mistaken for a time that never happened.
         let is_long = |time: u128| time >= u128::from(u64::MAX) && time != Instant::NEVER.0;
         if self.above.cells.is_empty() {
             if W::IS_SHORT || !times.into_iter().any(is_long) {
@@ -315,7 +320,7 @@ impl RequestRows {
     #[cold]
     #[inline(never)]
     fn begin_above(&mut self) {
-        // So far only a time that never was had all of its bits set.
+        // So far, only times that never happened have all bits set.
         let of_time = |low: u64| if low == u64::MAX { u32::MAX } else { 0 };
         self.above.cells = self.rows.iter().map(|row| row.map(of_time)).collect();
     }
@@ -326,7 +331,7 @@ impl RequestRows {
         self.statuses.set(row, Some(status).filter(|&status| status != Status::Finished), rows);
     }
 
-    /// Notes when the request of a row arrived, where the workload does not say it.
+    /// Records the arrival of a request, if it differs from the workload's.
     pub(super) fn note_arrival(&mut self, row: usize, arrival: Instant) {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals[row] = arrival;
@@ -346,13 +351,13 @@ impl RequestRows {
         }
     }
 
-    /// Writes the rows of `part`, in order, to `rows`, of which `first` is the first here.
+    /// Copies the rows of `part`, in order, to `rows`; row `first` is the first one here.
     pub(crate) fn scatter(&mut self, part: &RequestRows, rows: &[u32], first: u32) {
-        // Of a part the first rows may have come by the horizon, and the others not.
+        // Only the first rows of a part may have arrived by the horizon.
         let to = Scatter { rows: &rows[..part.len()], first };
         self.keeps_discards |= part.keeps_discards;
         self.keeps_drafts |= part.keeps_drafts;
-        debug_assert!(self.unit == part.unit, "all replicas of a run count time alike");
+        debug_assert!(self.unit == part.unit, "all replicas of a run use the same unit");
         to.column(&mut self.rows, &part.rows);
         let rows = self.len();
         if !(self.above.cells.is_empty() && part.above.cells.is_empty()) {
@@ -384,21 +389,21 @@ impl RequestRows {
         }
     }
 
-    /// Has the request of a row left? One that is not known yet has not.
+    /// Whether the request of a row has left; unknown rows have not.
     pub(super) fn has_left(&self, row: usize) -> bool {
         row < self.len() && self.status(row) != Status::Awaited
     }
 
-    /// The number of rows at the beginning whose requests have left.
+    /// Number of leading rows whose requests have left.
     pub(crate) fn left_first(&self) -> usize {
-        let here = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);
-        here.unwrap_or(self.len())
+        let row = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);
+        row.unwrap_or(self.len())
     }
 
-    /// Makes room for requests up to `rows`.
+    /// Adds rows up to `rows`.
     pub(crate) fn extend_to(&mut self, rows: usize) {
         if self.rows.is_empty() {
-            // Memory that is zero already need not be touched.
+            // Zeroed memory need not be touched.
             self.rows = vec![Row::default(); rows];
         } else {
             self.rows.resize(rows, Row::default());
@@ -416,7 +421,7 @@ impl RequestRows {
         self.hand_offs.resize(rows);
     }
 
-    /// Takes the first rows out.
+    /// Removes and returns the first rows.
     pub(crate) fn take_first(&mut self, rows: usize) -> RequestRows {
         RequestRows {
             rows: take_first(&mut self.rows, rows),
@@ -441,7 +446,7 @@ impl RequestRows {
     }
 }
 
-/// A column that takes no memory while all of its cells are the usual one.
+/// A column that takes no memory while all of its cells have the usual value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rare<T> {
     usual: T,
@@ -454,7 +459,7 @@ impl<T: Copy + PartialEq> Rare<T> {
         self.cells.get(row).copied().unwrap_or(self.usual)
     }
 
-    /// Writes a cell that was the usual one, of so many rows.
+    /// Writes a cell that had the usual value, in a column of `rows` rows.
     #[inline]
     fn set(&mut self, row: usize, cell: T, rows: usize) {
         if cell == self.usual {
@@ -491,7 +496,7 @@ impl<T: Copy + PartialEq> Rare<T> {
         Rare { usual: self.usual, cells }
     }
 
-    /// The cells of the rows from `first` on, where `to` holds the default; `Some`: all are this one.
+    /// Fills the cells from row `first` on; `to` has default values. Returns `Some` if all cells have this value.
     pub(super) fn fill(&self, first: usize, to: &mut [T]) -> Option<T>
     where
         T: Default,

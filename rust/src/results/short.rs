@@ -1,5 +1,5 @@
-//! Seconds of rows whose times are short: whole numbers of the run's unit that a double holds, so that each takes one
-//! division, which rounds once. No row here is of a request without an end, and so each has all of its times.
+//! Seconds of rows with short times: integers in the run's unit that a double represents exactly, so that each needs
+//! one division, which rounds once. All requests of these rows have ended, so all their times exist.
 
 use super::block::{parts, time_per_token};
 use super::rows::{FIRST_TOKEN, LEFT, LONGEST_GAP, Row};
@@ -12,14 +12,14 @@ pub(super) struct Short<'a> {
     unit: Unit,
     /// In units.
     arrivals: Vec<u64>,
-    /// Units in a second: a divisor of 10^18 and a multiple of 10^9, which a double holds.
+    /// Units per second: a divisor of 10^18 and a multiple of 10^9, exact as a double.
     in_a_second: f64,
-    /// Are all instants below 2^52 units too?
+    /// Whether all instants are below 2^52 units too.
     are_early: bool,
 }
 
 impl<'a> Short<'a> {
-    /// Some rows, if they are short, and the whole nanoseconds below 2^52 at which their requests arrived.
+    /// Builds the block if the rows are short. Arrivals are in whole nanoseconds below 2^52.
     pub(super) fn of(rows: &'a [Row], unit: Unit, nanoseconds: &[f64]) -> Option<Short<'a>> {
         let instants = rows.iter().fold(0, |all, row| all | row[0] | row[1] | row[2]);
         if instants >> 62 != 0 {
@@ -27,7 +27,8 @@ impl<'a> Short<'a> {
         }
         // Exact, since no request is admitted before it arrives.
         let in_a_nanosecond = unit.nanosecond();
-        let arrivals: Vec<u64> = nanoseconds.iter().map(|&one| whole(one).wrapping_mul(in_a_nanosecond)).collect();
+        let arrivals: Vec<u64> =
+            nanoseconds.iter().map(|&arrival| whole(arrival).wrapping_mul(in_a_nanosecond)).collect();
         let stays = rows
             .iter()
             .zip(&arrivals)
@@ -47,7 +48,7 @@ impl<'a> Short<'a> {
         0
     }
 
-    /// The same for the time since the arrival.
+    /// Fills the cells with the time since the arrival.
     pub(super) fn fill_since_arrival<const WHICH: usize>(&self, cells: &mut [f64]) -> usize {
         for ((cell, row), &arrival) in cells.iter_mut().zip(self.rows).zip(&self.arrivals) {
             *cell = double(row[WHICH] - arrival) / self.in_a_second;
@@ -55,7 +56,7 @@ impl<'a> Short<'a> {
         0
     }
 
-    /// The same for the longest gap; says how many requests have none.
+    /// Fills the cells with the longest gap. Returns the number of requests without gaps.
     pub(super) fn fill_longest_gap(&self, cells: &mut [f64]) -> usize {
         let absent = self.rows.iter().filter(|row| row[LONGEST_GAP] == 0).count();
         for (cell, row) in cells.iter_mut().zip(self.rows) {
@@ -65,7 +66,7 @@ impl<'a> Short<'a> {
         absent
     }
 
-    /// The same for the time per token after the first, in attoseconds rounded down.
+    /// Fills the cells with the time per token after the first, in attoseconds rounded down.
     pub(super) fn fill_time_per_token(&self, outputs: &[i32], cells: &mut [f64]) -> usize {
         let each: Vec<(u64, u64)> = self
             .rows
@@ -88,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seconds_of_short_rows_are_those_of_each_time(
+        fn seconds_of_short_rows_equal_seconds_of_each_time(
             steps in prop::collection::vec(
                 ((0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50, 0_u64..1 << 50), 0_u32..50, 1_i32..5000),
                 1..40,
@@ -108,7 +109,7 @@ mod tests {
                 rows.push([admitted, first_token, first_token + (last >> shift), last >> shift]);
                 outputs.push(output);
             }
-            let short = Short::of(&rows, unit, &nanoseconds).expect("none stays for 2^52");
+            let short = Short::of(&rows, unit, &nanoseconds).expect("all stay for less than 2^52 units");
             let mut cells = vec![0.0; rows.len()];
             let of = |time: &dyn Fn(&Row, u64) -> u64| -> Vec<f64> {
                 let since = nanoseconds.iter().map(|&arrival| arrival as u64 * each);
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_never_was_or_is_long_is_not_short() {
+    fn missing_and_long_times_are_not_short() {
         for (row, is_short) in [([5, 6, 7, 1 << 52], false), ([u64::MAX, 6, 7, 1], false), ([5, 6, 1 << 53, 1], false)]
         {
             assert_eq!(Short::of(&[row], Unit::of(50_000), &[0.0]).is_some(), is_short);

@@ -1,17 +1,17 @@
-//! Means and percentiles of a column by group, of values that come in parts.
+//! Means and percentiles of a column by group, from values in parts.
 //!
-//! Means come from whole-number sums, so they do not depend on the order of rows or the number of threads. Percentiles
-//! are exact: values are kept while they are few. Where they are more they are counted by their leading bits, in whose
-//! order they are since none is negative, and the parts are gone through again for those around the percentiles.
+//! Means come from integer sums, so they do not depend on the order of rows or the number of threads. Percentiles are
+//! exact. A small number of values is stored. A larger number is counted by leading bits, which preserve the order of
+//! nonnegative doubles, and another pass over the parts collects the values around the percentiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 
-/// Statistics of one group's values; NaN where the group has none.
+/// Statistics of one group; NaN if the group has no values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Arithmetic mean: the sum in whole attoseconds, divided in whole numbers.
+    /// Arithmetic mean: the sum in to_integer attoseconds, divided as integers.
     pub mean: f64,
     /// Linear percentiles at [`PERCENTS`].
     pub percentiles: [f64; PERCENTS.len()],
@@ -19,33 +19,34 @@ pub struct Statistics {
     pub max: f64,
 }
 
-/// The percentiles that are reported, ascending.
+/// Reported percentiles, ascending.
 pub const PERCENTS: [u32; 4] = [50, 90, 95, 99];
 
-/// Values that are kept at once, 32 MiB of them.
-const KEPT: usize = 1 << 22;
+/// Maximum number of stored values: 32 MiB.
+const MAX_STORED: usize = 1 << 22;
 
-/// Counts that are kept at once, as much again.
-const COUNTS: usize = 1 << 22;
+/// Maximum number of counters, with the same memory.
+const MAX_COUNTS: usize = 1 << 22;
 
-/// Bits of a double that is not negative.
+/// Bits of a nonnegative double.
 const BITS: u32 = 63;
 
-/// Statistics of some groups while their values come. Where [`ByGroup::again`] says so all of them must come again.
+/// Statistics of groups during the passes over their values. [`ByGroup::end_pass`] returns whether another pass is
+/// needed.
 #[derive(Clone, Debug)]
 pub struct ByGroup {
     groups: Vec<Group>,
-    /// Values and counts that are kept at once.
+    /// Maximum numbers of stored values and of counters.
     room: (usize, usize),
     limits: Limits,
-    /// Have all values come once?
+    /// Whether the first pass is complete.
     is_counted: bool,
 }
 
-/// How many values of a range are kept, and by how many of their bits they are counted where they are more.
+/// Number of stored values per range, and the bits by which further values are counted.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    kept: usize,
+    stored: usize,
     bits: u32,
 }
 
@@ -54,35 +55,35 @@ struct Group {
     count: u64,
     sum: u128,
     max: f64,
-    /// Where values are that are looked for, ascending and apart.
+    /// Disjoint ranges of wanted values, ascending.
     ranges: Vec<Range>,
-    /// Those that are known, by their places among all.
+    /// Known values by rank.
     known: BTreeMap<u64, f64>,
 }
 
-/// The doubles that begin with some bits.
+/// A range of doubles with common leading bits.
 #[derive(Clone, Debug)]
 struct Range {
     /// The least of them, as bits.
     first: u64,
-    /// How many bits of them are free.
+    /// Number of remaining bits.
     free: u32,
-    /// Values below all of them.
+    /// Number of values below the range.
     below: u64,
     values: Values,
 }
 
 #[derive(Clone, Debug)]
 enum Values {
-    Kept(Vec<f64>),
-    /// Counts by the bits that follow, but for the last so many.
+    Stored(Vec<f64>),
+    /// Counts by the following bits, without the given number of last bits.
     Counted(Vec<u64>, u32),
 }
 
 impl ByGroup {
-    /// No value as yet of so many groups.
+    /// Builds empty statistics of `group_count` groups.
     pub fn new(group_count: usize) -> ByGroup {
-        ByGroup::with_room(group_count, (KEPT, COUNTS))
+        ByGroup::with_room(group_count, (MAX_STORED, MAX_COUNTS))
     }
 
     fn with_room(group_count: usize, room: (usize, usize)) -> ByGroup {
@@ -92,8 +93,8 @@ impl ByGroup {
         ByGroup { groups: vec![group; group_count], room, limits, is_counted: false }
     }
 
-    /// The next values (seconds, not negative; NaN is absent), and the group of each.
-    pub fn take(&mut self, values: &[f64], groups: &[u32]) {
+    /// Adds values (nonnegative seconds; NaN is absent) and the group of each.
+    pub fn add(&mut self, values: &[f64], groups: &[u32]) {
         if let [group] = &mut self.groups[..] {
             group.make_room(values.len(), self.limits);
         }
@@ -101,17 +102,17 @@ impl ByGroup {
             if let Some(group) = self.groups.get_mut(group as usize).filter(|_| !value.is_nan()) {
                 if !self.is_counted {
                     group.count += 1;
-                    // Each double is taken to its nearest attosecond; a sum of 2^32 values below 2^63 s fits.
-                    group.sum = group.sum.saturating_add(whole(value * 1e18));
+                    // Each double is rounded to the nearest attosecond; a sum of 2^32 values below 2^63 s fits.
+                    group.sum = group.sum.saturating_add(to_integer(value * 1e18));
                     group.max = group.max.max(value);
                 }
-                group.look(value, self.limits);
+                group.add(value, self.limits);
             }
         }
     }
 
-    /// All values have come. Must they come once more?
-    pub fn again(&mut self) -> bool {
+    /// Ends a pass. Returns whether another pass is needed.
+    pub fn end_pass(&mut self) -> bool {
         self.is_counted = true;
         self.groups.iter_mut().for_each(Group::narrow);
         let ranges: usize = self.groups.iter().map(|group| group.ranges.len()).sum();
@@ -119,53 +120,53 @@ impl ByGroup {
         ranges > 0
     }
 
-    /// The statistics of each group, once no value need come again.
+    /// Returns the statistics of each group, after the last pass.
     pub fn statistics(&self) -> Vec<Statistics> {
         self.groups.iter().map(Group::statistics).collect()
     }
 }
 
 impl Limits {
-    /// Those of each of so many ranges.
-    fn of(ranges: usize, (kept, counts): (usize, usize)) -> Limits {
+    /// Limits of each of `ranges` ranges.
+    fn of(ranges: usize, (stored, counts): (usize, usize)) -> Limits {
         let share = |room: usize| (room / ranges.max(1)).max(8);
-        Limits { kept: share(kept), bits: share(counts).ilog2() }
+        Limits { stored: share(stored), bits: share(counts).ilog2() }
     }
 }
 
 impl Group {
     #[inline]
-    fn look(&mut self, value: f64, limits: Limits) {
+    fn add(&mut self, value: f64, limits: Limits) {
         let bits = (value + 0.0).to_bits(); // a zero has no sign
         if let [range] = &mut self.ranges[..] {
-            return range.look(bits, limits);
+            return range.add(bits, limits);
         }
         let after = self.ranges.partition_point(|range| range.first <= bits);
         if let Some(range) = after.checked_sub(1).and_then(|place| self.ranges.get_mut(place)) {
-            range.look(bits, limits);
+            range.add(bits, limits);
         }
     }
 
-    /// Makes room for so many values more, where all of them are of one range.
+    /// Reserves room for further values while there is only one range.
     fn make_room(&mut self, values: usize, limits: Limits) {
-        if let [Range { free: BITS, values: Values::Kept(kept), .. }] = &mut self.ranges[..] {
-            kept.reserve(values.min(limits.kept - kept.len()));
+        if let [Range { free: BITS, values: Values::Stored(stored), .. }] = &mut self.ranges[..] {
+            stored.reserve(values.min(limits.stored - stored.len()));
         }
     }
 
-    /// The places, from the least value on, of the values from which the percentiles are made.
+    /// Ranks of the values that determine the percentiles.
     fn places(&self) -> BTreeSet<u64> {
-        let Some(most) = self.count.checked_sub(1) else { return BTreeSet::new() };
+        let Some(last_rank) = self.count.checked_sub(1) else { return BTreeSet::new() };
         PERCENTS
             .iter()
             .flat_map(|&percent| {
-                let place = most * u64::from(percent);
+                let place = last_rank * u64::from(percent);
                 [place / 100, place.div_ceil(100)]
             })
             .collect()
     }
 
-    /// Reads off the ranges which values are known by now, and in which ranges the others are.
+    /// Extracts known values and narrows the ranges of the remaining ranks.
     fn narrow(&mut self) {
         let mut ranges = std::mem::take(&mut self.ranges).into_iter().peekable();
         let mut places = self.places().into_iter().filter(|place| !self.known.contains_key(place)).collect::<Vec<_>>();
@@ -185,7 +186,7 @@ impl Group {
             return Statistics { mean: f64::NAN, percentiles: [f64::NAN; PERCENTS.len()], max: f64::NAN };
         }
         let at = |place: u64| self.known.get(&place).copied().unwrap_or(f64::NAN);
-        // At place (n − 1) · percent / 100 of the sorted values, between neighbors in proportion.
+        // At rank (n − 1) · percent / 100 of the sorted values, interpolated linearly.
         let percentiles = PERCENTS.map(|percent| {
             let place = (self.count - 1) * u64::from(percent);
             let (lower, between) = (at(place / 100), place % 100);
@@ -197,40 +198,40 @@ impl Group {
 
 impl Range {
     fn new(first: u64, free: u32, below: u64) -> Range {
-        Range { first, free, below, values: Values::Kept(Vec::new()) }
+        Range { first, free, below, values: Values::Stored(Vec::new()) }
     }
 
     #[inline]
-    fn look(&mut self, bits: u64, limits: Limits) {
+    fn add(&mut self, bits: u64, limits: Limits) {
         let offset = bits.wrapping_sub(self.first);
         if offset >> self.free != 0 {
             return;
         }
         match &mut self.values {
-            Values::Kept(kept) if kept.len() < limits.kept => kept.push(f64::from_bits(bits)),
-            Values::Kept(_) => self.count(bits, limits),
+            Values::Stored(stored) if stored.len() < limits.stored => stored.push(f64::from_bits(bits)),
+            Values::Stored(_) => self.count(bits, limits),
             Values::Counted(counts, shift) => counts[(offset >> *shift) as usize] += 1,
         }
     }
 
-    /// Counts what was kept so far, and one value more.
+    /// Counts the stored values and a further one.
     #[cold]
     fn count(&mut self, bits: u64, limits: Limits) {
         let counted = self.free.min(limits.bits);
-        let Values::Kept(kept) =
+        let Values::Stored(stored) =
             std::mem::replace(&mut self.values, Values::Counted(vec![0; 1 << counted], self.free - counted))
         else {
             return;
         };
-        kept.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.look(bits, limits));
+        stored.into_iter().map(f64::to_bits).chain([bits]).for_each(|bits| self.add(bits, limits));
     }
 
-    /// Which values are at these places among all, ascending; or in which ranges they are.
+    /// Returns the values at these ascending ranks, or the narrower ranges that contain them.
     fn read(self, places: &[u64], known: &mut Vec<(u64, f64)>, narrower: &mut Vec<Range>) {
         match self.values {
-            Values::Kept(mut kept) => {
-                // Values before a place are not looked at for the next.
-                let (mut rest, mut first) = (&mut kept[..], self.below);
+            Values::Stored(mut stored) => {
+                // Values before a rank are not inspected for the next one.
+                let (mut rest, mut first) = (&mut stored[..], self.below);
                 for &place in places {
                     let (_, &mut value, above) = rest.select_nth_unstable_by((place - first) as usize, f64::total_cmp);
                     known.push((place, value));
@@ -255,10 +256,10 @@ impl Range {
     }
 }
 
-/// A number that is not negative, rounded down.
+/// Rounds a nonnegative number down.
 #[inline]
-fn whole(number: f64) -> u128 {
-    // Most fit 64 bits, for which there is an instruction.
+fn to_integer(number: f64) -> u128 {
+    // Most numbers fit 64 bits, for which there is an instruction.
     if number < u64::MAX as f64 { u128::from(number as u64) } else { number as u128 }
 }
 
@@ -273,8 +274,8 @@ mod tests {
 
     fn in_parts(mut all: ByGroup, values: &[f64], groups: &[u32], part: usize) -> Vec<Statistics> {
         loop {
-            values.chunks(part).zip(groups.chunks(part)).for_each(|(values, groups)| all.take(values, groups));
-            if !all.again() {
+            values.chunks(part).zip(groups.chunks(part)).for_each(|(values, groups)| all.add(values, groups));
+            if !all.end_pass() {
                 return all.statistics();
             }
         }
@@ -289,22 +290,22 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_a_few_values_are_those_of_the_sorted() {
+    fn percentiles_match_the_sorted_values() {
         for rows in 1..30_u32 {
             let values: Vec<f64> = (0..rows).map(|row| f64::from(row * 7 % rows) * 0.1).collect();
             let mut sorted = values.clone();
             sorted.sort_by(f64::total_cmp);
             let of = by_group(&values, &vec![0; rows as usize], 1)[0];
-            for (percent, told) in PERCENTS.into_iter().zip(of.percentiles) {
+            for (percent, percentile) in PERCENTS.into_iter().zip(of.percentiles) {
                 let place = f64::from((rows - 1) * percent) / 100.0;
                 let (lower, upper) = (sorted[place as usize], sorted[place.ceil() as usize]);
-                assert!((told - (lower + (upper - lower) * place.fract())).abs() < 1e-12, "p{percent} of {rows}");
+                assert!((percentile - (lower + (upper - lower) * place.fract())).abs() < 1e-12, "p{percent} of {rows}");
             }
         }
     }
 
     #[test]
-    fn groups_are_apart_and_absent_values_do_not_count() {
+    fn groups_are_separate_and_absent_values_are_ignored() {
         let of = by_group(&[1.0, f64::NAN, 3.0, 5.0], &[0, 0, 1, 1], 3);
         assert_eq!((of[0].mean, of[1].mean), (1.0, 4.0));
         assert!(of[2].mean.is_nan() && of[2].max.is_nan());
@@ -312,24 +313,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_that_are_kept_and_many_parts_change_nothing(
+        fn small_limits_and_many_parts_change_nothing(
             values in prop::collection::vec(
                 prop_oneof![Just(f64::NAN), Just(0.0), Just(-0.0), (0_u32..9).prop_map(f64::from), 0.0..1e9_f64, 1.0..1.0001_f64],
                 0..200,
             ),
             groups in prop::collection::vec(0_u32..4, 200),
-            kept in 0_usize..100,
+            stored in 0_usize..100,
             counts in 0_usize..3000,
             part in 1_usize..70,
         ) {
             let groups = &groups[..values.len()];
-            let whole = by_group(&values, groups, 3);
-            let limited = in_parts(ByGroup::with_room(3, (kept, counts)), &values, groups, part);
+            let to_integer = by_group(&values, groups, 3);
+            let limited = in_parts(ByGroup::with_room(3, (stored, counts)), &values, groups, part);
             let bits = |all: &[Statistics]| -> Vec<Vec<u64>> {
-                let of = |one: &Statistics| [&[one.mean, one.max][..], &one.percentiles].concat();
-                all.iter().map(|one| of(one).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
+                let of = |group: &Statistics| [&[group.mean, group.max][..], &group.percentiles].concat();
+                all.iter().map(|group| of(group).into_iter().map(|value| (value + 0.0).to_bits()).collect()).collect()
             };
-            prop_assert_eq!(bits(&limited), bits(&whole));
+            prop_assert_eq!(bits(&limited), bits(&to_integer));
         }
     }
 }

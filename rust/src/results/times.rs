@@ -1,35 +1,35 @@
-//! Times of many rows at once, made into seconds without a branch, so that one instruction makes several.
+//! Branch-free conversion of cells times to seconds, so that the compiler can vectorize it.
 
 use crate::clock::{Instant, SECOND, seconds};
 
-/// Whole attoseconds of some rows, each the sum of two doubles: a multiple of 2^48 and at most 2^48 more or less.
+/// Whole attoseconds of rows, each the sum of two doubles: a multiple of 2^48, plus or minus at most 2^48.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     upper: Vec<f64>,
     lower: Vec<f64>,
-    /// Is each of them some time, and below [`LIMIT`]?
+    /// Whether all times happened and are below [`LIMIT`].
     are_usual: bool,
 }
 
-/// Bits of a row's times; all of them are set in one that never was.
+/// Bits of a time in a row; all are set if it never happened.
 pub(super) const BITS: u32 = 96;
 
-/// Below this, 628 years, no quotient by 10^18 lies midway between two doubles.
+/// Below this limit, 628 years, no quotient by 10^18 is midway between two doubles.
 const LIMIT: f64 = (1_u128 << 94) as f64;
 
-/// From here on it is no time at all: instants fit 95 bits, 1,255 years.
+/// From here on a time never happened: instants fit 95 bits, 1,255 years.
 const NEVER: f64 = (1_u128 << (BITS - 1)) as f64;
 
 const LOWER_BITS: u32 = 48;
-/// With 52 bits below its leading one a double counts in whole numbers; with an exponent higher by 48, in 2^48.
+/// With 52 bits below its leading one a double has unit spacing; with an exponent higher by 48, spacing 2^48.
 const WHOLE: f64 = (1_u64 << 52) as f64;
 const UPPER: f64 = (1_u128 << (52 + LOWER_BITS)) as f64;
 
 impl Times {
-    /// Times by their low 64 and their high 32 bits.
+    /// Builds times from their low 64 and high 32 bits.
     #[inline]
     pub(super) fn of(times: impl ExactSizeIterator<Item = (u64, u64)> + Clone) -> Times {
-        // Each part in a pass of its own: memory that is written once need not be cleared before.
+        // Each part has its own pass, so that memory written once is not cleared before.
         let upper = times.clone().map(|(low, high)| {
             let above = high << (64 - LOWER_BITS) | low >> LOWER_BITS;
             f64::from_bits(UPPER.to_bits() | above) - UPPER
@@ -40,14 +40,15 @@ impl Times {
         Times { upper, lower, are_usual }
     }
 
-    /// Instants.
+    /// Builds times from instants.
     pub(super) fn of_instants(instants: impl ExactSizeIterator<Item = Instant> + Clone) -> Times {
         Times::of(instants.map(|at| (at.0 as u64, (at.0 >> 64) as u64)))
     }
 
-    /// Times by their whole nanoseconds, which are below 2^52.
+    /// Builds times from whole nanoseconds below 2^52.
     pub(super) fn of_nanoseconds(nanoseconds: &[f64]) -> Times {
-        // Parts of 26 bits, of which a double holds 10^9 times each: 10^9 is 2^9 times a number of 21 bits.
+        // Parts of 26 bits, of which a double represents 10^9 times each exactly: 10^9 is 2^9 times a number of 21
+        // bits.
         const TO_26_BITS: f64 = WHOLE * (3 << 25) as f64;
         const TO_LOWER_BITS: f64 = UPPER * 1.5;
         let upper = |time: f64| (time + TO_LOWER_BITS) - TO_LOWER_BITS;
@@ -60,12 +61,12 @@ impl Times {
         Times { upper: upper.collect(), lower: lower.collect(), are_usual: true }
     }
 
-    /// Is each of them some time, and none too large to be made into seconds at once?
+    /// Whether all times happened and are small enough for the fast conversion.
     pub(super) fn are_usual(&self) -> bool {
         self.are_usual
     }
 
-    /// Says that some are no time at all.
+    /// Marks some times as never happened.
     pub(super) fn forget(&mut self, rows: impl Iterator<Item = usize>) {
         for row in rows {
             self.upper[row] = NEVER;
@@ -73,7 +74,7 @@ impl Times {
         }
     }
 
-    /// Fills the cells with seconds, NaN for what is no time at all; says how many these are.
+    /// Fills the cells with seconds, NaN for times that never happened. Returns the number of NaNs.
     pub(super) fn fill_seconds(&self, cells: &mut [f64]) -> usize {
         for ((cell, &upper), &lower) in cells.iter_mut().zip(&self.upper).zip(&self.lower) {
             *cell = seconds_of(upper, lower);
@@ -81,7 +82,7 @@ impl Times {
         self.fill_unusual(cells, |row| self.whole(row))
     }
 
-    /// The same for the time since an earlier one.
+    /// Fills the cells with the time since an earlier time.
     pub(super) fn fill_seconds_since(&self, earlier: &Times, cells: &mut [f64]) -> usize {
         let earlier_parts = earlier.upper.iter().zip(&earlier.lower);
         for (((cell, &upper), &lower), (&since_upper, &since_lower)) in
@@ -113,32 +114,32 @@ impl Times {
     }
 }
 
-/// A number below 2^52.
+/// Converts an integer below 2^52 to a double.
 #[inline(always)]
 pub(super) fn double(number: u64) -> f64 {
     f64::from_bits(WHOLE.to_bits() | number) - WHOLE
 }
 
-/// A whole double below 2^52 as a number.
+/// Converts an integral double below 2^52 to an integer.
 #[inline(always)]
 pub(super) fn whole(number: f64) -> u64 {
     (number + WHOLE).to_bits() ^ WHOLE.to_bits()
 }
 
-/// The same as [`seconds`] of the sum of two doubles below [`LIMIT`]: a multiple of 2^48 and at most 2^49 more or less.
+/// Equals [`seconds`] of the sum of two doubles below [`LIMIT`]: a multiple of 2^48, plus or minus at most 2^49.
 ///
-/// A first quotient q is off by less than two units of its last place. What it leaves, x − q · 10^18, is found
-/// exactly, and its own quotient c added: that rounds once, but for the error of c, below 2^-50 units of the last
-/// place. Such an error cannot matter: midway between two doubles is an odd number n · 2^-k, of 54 bits, where k > 18
-/// as x < 2^94; its distance from x / 10^18 = x / (2^18 · 5^18) is a whole number over 2^k · 5^18, not 0 as n is odd,
-/// and so at least 2^-43 units.
+/// A first quotient q has an error below two units in the last place. The remainder x − q · 10^18 is computed
+/// exactly, and its quotient c is added. The sum rounds once, except for the error of c, which is below 2^-50 units
+/// in the last place. This error cannot change the result: the midpoint of two doubles is an odd number n · 2^-k of
+/// 54 bits, where k > 18 as x < 2^94. Its distance from x / 10^18 = x / (2^18 · 5^18) is an integer over 2^k · 5^18,
+/// not 0 as n is odd, and so at least 2^-43 units.
 #[inline(always)]
 fn seconds_of(upper: f64, lower: f64) -> f64 {
-    // `sum` and `rest` are the number: below 2^53 the sum is exact, and from there on `upper` is more than `lower`.
+    // `sum` and `rest` are the exact number: below 2^53 the sum is exact, above it `upper` exceeds `lower`.
     let sum = upper + lower;
     let rest = lower - (sum - upper);
 
-    // 10^18 and q in two parts each, of so few bits that all products and differences are exact.
+    // 10^18 and q in two parts each, short enough that all products and differences are exact.
     const SECOND_UPPER: f64 = (SECOND & !((1 << 39) - 1)) as f64;
     const SECOND_LOWER: f64 = (SECOND & ((1 << 39) - 1)) as f64;
     let quotient = sum * 1e-18;
@@ -160,7 +161,7 @@ mod tests {
         Times::of(times.iter().map(|&time| (time as u64, (time >> 64) as u64)))
     }
 
-    /// Numbers of all lengths, and the nearest ones to what is midway between two doubles.
+    /// Numbers of all lengths, and numbers nearest to midpoints between two doubles.
     fn times() -> impl Strategy<Value = Vec<u128>> {
         let anywhere =
             prop::collection::vec((0_u128..1 << 95, 0_u32..95).prop_map(|(time, shift)| time >> shift), 1..9);
@@ -176,35 +177,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seconds_of_many_are_those_of_each(times in times()) {
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds(&mut many), 0);
-            prop_assert_eq!(many, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
+        fn seconds_of_many_times_equal_seconds_of_each(times in times()) {
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds(&mut cells), 0);
+            prop_assert_eq!(cells, times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>());
         }
 
         #[test]
-        fn seconds_since_arrivals_are_those_of_the_spans(
+        fn seconds_since_arrivals_equal_seconds_of_spans(
             spans in times(),
             nanoseconds in prop::collection::vec((0_u64..1 << 52, 0_u32..52).prop_map(|(all, shift)| all >> shift), 40),
         ) {
-            let since: Vec<u128> = nanoseconds.iter().map(|&one| Instant::from_nanoseconds(one).0).collect();
-            let both = spans.into_iter().zip(nanoseconds).zip(since);
-            let both = both.filter(|((span, _), since)| (span + since) >> 95 == 0);
-            let ((spans, nanoseconds), since): ((Vec<u128>, Vec<u64>), Vec<u128>) = both.unzip();
-            let nanoseconds: Vec<f64> = nanoseconds.into_iter().map(|one| one as f64).collect();
+            let since: Vec<u128> = nanoseconds.iter().map(|&arrival| Instant::from_nanoseconds(arrival).0).collect();
+            let rows = spans.into_iter().zip(nanoseconds).zip(since);
+            let rows = rows.filter(|((span, _), since)| (span + since) >> 95 == 0);
+            let ((spans, nanoseconds), since): ((Vec<u128>, Vec<u64>), Vec<u128>) = rows.unzip();
+            let nanoseconds: Vec<f64> = nanoseconds.into_iter().map(|arrival| arrival as f64).collect();
             let times: Vec<u128> = spans.iter().zip(&since).map(|(span, since)| span + since).collect();
             let arrivals = Times::of_nanoseconds(&nanoseconds);
             let each = |times: &[u128]| times.iter().map(|&time| seconds(time)).collect::<Vec<f64>>();
-            let mut many = vec![0.0; times.len()];
-            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut many), 0);
-            prop_assert_eq!(&many, &each(&spans));
-            arrivals.fill_seconds(&mut many);
-            prop_assert_eq!(&many, &each(&since));
+            let mut cells = vec![0.0; times.len()];
+            prop_assert_eq!(split(&times).fill_seconds_since(&arrivals, &mut cells), 0);
+            prop_assert_eq!(&cells, &each(&spans));
+            arrivals.fill_seconds(&mut cells);
+            prop_assert_eq!(&cells, &each(&since));
         }
     }
 
     #[test]
-    fn what_is_no_time_is_not_a_number_and_counted() {
+    fn missing_times_are_nan_and_counted() {
         let mut cells = [0.0; 4];
         let mut times = split(&[SECOND, u128::MAX >> (128 - BITS), 1 << 94, 2 * SECOND]);
         times.forget([3].into_iter());

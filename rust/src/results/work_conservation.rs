@@ -1,41 +1,41 @@
-//! The audit of work conservation: work that the scheduler left undone and could have done.
+//! Audit of work conservation: work that the scheduler could have done but did not.
 //!
-//! The audit of work conservation, li2025 (2.6), for any policy: of each iteration it is known how many tokens it loaded
-//! and whether another one could have been added without exceeding the sequence cap or the free blocks. Which budget it
-//! is held against is the reader's choice, so the table keeps every load apart.
+//! The audit of li2025 (2.6), for any policy. For each iteration it records the loaded tokens, and whether another
+//! token could have been added within the sequence limit and the free blocks. The table keeps every load separately,
+//! so that readers can apply any budget.
 
 use std::collections::BTreeMap;
 
-/// What stood in the way of loading another token.
+/// The limit that prevented loading another token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// Nothing: the policy did not want to.
-    SchedulerConfig,
-    /// The cap on sequences.
-    Seats,
-    /// The free blocks, as the policy counts them at admission (rule 11).
+    Policy,
+    /// The sequence limit.
+    MaxSeqs,
+    /// The free blocks, as the policy counts them at admission (rule R11).
     Blocks,
     /// No request had another token to load.
     Work,
 }
 
-/// Iterations that loaded the same number of tokens, by what stood in the way of another one.
+/// Iterations with the same number of loaded tokens, by the limit that prevented another token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// All of them.
+    /// All iterations.
     pub iterations: u64,
     /// Another token could have been added.
     pub broken: u64,
-    /// The sequence cap bound.
+    /// The sequence limit was reached.
     pub cap: u64,
-    /// The free blocks bound.
+    /// The free blocks were used up.
     pub memory: u64,
 }
 
-/// Loads up to which the table is a vector.
+/// Loads below this are in a vector.
 const DENSE: u64 = 1 << 12;
 
-/// How often which load was bound by what.
+/// Iterations by load and limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     dense: Vec<Load>,
@@ -52,14 +52,14 @@ impl Work {
         };
         load.iterations += iterations;
         match bound {
-            Bound::SchedulerConfig => load.broken += iterations,
-            Bound::Seats => load.cap += iterations,
+            Bound::Policy => load.broken += iterations,
+            Bound::MaxSeqs => load.cap += iterations,
             Bound::Blocks => load.memory += iterations,
             Bound::Work => {}
         }
     }
 
-    /// A load beyond the vector.
+    /// Returns the entry of a load that is not in the vector yet.
     #[inline(never)]
     fn new_load(&mut self, tokens: u64) -> &mut Load {
         if tokens >= DENSE {
@@ -72,8 +72,7 @@ impl Work {
     /// Adds the iterations of another table.
     pub(crate) fn merge(&mut self, other: &Work) {
         for (tokens, load) in other.loads() {
-            let bounds =
-                [(Bound::SchedulerConfig, load.broken), (Bound::Seats, load.cap), (Bound::Blocks, load.memory)];
+            let bounds = [(Bound::Policy, load.broken), (Bound::MaxSeqs, load.cap), (Bound::Blocks, load.memory)];
             let of_work = load.iterations - load.broken - load.cap - load.memory;
             for (bound, iterations) in bounds.into_iter().chain([(Bound::Work, of_work)]) {
                 self.note(tokens, bound, iterations);
@@ -81,14 +80,14 @@ impl Work {
         }
     }
 
-    /// Every load that occurred, in ascending order.
+    /// Returns every load that occurred, in ascending order.
     pub fn loads(&self) -> impl Iterator<Item = (u64, Load)> {
         let dense = self.dense.iter().enumerate().map(|(tokens, &load)| (tokens as u64, load));
         let sparse = self.sparse.iter().map(|(&tokens, &load)| (tokens, load));
         dense.chain(sparse).filter(|(_, load)| load.iterations > 0)
     }
 
-    /// Iterations that loaded fewer tokens than `budget` although another could have been added.
+    /// Iterations that loaded fewer tokens than `budget` although another token could have been added.
     pub(crate) fn broken(&self, budget: u64) -> u64 {
         self.loads().take_while(|&(tokens, _)| tokens < budget).map(|(_, load)| load.broken).sum()
     }

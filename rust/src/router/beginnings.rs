@@ -1,20 +1,20 @@
-//! At which replicas have prompts been that begin alike?
+//! An index of replicas by the beginnings of the prompts sent to them.
 //!
-//! A prompt's chain of contents is noted with its first content, its first two, four, eight and so on, its own content
-//! at last: so that a text which every prompt begins with does not hide where the rest is known. Where no chain has been
-//! that begins with the same contents, none of what lies behind them is cached. The other way round nothing is certain:
-//! it may have been evicted. What no cache has any more is forgotten now and then.
+//! A prompt's chain of contents is indexed by its first content, its first two, four, eight and so on, and by its own
+//! content. So a text shared by all prompts does not hide where longer prefixes are cached. If no indexed chain has
+//! the same first contents, nothing after them is cached. The converse does not hold, since content may have been
+//! evicted. Entries that no cache has any more are removed from time to time.
 
 use std::collections::HashMap;
 
 use super::Fleet;
 use crate::kv::{OWN, Segment};
 
-/// Replicas by the contents with which prompts began that were sent there.
+/// Replicas by the beginnings of prompts sent to them.
 #[derive(Debug, Default)]
 pub(super) struct Beginnings {
     by_contents: HashMap<u64, Beginning>,
-    /// Places in all of them, and at how many it is looked through for what can be forgotten.
+    /// Total number of entries, and the number at which outdated entries are removed.
     places: usize,
     most_places: usize,
 }
@@ -22,18 +22,18 @@ pub(super) struct Beginnings {
 #[derive(Debug)]
 struct Beginning {
     first: u64,
-    /// In their order.
+    /// In ascending order.
     replicas: Vec<u32>,
 }
 
-/// So many replicas are asked one by one.
-const FEW: usize = 16;
+/// Maximum number of replicas to inspect individually.
+const MAX_INSPECTED: usize = 16;
 
-/// Places that are never too many.
-const LEAST_PLACES: usize = 1 << 12;
+/// Number of entries below which nothing is removed.
+const MIN_PLACES: usize = 1 << 12;
 
-/// Of a chain of contents, after 1, 2, 4, 8 … of them: a number that stands for them all, and the tokens before the last
-/// one. Two chains may have the same number: then a replica too many is asked.
+/// For a chain, after 1, 2, 4, 8 … contents: a hash of these contents, and the tokens before the last one. A hash
+/// collision only causes an additional replica to be inspected.
 fn marks(chain: impl Iterator<Item = Segment>) -> impl Iterator<Item = (u64, u64)> {
     let (mut number, mut tokens) = (0_u64, 0);
     let marked = chain.zip(1_u32..).map(move |(Segment { content, tokens: of_this }, count)| {
@@ -46,20 +46,20 @@ fn marks(chain: impl Iterator<Item = Segment>) -> impl Iterator<Item = (u64, u64
 }
 
 impl Beginnings {
-    /// A few replicas at which prompts have been that begin like this one, and how many of its tokens at most are cached
-    /// at any other.
-    pub(super) fn few(&self, chain: &[Segment]) -> (&[u32], u64) {
+    /// Returns a few replicas that received prompts with the longest common beginning, and an upper bound of the
+    /// prompt's tokens cached at any other replica.
+    pub(super) fn candidates(&self, chain: &[Segment]) -> (&[u32], u64) {
         for (number, before) in marks(chain.iter().copied()) {
-            let known = self.by_contents.get(&number).map_or(&[][..], |known| &known.replicas);
-            if known.len() <= FEW {
-                return (known, before);
+            let replicas = self.by_contents.get(&number).map_or(&[][..], |entry| &entry.replicas);
+            if replicas.len() <= MAX_INSPECTED {
+                return (replicas, before);
             }
         }
-        // Many have all of it.
+        // Too many replicas have all of it.
         (&[], chain.iter().map(|part| u64::from(part.tokens)).sum())
     }
 
-    /// A request goes to a replica whose prompt begins with the fleet's content, and then with its own.
+    /// Records that a request was sent to a replica. Its prompt begins with the fleet's content, followed by its own.
     pub(super) fn add(&mut self, replica: usize, id: u32, fleet: &Fleet) {
         if self.places > self.most_places {
             self.forget(fleet);
@@ -68,23 +68,23 @@ impl Beginnings {
         let chain = || fleet.content().iter().copied().chain([own]);
         let first = chain().next().unwrap_or(own).content;
         for (number, _) in marks(chain()) {
-            let known = self.by_contents.entry(number).or_insert_with(|| Beginning { first, replicas: Vec::new() });
-            if let Err(place) = known.replicas.binary_search(&(replica as u32)) {
-                known.replicas.insert(place, replica as u32);
+            let entry = self.by_contents.entry(number).or_insert_with(|| Beginning { first, replicas: Vec::new() });
+            if let Err(place) = entry.replicas.binary_search(&(replica as u32)) {
+                entry.replicas.insert(place, replica as u32);
                 self.places += 1;
             }
         }
     }
 
-    /// Forgets what no cache has. What has been sent somewhere has reached it.
+    /// Removes entries that no cache has. All sent requests have reached their replicas.
     fn forget(&mut self, fleet: &Fleet) {
         let mut places = 0;
-        self.by_contents.retain(|_, known| {
-            known.replicas.retain(|&replica| fleet.knows(replica as usize, known.first));
-            places += known.replicas.len();
-            !known.replicas.is_empty()
+        self.by_contents.retain(|_, entry| {
+            entry.replicas.retain(|&replica| fleet.has_content(replica as usize, entry.first));
+            places += entry.replicas.len();
+            !entry.replicas.is_empty()
         });
         self.places = places;
-        self.most_places = LEAST_PLACES.max(2 * places);
+        self.most_places = MIN_PLACES.max(2 * places);
     }
 }

@@ -1,15 +1,15 @@
-//! A session stays where it is.
+//! Session affinity.
 
 use std::collections::BTreeMap;
 
 use super::in_range;
 use super::prelude::*;
 
-/// All requests of a session at one replica, as long as that has not too many.
+/// All requests of a session go to one replica, unless it is overloaded.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BySession {
-    /// So many times the mean number of requests is too many; `None`: never.
+    /// Multiple of the mean number of requests above which a replica is overloaded; `None`: no limit.
     #[serde(default)]
     pub spill: Option<f64>,
 }
@@ -27,9 +27,9 @@ impl Sample for BySession {
     }
 }
 
-/// Sessions go to the replicas by turns, in the order of their first requests; a request without a session is one of its
-/// own. With `spill`, a session whose replica has more than so many times the mean number of requests moves to the one that
-/// has the fewest, and lives there. One whose replica is open no more begins anew, as a session that was never seen.
+/// Sessions are assigned to replicas in round-robin order of their first requests; a request without a session counts
+/// as its own session. With `spill`, a session whose replica exceeds `spill` times the mean number of requests moves
+/// to the replica with the fewest requests. A session whose replica is no longer open is treated as new.
 #[derive(Debug)]
 struct BySessionRouter {
     spill: Option<f64>,
@@ -44,7 +44,7 @@ impl BySessionRouter {
         replica
     }
 
-    /// Has a replica more than its share?
+    /// Whether a replica is overloaded.
     fn is_full(&self, home: usize, fleet: &Fleet) -> bool {
         self.spill.is_some_and(|spill| {
             let requests = fleet.requests();
@@ -70,7 +70,7 @@ impl Router for BySessionRouter {
         Ok(home)
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         self.spill.is_some()
     }
 }

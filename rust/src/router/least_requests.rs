@@ -1,8 +1,8 @@
-//! The shortest queue.
+//! The router by number of requests.
 
 use super::prelude::*;
 
-/// The fewest requests, waiting and running: join the shortest queue.
+/// The fewest waiting and running requests: join the shortest queue.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastRequests {}

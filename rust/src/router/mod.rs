@@ -1,7 +1,7 @@
-//! Which replica serves this request?
+//! Routers, which choose the replica of a request.
 //!
-//! A router is asked once for each request, at the instant of its arrival, after everything that happened at that instant
-//! before it. One router, one file; ties go to the lowest replica.
+//! A router is called once per request, at its arrival, after all earlier events of that instant. One router per
+//! file; ties go to the lowest replica.
 
 mod beginnings;
 mod ranking;
@@ -18,90 +18,89 @@ use crate::workload::{Arrival, Beginning};
 pub use ranking::Measure;
 use ranking::{Ranking, Rest, Scene};
 
-/// A routing policy of a fleet.
+/// A routing policy.
 pub trait Router: Send {
-    /// The replica for a request.
+    /// Returns the replica of a request.
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize>;
 
-    /// Does it look at anything of the replicas but their number? Replicas behind a router that does not know nothing of
-    /// one another.
-    fn looks(&self) -> bool {
+    /// Whether it depends on the state of replicas. Otherwise replicas are independent of each other.
+    fn uses_state(&self) -> bool {
         true
     }
 
-    /// Does it look at no clock? Only then a run may count time in another unit than attoseconds.
+    /// Whether it is independent of the clock. Only then may a run use a time unit other than the attosecond.
     fn is_timeless(&self) -> bool {
         false
     }
 
-    /// How often the caches report to it what they know; `None`: it needs no reports.
+    /// Interval of the cache reports that it requires; `None`: it needs no reports.
     fn reports_every(&self) -> Option<Span> {
         None
     }
 
-    /// By which measure it asks for the replica that has least (`Fleet::with_least`); `None`: by none.
+    /// The measure of which it requires the minimum (`Fleet::with_least`); `None`: no measure.
     fn ranks(&self) -> Option<Measure> {
         None
     }
 }
 
-/// The replicas of a run as a router may look at them, and what only this request can be told of them. A router sees
-/// those of its pool, counted from the first.
+/// The replicas of a run as seen by a router, together with the request to be routed. A router sees the replicas of
+/// its pool, numbered from 0.
 #[derive(Default)]
 pub struct Fleet {
-    /// Those of all pools.
+    /// Replicas of all pools.
     pub(crate) replicas: Vec<Replica>,
     /// The pool of each replica.
     pool_of: Vec<u32>,
-    /// Requests at each replica, kept where a router looks.
+    /// Requests at each replica, maintained if the router uses them.
     requests: Vec<u32>,
     is_counted: bool,
     is_ranked: bool,
     pub(crate) pools: Vec<Pool>,
-    /// The pool whose router is asked now.
+    /// The pool whose router is called.
     pub(crate) pool: usize,
     pub(crate) now: Instant,
-    /// With what the request's prompt begins, and its length.
+    /// The shared content at the start of the prompt, and the prompt's length.
     pub(crate) content: Beginning,
     pub(crate) prompt_tokens: u32,
-    /// Does it bring its keys and values along?
+    /// Whether it is handed off with its KV.
     pub(crate) is_handed_off: bool,
 }
 
-/// Replicas that one router chooses from.
+/// The replicas of one router.
 pub(crate) struct Pool {
     pub(crate) replicas: Range<usize>,
-    /// Those that take requests, where they come and go; `None`: all, always.
+    /// Open replicas, with autoscaling or failures; `None`: all replicas are always open.
     open: Option<Open>,
-    /// The requests at each before its place here: the least names the lowest replica that has the fewest.
+    /// Requests and place of each replica: the minimum identifies the lowest replica with the fewest requests.
     fewest: Tournament<u64>,
-    /// Those replicas by the measure that the router asks for.
+    /// The replicas by the measure that the router requires.
     ranking: Option<Ranking>,
 }
 
-/// The replicas of a pool that take requests now.
+/// The open replicas of a pool.
 #[derive(Debug)]
 struct Open {
-    /// Their places, in order.
+    /// Their places in ascending order.
     places: Vec<usize>,
-    /// Of each place, is it one of them?
-    are: Vec<bool>,
+    /// Whether each place is open.
+    is_open: Vec<bool>,
 }
 
-/// The number of requests at a replica, before its place.
+/// Sort key of a replica: its number of requests, then its place.
 #[inline]
 fn before_place(requests: u32, place: usize) -> u64 {
     u64::from(requests) << 32 | place as u64
 }
 
 impl Fleet {
-    /// Replicas of which nothing can be seen but their number.
-    pub(crate) fn of_strangers(count: usize) -> Fleet {
+    /// Builds a fleet of which only the size is visible.
+    pub(crate) fn of_size(count: usize) -> Fleet {
         let pools = vec![Pool { replicas: 0..count, open: None, fewest: Tournament::default(), ranking: None }];
         Fleet { pools, requests: vec![0; count], ..Fleet::default() }
     }
 
-    /// One more pool.
+    /// Adds a pool.
     pub(crate) fn add_pool(&mut self, replicas: Vec<Replica>, router: Option<&dyn Router>) {
         let (first, count) = (self.replicas.len(), replicas.len());
         self.replicas.extend(replicas);
@@ -115,19 +114,19 @@ impl Fleet {
         self.pools.push(Pool { replicas: first..first + count, open: None, fewest, ranking });
     }
 
-    /// From now on the replicas of a pool come and go; none takes requests as yet.
+    /// Closes all replicas of a pool, which opens and closes replicas from now on.
     pub(crate) fn close_all(&mut self, pool: usize) {
         let Pool { replicas, open, .. } = &mut self.pools[pool];
-        *open = Some(Open { places: Vec::new(), are: vec![false; replicas.len()] });
+        *open = Some(Open { places: Vec::new(), is_open: vec![false; replicas.len()] });
         replicas.clone().for_each(|replica| self.hide(replica));
     }
 
-    /// A replica among those of all pools takes requests from now on, or takes none any more.
+    /// Opens or closes a replica, numbered among all pools.
     pub(crate) fn set_open(&mut self, replica: usize, is_open: bool) {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;
         let Some(open) = &mut pool.open else { return };
-        open.are[place] = is_open;
+        open.is_open[place] = is_open;
         match (open.places.binary_search(&place), is_open) {
             (Err(at), true) => open.places.insert(at, place),
             (Ok(at), false) => drop(open.places.remove(at)),
@@ -141,26 +140,26 @@ impl Fleet {
         self.touch(replica);
     }
 
-    /// A router does not see what is at a replica that takes no requests.
+    /// Hides the state of a closed replica from its router.
     fn hide(&mut self, replica: usize) {
         self.requests[replica] = 0;
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         pool.fewest.set(replica - pool.replicas.start, u64::MAX);
     }
 
-    /// Replicas of a pool that take requests.
+    /// Number of open replicas of a pool.
     pub(crate) fn open_replicas(&self, pool: usize) -> usize {
         let Pool { replicas, open, .. } = &self.pools[pool];
         open.as_ref().map_or(replicas.len(), |open| open.places.len())
     }
 
-    /// The pool of a replica among those of all pools.
+    /// Pool of a replica, numbered among all pools.
     #[inline]
     pub(crate) fn pool_of(&self, replica: usize) -> usize {
         self.pool_of[replica] as usize
     }
 
-    /// Something has happened at a replica among those of all pools.
+    /// Records a change of a replica, numbered among all pools.
     #[inline]
     pub(crate) fn touch(&mut self, replica: usize) {
         if self.is_ranked {
@@ -176,7 +175,7 @@ impl Fleet {
         }
     }
 
-    /// The same, and keeps the number of requests there where a router looks at it.
+    /// Like `touch`, and updates the number of requests if the router uses it.
     #[inline]
     pub(crate) fn count_requests(&mut self, replica: usize) {
         self.touch(replica);
@@ -192,49 +191,49 @@ impl Fleet {
     fn set_requests(&mut self, replica: usize, requests: u32) {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;
-        if pool.open.as_ref().is_some_and(|open| !open.are[place]) {
+        if pool.open.as_ref().is_some_and(|open| !open.is_open[place]) {
             return;
         }
         self.requests[replica] = requests;
         pool.fewest.set(place, before_place(requests, place));
     }
 
-    /// When something happens at one of all replicas next.
+    /// Next event of any replica.
     pub(crate) fn next_instant(&self) -> Instant {
         self.replicas.iter().map(Replica::next_instant).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Number of replicas that take requests: where none comes or goes, all.
+    /// Number of open replicas.
     #[inline]
     pub fn len(&self) -> usize {
         self.open_replicas(self.pool)
     }
 
-    /// Is there none?
+    /// Whether no replica is open.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of replicas, open or not: each has a place below it, at which it is named.
+    /// Number of replicas, open or not; places are below it.
     #[inline]
     pub(crate) fn places(&self) -> usize {
         self.pools[self.pool].replicas.len()
     }
 
-    /// Is there a replica at this place that takes requests?
+    /// Whether the replica at this place exists and is open.
     #[inline]
     pub(crate) fn is_open(&self, place: usize) -> bool {
         let Pool { replicas, open, .. } = &self.pools[self.pool];
-        open.as_ref().map_or(place < replicas.len(), |open| open.are.get(place) == Some(&true))
+        open.as_ref().map_or(place < replicas.len(), |open| open.is_open.get(place) == Some(&true))
     }
 
-    /// The place of an open replica by its number among them.
+    /// Place of the nth open replica.
     #[inline]
     pub fn nth_open(&self, number: usize) -> usize {
         self.pools[self.pool].open.as_ref().map_or(number, |open| open.places[number])
     }
 
-    /// The place of the first open replica from one on, and around.
+    /// Place of the first open replica from place `from` on, with wraparound.
     #[inline]
     pub(crate) fn next_open(&self, from: usize) -> usize {
         match &self.pools[self.pool].open {
@@ -243,12 +242,12 @@ impl Fleet {
         }
     }
 
-    /// The instant at which the router is asked.
+    /// The current instant.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Requests at each replica, waiting and running, by its place; none where it is not open.
+    /// Waiting and running requests by place; 0 for closed replicas.
     #[inline]
     pub fn requests(&self) -> &[u32] {
         &self.requests[self.pools[self.pool].replicas.clone()]
@@ -260,66 +259,66 @@ impl Fleet {
         self.pools[self.pool].fewest.least() as u32 as usize
     }
 
-    /// The number of a replica among those of all pools.
+    /// Number of a replica among all pools.
     pub fn number(&self, replica: usize) -> u32 {
         self.replica(replica).number()
     }
 
-    /// Requests in the queue of a replica.
+    /// Waiting requests of a replica.
     pub fn waiting(&self, replica: usize) -> u64 {
         self.replica(replica).waiting()
     }
 
-    /// Blocks that no request holds at a replica, and those that requests hold.
+    /// Free and used blocks of a replica.
     pub fn free_and_used_blocks(&self, replica: usize) -> Result<(u64, u64)> {
         self.replica(replica).free_and_used_blocks(self.now)
     }
 
-    /// Prompt tokens that a replica has not computed and output tokens that it has not emitted: this knows lengths.
+    /// Prompt tokens not yet computed plus output tokens not yet emitted at a replica. This uses true output lengths.
     pub fn tokens(&self, replica: usize) -> Result<u64> {
         self.replica(replica).tokens_ahead(self.now)
     }
 
-    /// Blocks in use at a replica, and those that its waiting prompts will take.
+    /// Blocks used at a replica, plus those required by its waiting prompts.
     pub fn blocks(&self, replica: usize) -> Result<u64> {
         self.replica(replica).blocks_ahead(self.now)
     }
 
-    /// Tokens in a block of a replica.
+    /// Tokens per block of a replica.
     pub(crate) fn block_tokens(&self, replica: usize) -> u64 {
         self.replica(replica).block_tokens()
     }
 
-    /// With what the request's prompt begins, before what is its own.
+    /// Shared content at the start of the prompt.
     pub(crate) fn content(&self) -> &[Segment] {
         &self.content
     }
 
-    /// Tokens of the request's prompt that lie in the cache of a replica now: whole blocks, at most all tokens but one. All
-    /// of them for a request that is handed off, since it brings them along.
+    /// Tokens of the request's prompt that are cached at a replica now: whole blocks, at most all tokens but one. All
+    /// tokens if the request is handed off, since its KV moves with it.
     pub fn cached_tokens(&mut self, replica: usize) -> Result<u64> {
-        match self.most_cached() {
-            Ok(most) => {
+        match self.max_cached() {
+            Ok(limit) => {
                 let replica = self.place(replica);
-                self.replicas[replica].cached_tokens(&self.content, most, self.now)
+                self.replicas[replica].cached_tokens(&self.content, limit, self.now)
             }
             Err(all) => Ok(all),
         }
     }
 
-    /// The same as the replica reported last (see [`Router::reports_every`]).
+    /// Like `cached_tokens`, as of the replica's last report (see [`Router::reports_every`]).
     pub fn reported_tokens(&mut self, replica: usize) -> Result<u64> {
-        match self.most_cached() {
-            Ok(most) => {
+        match self.max_cached() {
+            Ok(limit) => {
                 let replica = self.place(replica);
-                self.replicas[replica].reported_tokens(&self.content, most, self.now)
+                self.replicas[replica].reported_tokens(&self.content, limit, self.now)
             }
             Err(all) => Ok(all),
         }
     }
 
-    /// The tokens that can be found in a cache; `Err`: those that none has to compute.
-    fn most_cached(&self) -> std::result::Result<u64, u64> {
+    /// Maximum tokens that a lookup may return; `Err`: the tokens that no replica has to compute.
+    fn max_cached(&self) -> std::result::Result<u64, u64> {
         let prompt = u64::from(self.prompt_tokens);
         if self.is_handed_off { Err(prompt) } else { Ok(prompt - 1) }
     }
@@ -329,35 +328,35 @@ impl Fleet {
         &self.replicas[self.place(replica)]
     }
 
-    /// The place of a replica among those of all pools.
+    /// Place of a replica among all pools.
     #[inline]
     fn place(&self, replica: usize) -> usize {
         self.pools[self.pool].replicas.start + replica
     }
 
-    /// Does a request bring its keys and values along?
-    fn brings_its_context(&self) -> bool {
+    /// Whether the request is handed off with its KV.
+    fn moves_with_kv(&self) -> bool {
         self.is_handed_off
     }
 
-    /// Has a prefix cache anything that begins with this content, or had it at its last report; or a request there?
-    fn knows(&self, replica: usize, content: u64) -> bool {
-        self.replica(replica).knows(content)
+    /// Whether cached, reported or current content of a replica begins with this content.
+    fn has_content(&self, replica: usize, content: u64) -> bool {
+        self.replica(replica).has_content(content)
     }
 
-    /// The lowest replica that has least of what the router ranks replicas by (see [`Router::ranks`]).
+    /// The lowest replica with the minimum of the router's measure (see [`Router::ranks`]).
     pub(crate) fn with_least(&mut self) -> Result<usize> {
         let (ranking, scene) = self.ranking()?;
         Ok(ranking.first(scene)?.1 as usize)
     }
 
-    /// All replicas in that order, to be read by `next_ranked`.
+    /// All replicas in the order of the measure, to be read with `next_ranked`.
     fn ranked(&mut self) -> Result<Rest> {
         let (ranking, scene) = self.ranking()?;
         Ok(Ranking::places(ranking.first(scene)?))
     }
 
-    /// What the next one has, and which it is.
+    /// Returns the measure of the next replica, and the replica.
     fn next_ranked(&mut self, rest: &mut Rest) -> Result<Option<(u64, u32)>> {
         let (ranking, scene) = self.ranking()?;
         Ok(ranking.next(rest, scene)?.filter(|&(score, _)| score < ranking::CLOSED))
@@ -365,15 +364,15 @@ impl Fleet {
 
     fn ranking(&mut self) -> Result<(&mut Ranking, Scene<'_>)> {
         let Pool { replicas, open, ranking, .. } = &mut self.pools[self.pool];
-        let open = open.as_ref().map(|open| &open.are[..]);
+        let open = open.as_ref().map(|open| &open.is_open[..]);
         let scene = Scene { replicas: &self.replicas[replicas.clone()], open, now: self.now };
         match ranking {
             Some(ranking) => Ok((ranking, scene)),
-            None => Err(Error::config("router", "asks for the least of a measure that it does not name")),
+            None => Err(Error::config("router", "calls with_least without a measure (see Router::ranks)")),
         }
     }
 
-    /// The lowest replica for which a number that has to be worked out is least.
+    /// The lowest replica with the minimum of a computed number.
     fn least<T: PartialOrd>(&mut self, mut number: impl FnMut(&mut Self, usize) -> Result<T>) -> Result<usize> {
         let first = self.nth_open(0);
         let mut least = (number(self, first)?, first);
@@ -388,13 +387,13 @@ impl Fleet {
     }
 }
 
-/// The parameters of a router, as a user describes them: each router's file implements this for its own.
+/// Parameters of a router as described by the user; implemented in each router's file.
 trait RouterParameters {
-    /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
+    /// Builds the router; `seed` is the seed of the run. Each `pool` of a cluster has its own draws.
     fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>>;
 }
 
-/// What a router's file speaks of.
+/// Imports of a router's file.
 mod prelude {
     pub(super) use super::{Fleet, Router, RouterParameters};
     pub(super) use crate::kinds::prelude::*;
@@ -402,7 +401,7 @@ mod prelude {
 }
 
 kinds! {
-    /// A router and its parameters.
+    /// Routers and their parameters.
     RouterConfig: RouterParameters {
         round_robin::RoundRobin,
         random::Random,
@@ -417,17 +416,17 @@ kinds! {
 }
 
 impl RouterConfig {
-    /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
+    /// Builds the router; `seed` is the seed of the run. Each `pool` of a cluster has its own draws.
     pub fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
         self.parameters().build(seed, pool)
     }
 }
 
-/// Tests an optional number.
+/// Checks an optional number.
 fn in_range(field: &str, number: Option<f64>, fits: impl Fn(f64) -> bool, what: &str) -> Result<()> {
     match number {
         Some(number) if !(number.is_finite() && fits(number)) => {
-            Err(Error::config(field, format!("{number}: must be {what}")))
+            Err(Error::config(field, format!("must be {what}, got {number}")))
         }
         _ => Ok(()),
     }

@@ -1,10 +1,10 @@
-//! The better of two.
+//! The power-of-two-choices router.
 
 use super::prelude::*;
 use super::random::{DRAWS, below};
 use crate::random::{Source, Stream};
 
-/// Of two different replicas, drawn at random, the one with fewer requests.
+/// The one of two random replicas with fewer requests.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOfTwo {}
@@ -15,7 +15,7 @@ impl RouterParameters for PowerOfTwo {
     }
 }
 
-/// Two different replicas are drawn; the one with fewer requests is taken, the lower one if they are alike.
+/// Draws two different replicas and takes the one with fewer requests; ties go to the lower one.
 #[derive(Debug)]
 struct PowerOfTwoRouter {
     stream: Stream,
@@ -32,10 +32,10 @@ impl Router for PowerOfTwoRouter {
             return Ok(fleet.nth_open(0));
         }
         let id = u64::from(arrival.id);
-        let one = below(self.stream.word(id, self.draw), fleet.len());
-        let other = below(self.stream.word(id, self.draw + 1), fleet.len() - 1);
-        let other = other + usize::from(other >= one);
-        let (low, high) = (fleet.nth_open(one.min(other)), fleet.nth_open(one.max(other)));
+        let first = below(self.stream.word(id, self.draw), fleet.len());
+        let second = below(self.stream.word(id, self.draw + 1), fleet.len() - 1);
+        let second = second + usize::from(second >= first);
+        let (low, high) = (fleet.nth_open(first.min(second)), fleet.nth_open(first.max(second)));
         Ok(if fleet.requests()[high] < fleet.requests()[low] { high } else { low })
     }
 }

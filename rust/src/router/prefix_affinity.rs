@@ -1,4 +1,4 @@
-//! Where most of the prompt is known, if it is not too full there.
+//! The router by cached prefix and load.
 
 use super::beginnings::Beginnings;
 use super::in_range;
@@ -6,13 +6,13 @@ use super::prelude::*;
 use super::ranking::Measure;
 use crate::clock::{Span, attoseconds};
 
-/// Where the longest part of the prompt is cached, against the blocks ahead.
+/// Trades the cached prefix against the load in blocks.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixAffinity {
-    /// Of a token to compute, against one whose block is taken.
+    /// Weight of a token to compute, relative to a token of the used blocks.
     pub weight: f64,
-    /// Seconds between the reports of the caches; `None`: they are looked at.
+    /// Seconds between cache reports; `None`: the current caches.
     #[serde(default)]
     pub update_s: Option<f64>,
 }
@@ -20,10 +20,10 @@ pub struct PrefixAffinity {
 impl RouterParameters for PrefixAffinity {
     fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
         let PrefixAffinity { weight, update_s } = *self;
-        in_range("weight", Some(weight), |weight| weight >= 0.0, "a finite number, not negative")?;
+        in_range("weight", Some(weight), |weight| weight >= 0.0, "a finite non-negative number")?;
         let every = update_s.map(|seconds| attoseconds(seconds, "update_s")).transpose()?;
         if every == Some(0) {
-            return Err(Error::config("update_s", "0: the time between two reports must be above 0"));
+            return Err(Error::config("update_s", "must be positive, got 0"));
         }
         let beginnings = Beginnings::default();
         Ok(Box::new(PrefixAffinityRouter { weight, every: every.map(Span), beginnings }))
@@ -38,15 +38,15 @@ impl Sample for PrefixAffinity {
     }
 }
 
-/// The lowest cost: `weight` times the tokens of the prompt that would have to be computed there, and the tokens of the
-/// blocks ahead, in use or asked for by waiting prompts. (NVIDIA Dynamo's KV router counts both in blocks of one size.)
+/// The lowest cost: `weight` times the tokens of the prompt that the replica would compute, plus the tokens of blocks
+/// used or required by waiting prompts. (NVIDIA Dynamo's KV router counts both in blocks of one size.)
 ///
-/// Not all replicas are asked. Where no prompt has been that begins alike, nothing of this one is cached; of those the
-/// one with the fewest blocks ahead is best.
+/// Not all replicas are inspected. Replicas that have not received a prompt with the same beginning have nothing of
+/// this one cached; among these the one with the fewest blocks is best.
 #[derive(Debug)]
 struct PrefixAffinityRouter {
     weight: f64,
-    /// Time between two reports of the caches; `None`: they are looked at. What lies ahead is always looked at.
+    /// Interval of the cache reports; `None`: current caches are used. The load is always current.
     every: Option<Span>,
     beginnings: Beginnings,
 }
@@ -60,13 +60,13 @@ impl PrefixAffinityRouter {
     }
 
     fn cost(&self, uncached: u64, ahead: u64) -> f64 {
-        // Whole numbers below 2^53 are exact.
+        // Integers below 2^53 are exact.
         self.weight * uncached as f64 + ahead as f64
     }
 
-    /// The replica of the lowest cost for a prompt of so many tokens, and the lowest of those.
+    /// The lowest replica with the lowest cost for a prompt of `prompt` tokens.
     fn cheapest(&self, prompt: u64, fleet: &mut Fleet) -> Result<usize> {
-        let (few, most_elsewhere) = self.beginnings.few(fleet.content());
+        let (few, max_elsewhere) = self.beginnings.candidates(fleet.content());
         let mut best = (f64::INFINITY, usize::MAX);
         let mut rest = fleet.ranked()?;
         for &replica in few {
@@ -79,10 +79,10 @@ impl PrefixAffinityRouter {
         }
         while let Some((ahead, replica)) = fleet.next_ranked(&mut rest)? {
             let replica = replica as usize;
-            let uncached = prompt - most_elsewhere.min(prompt - 1);
+            let uncached = prompt - max_elsewhere.min(prompt - 1);
             let least = self.cost(uncached, ahead);
             if least >= self.cost(uncached, ahead + 1) {
-                // The weight is so large that blocks are lost in the sum.
+                // With such a large weight, blocks are lost in the rounding of the sum.
                 return self.cheapest_of_all(prompt, fleet);
             }
             if best < (least, replica) {
@@ -91,11 +91,11 @@ impl PrefixAffinityRouter {
             let uncached = prompt - self.cached(replica, fleet)?;
             best = lower(best, (self.cost(uncached, ahead), replica));
         }
-        debug_assert_eq!(Some(best.1), self.cheapest_of_all(prompt, fleet).ok(), "as if each were asked");
+        debug_assert_eq!(Some(best.1), self.cheapest_of_all(prompt, fleet).ok(), "equal to comparing all replicas");
         Ok(best.1)
     }
 
-    /// The same, each being asked.
+    /// Like `cheapest`, by inspecting all replicas.
     fn cheapest_of_all(&self, prompt: u64, fleet: &mut Fleet) -> Result<usize> {
         fleet.least(|fleet, replica| {
             let uncached = prompt - self.cached(replica, fleet)?;
@@ -104,15 +104,15 @@ impl PrefixAffinityRouter {
     }
 }
 
-/// The lower of two costs; that of the lower replica, if they are equal.
-fn lower(one: (f64, usize), other: (f64, usize)) -> (f64, usize) {
-    if other < one { other } else { one }
+/// Returns the lower cost; ties go to the lower replica.
+fn lower(left: (f64, usize), right: (f64, usize)) -> (f64, usize) {
+    if right < left { right } else { left }
 }
 
 impl Router for PrefixAffinityRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        let replica = if fleet.brings_its_context() {
-            // Nothing has to be computed wherever it goes.
+        let replica = if fleet.moves_with_kv() {
+            // Nothing has to be computed at any replica.
             fleet.with_least()?
         } else {
             self.cheapest(u64::from(arrival.prompt_tokens), fleet)?

@@ -1,17 +1,17 @@
-//! The same beginning at the same replica, whatever is there.
+//! The router by hashed prefix.
 
 use super::in_range;
 use super::prelude::*;
 use crate::kv::{OWN, Segment};
 use crate::random::{Source, Stream, philox4x64};
 
-/// Where prompts go that begin alike.
+/// Requests with the same prefix go to the same replica.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixHash {
-    /// So many tokens are the beginning.
+    /// Length of the prefix in tokens.
     pub prefix_tokens: u64,
-    /// So many times the mean number of requests is too many; `None`: nothing is.
+    /// Multiple of the mean number of requests above which a replica is overloaded; `None`: no limit.
     #[serde(default)]
     pub load_factor: Option<f64>,
 }
@@ -20,7 +20,7 @@ impl RouterParameters for PrefixHash {
     fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
         let PrefixHash { prefix_tokens, load_factor } = *self;
         if prefix_tokens == 0 {
-            return Err(Error::config("prefix_tokens", "0: a prefix has at least 1 token"));
+            return Err(Error::config("prefix_tokens", "must be at least 1, got 0"));
         }
         in_range("load_factor", load_factor, |factor| factor > 1.0, "a finite number above 1")?;
         Ok(Box::new(PrefixHashRouter { prefix_tokens, load_factor, ring: Vec::new() }))
@@ -33,25 +33,25 @@ impl Sample for PrefixHash {
     }
 }
 
-/// Consistent hashing. Every replica has [`PLACES`] places on a ring, a prefix has one, and goes to the replica that comes
-/// first from there on, of those that are open. So another replica takes its share from all others and moves nothing
-/// between them.
+/// Consistent hashing. Every replica has [`PLACES`] positions on a ring. A prefix has one position and goes to the
+/// first open replica from there. So a new replica takes its share from all replicas and moves no prefix between
+/// them.
 ///
-/// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) those are passed over that have `load_factor` times the mean
-/// number of requests, the newcomer counted, rounded up.
+/// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) replicas are skipped if they have `load_factor` times
+/// the mean number of requests, including the new one, rounded up.
 #[derive(Debug)]
 struct PrefixHashRouter {
     prefix_tokens: u64,
     load_factor: Option<f64>,
-    /// Places and whose they are, in the order of the ring.
+    /// Positions with their replicas, in ring order.
     ring: Vec<(u64, usize)>,
 }
 
-/// Places of a replica: its share of the ring then has a standard deviation of about 9 %.
+/// Positions per replica: its share of the ring then has a standard deviation of about 9 %.
 const PLACES: u64 = 128;
 
 impl PrefixHashRouter {
-    /// Where a prompt stands on the ring, by what its first tokens are.
+    /// Position of a prompt on the ring, from its first tokens.
     fn place(&self, content: &[Segment], arrival: &Arrival) -> u64 {
         let own = Segment { content: OWN | u64::from(arrival.id), tokens: arrival.prompt_tokens };
         let mut left = self.prefix_tokens.min(u64::from(arrival.prompt_tokens));
@@ -86,13 +86,13 @@ impl Router for PrefixHashRouter {
         let Some(factor) = self.load_factor else { return Ok(around.next().unwrap_or(0)) };
         let requests = fleet.requests();
         let all: u64 = requests.iter().copied().map(u64::from).sum();
-        // Of whole loads those reach a bound that reach it rounded up.
+        // For integer loads, reaching a bound equals reaching the bound rounded up.
         let bound = factor * (all + 1) as f64;
         let has_room = |&replica: &usize| ((u64::from(requests[replica]) * fleet.len() as u64) as f64) < bound;
         Ok(around.find(has_room).unwrap_or(0))
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         self.load_factor.is_some()
     }
 }
@@ -126,10 +126,10 @@ mod tests {
     }
 
     fn fleet(replicas: usize) -> Fleet {
-        Fleet { prompt_tokens: 1000, ..Fleet::of_strangers(replicas) }
+        Fleet { prompt_tokens: 1000, ..Fleet::of_size(replicas) }
     }
 
-    /// The replicas of prompts that begin with 20,000 texts.
+    /// Returns the replicas of prompts that begin with 20,000 texts.
     fn homes(replicas: usize) -> Vec<usize> {
         let (mut router, mut fleet) = (router(None), fleet(replicas));
         let mut home = |content| {
@@ -140,11 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_spread_evenly_and_a_replica_more_takes_only_its_share() {
+    fn prefixes_are_spread_evenly_and_a_new_replica_takes_only_its_share() {
         for replicas in [2, 5, 16, 64] {
             let (before, after) = (homes(replicas), homes(replicas + 1));
-            // A share of the ring is the sum of 128 gaps: five standard deviations are 5 / √128 = 44 % of it, and those of
-            // the count of prefixes in it 5 / √(20,000 / n).
+            // A share of the ring is the sum of 128 gaps: five standard deviations are 5 / √128 = 44 % of it, plus 5
+            // / √(20,000 / n) for the number of prefixes in it.
             let spread = 5.0 / 128_f64.sqrt() + 5.0 / (20_000.0 / replicas as f64).sqrt();
             for replica in 0..replicas {
                 let share = before.iter().filter(|&&home| home == replica).count() as f64 * replicas as f64 / 20_000.0;
@@ -152,7 +152,7 @@ mod tests {
             }
             let moved: Vec<usize> =
                 before.iter().zip(&after).filter(|(old, new)| old != new).map(|(_, &new)| new).collect();
-            assert!(moved.iter().all(|&new| new == replicas), "nothing moves between those that stay");
+            assert!(moved.iter().all(|&new| new == replicas), "no prefix moves between old replicas");
             let share = moved.len() as f64 * (replicas + 1) as f64 / 20_000.0;
             assert!((share - 1.0).abs() < spread, "the new one of {replicas} takes {share} of its share");
         }

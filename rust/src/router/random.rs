@@ -1,9 +1,9 @@
-//! Any replica.
+//! The random router.
 
 use super::prelude::*;
 use crate::random::{Source, Stream};
 
-/// Any replica, all alike.
+/// A random replica.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Random {}
@@ -14,14 +14,14 @@ impl RouterParameters for Random {
     }
 }
 
-/// Each replica with the same probability, by a draw that belongs to the request.
+/// Each replica has the same probability, with a draw of the request.
 #[derive(Debug)]
 struct RandomRouter {
     stream: Stream,
     draw: u64,
 }
 
-/// Draws that a router takes of a request.
+/// Draws per request of a router.
 pub(super) const DRAWS: u64 = 2;
 
 impl Router for RandomRouter {
@@ -33,12 +33,12 @@ impl Router for RandomRouter {
         Ok(fleet.nth_open(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len())))
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         false
     }
 }
 
-/// A number below `count` from 64 uniform bits: the high half of the product, off by count / 2^64 at most.
+/// Returns a number below `count` from 64 uniform bits: the high half of the product, biased by at most count / 2^64.
 pub(super) fn below(word: u64, count: usize) -> usize {
     ((u128::from(word) * count as u128) >> 64) as usize
 }

@@ -1,30 +1,32 @@
-//! Which replica has the least of something that changes as time goes by?
+//! The replica with the minimum of a time-dependent measure.
 //!
-//! To ask each costs in proportion to their number. Here they play a tournament instead, and each match is known to stay as
-//! it is until some instant: the tokens ahead of a replica only become fewer inside a stretch, its blocks only more, so
-//! that one iteration after the other must be over before the loser can have caught up. A match is played again when that
-//! instant has come, or something has happened at one of its two.
+//! Inspecting all replicas costs time in proportion to their number. Instead, replicas are in a tournament tree, and
+//! each match is known to be valid until some instant: within a stretch the remaining tokens of a replica only
+//! decrease and its blocks only increase, so the loser needs several iterations to catch up. A match is replayed when
+//! that instant has come or one of its two replicas has changed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::{Fleet, Router};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::replica::Replica;
+use crate::workload::Arrival;
 
-/// Of what a replica should have the least.
+/// Measures of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// See [`Fleet::tokens`](super::Fleet::tokens).
     Tokens,
     /// See [`Fleet::blocks`](super::Fleet::blocks).
     Blocks,
-    /// The tokens that fit into those blocks.
+    /// The tokens of these blocks.
     BlockTokens,
 }
 
 impl Measure {
-    /// What a replica has of it.
+    /// Returns the measure of a replica.
     fn of(self, replica: &Replica, now: Instant) -> Result<u64> {
         match self {
             Measure::Tokens => replica.tokens_ahead(now),
@@ -33,7 +35,7 @@ impl Measure {
         }
     }
 
-    /// Before which instant the winner is sure to win, which is ahead by so much.
+    /// Returns the instant before which a winner with lead `by` cannot lose.
     fn is_sure_until(self, winner: &Replica, loser: &Replica, by: u64, now: Instant) -> Result<Instant> {
         match self {
             Measure::Tokens => loser.has_tokens_ahead_until(by, now),
@@ -43,12 +45,36 @@ impl Measure {
     }
 }
 
-/// The replicas of a pool by a measure.
+/// A router to the lowest replica with the minimum of a measure.
+#[derive(Debug)]
+pub(super) struct LeastOf(pub(super) Measure);
+
+impl Router for LeastOf {
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        let replica = fleet.with_least()?;
+        debug_assert_eq!(
+            Some(replica),
+            fleet.least(|fleet, replica| self.0.of(fleet.replica(replica), fleet.now)).ok(),
+            "equal to comparing all replicas"
+        );
+        Ok(replica)
+    }
+
+    fn ranks(&self) -> Option<Measure> {
+        Some(self.0)
+    }
+}
+
+/// The replicas of a pool, ranked by a measure.
 #[derive(Debug)]
 pub(crate) struct Ranking {
     measure: Measure,
     replicas: usize,
-    /// Node i has the children 2i and 2i + 1, and the first is node 1. Those from `leaves` on are the replicas.
+    /// Node i has the children 2i and 2i + 1; the root is node 1. Nodes from `leaves` on are replicas.
     matches: Vec<Match>,
     leaves: usize,
 }
@@ -56,24 +82,24 @@ pub(crate) struct Ranking {
 #[derive(Clone, Copy, Debug)]
 struct Match {
     winner: u32,
-    /// Before this instant no match below is another one.
+    /// All matches below are valid before this instant.
     until: Instant,
 }
 
-/// What wins below a node: what it has, and which one it is.
+/// The winner below a node: its measure and its place.
 type Score = (u64, u32);
 
-/// What is left of a ranking whose first places have been read: the best below each of some nodes.
+/// The remaining places of a ranking whose first places have been read: the winners below some nodes.
 pub(crate) type Rest = BinaryHeap<Reverse<(Score, usize)>>;
 
-/// What a replica has that takes no requests.
+/// Measure of closed replicas.
 pub(super) const CLOSED: u64 = u64::MAX;
 
-/// The replicas of a pool at an instant.
+/// State of the replicas of a pool at an instant.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) replicas: &'a [Replica],
-    /// Of each, does it take requests? `None`: all do.
+    /// Whether each replica is open; `None`: all are open.
     pub(crate) open: Option<&'a [bool]>,
     pub(crate) now: Instant,
 }
@@ -91,7 +117,7 @@ impl Ranking {
         Ranking { measure, replicas, matches: vec![unknown; leaves], leaves }
     }
 
-    /// Something has happened at a replica.
+    /// Records a change of a replica.
     pub(crate) fn touch(&mut self, replica: usize) {
         let mut node = (self.leaves + replica) / 2;
         while node > 0 && self.matches[node].until > Instant::ZERO {
@@ -100,26 +126,26 @@ impl Ranking {
         }
     }
 
-    /// What the first has, and the lowest replica that has so little.
+    /// Returns the minimum and the lowest replica that has it.
     pub(crate) fn first(&mut self, scene: Scene) -> Result<Score> {
         self.play(1, scene)
     }
 
-    /// All places, the first of which has just been asked for.
+    /// Starts reading all places after `first` has been called.
     pub(crate) fn places(first: Score) -> Rest {
         Rest::from([Reverse((first, 1))])
     }
 
-    /// The next place.
+    /// Returns the next place.
     pub(crate) fn next(&self, rest: &mut Rest, scene: Scene) -> Result<Option<Score>> {
         let Some(Reverse((score, mut node))) = rest.pop() else { return Ok(None) };
         while node < self.leaves {
             let (left, right) = (2 * node, 2 * node + 1);
             let winner = self.leaves + score.1 as usize;
             let is_right = winner >> (winner.ilog2() - right.ilog2()) == right;
-            let (below, beside) = if is_right { (right, left) } else { (left, right) };
-            if self.lowest(beside) < self.replicas {
-                rest.push(Reverse((self.score(beside, scene)?, beside)));
+            let (below, sibling) = if is_right { (right, left) } else { (left, right) };
+            if self.lowest(sibling) < self.replicas {
+                rest.push(Reverse((self.score(sibling, scene)?, sibling)));
             }
             node = below;
         }
@@ -135,7 +161,7 @@ impl Ranking {
         self.matches.get(node).map_or(Instant::NEVER, |played| played.until)
     }
 
-    /// The best below a node whose matches are known.
+    /// The winner below a node whose matches are valid.
     fn score(&self, node: usize, scene: Scene) -> Result<Score> {
         let place = self.matches.get(node).map_or_else(|| (node - self.leaves) as u32, |played| played.winner);
         if scene.is_closed(place) {
@@ -144,7 +170,7 @@ impl Ranking {
         Ok((self.measure.of(&scene.replicas[place as usize], scene.now)?, place))
     }
 
-    /// The best below a node; plays the matches that are not known any more.
+    /// The winner below a node; replays matches that are not valid.
     fn play(&mut self, node: usize, scene: Scene) -> Result<Score> {
         if node >= self.leaves || self.matches[node].until > scene.now {
             return self.score(node, scene);
@@ -153,7 +179,7 @@ impl Ranking {
         let first = self.play(left, scene)?;
         let (winner, sure_until) = if self.lowest(right) < self.replicas {
             let second = self.play(right, scene)?;
-            // On the left are the lower replicas.
+            // Lower replicas are on the left.
             let (winner, loser) = if second.0 < first.0 { (second, first) } else { (first, second) };
             let of = |score: Score| &scene.replicas[score.1 as usize];
             let sure_until = if loser.0 == CLOSED {

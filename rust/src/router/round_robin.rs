@@ -1,8 +1,8 @@
-//! One after the other.
+//! The round-robin router.
 
 use super::prelude::*;
 
-/// One after the other, in the order of arrivals.
+/// Replicas in turn, in the order of arrivals.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundRobin {}
@@ -13,7 +13,7 @@ impl RouterParameters for RoundRobin {
     }
 }
 
-/// Replicas by turns, in the order of arrivals.
+/// Replicas in turn, in the order of arrivals.
 #[derive(Debug)]
 struct RoundRobinRouter {
     next: usize,
@@ -30,7 +30,7 @@ impl Router for RoundRobinRouter {
         Ok(replica)
     }
 
-    fn looks(&self) -> bool {
+    fn uses_state(&self) -> bool {
         false
     }
 }

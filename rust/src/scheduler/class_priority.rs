@@ -1,4 +1,4 @@
-//! One class before another, whatever the policy within a class: li2025 §4.3.
+//! Strict priority between classes, with any policy within a class: li2025 §4.3.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::parameters::ClassNames;
 use super::prelude::*;
 use super::{Sarathi, SchedulerConfig};
 
-/// A policy for each class, the classes in order.
+/// One policy per class, the classes in order of priority.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassPriority {
@@ -20,7 +20,7 @@ impl SchedulerParameters for ClassPriority {
         if !inner.fills_a_budget() {
             let kind = self.inner.kind();
             let message = format!(
-                "{kind} does not fill a token budget: take a policy that does, such as Sarathi, Orca with \
+                "must be a policy that fills a token budget, got {kind}; use Sarathi, Orca with \
                  chunked=True, or VllmV1 with async_scheduling=False and no speculation"
             );
             return Err(Error::config("inner", message));
@@ -42,29 +42,29 @@ impl Sample for ClassPriority {
         let kinds: Vec<&str> = SchedulerConfig::KINDS.iter().copied().filter(|&kind| kind != "ClassPriority").collect();
         let inner = |_| SchedulerConfig::sample(dice.one_of(&kinds), dice);
         let fills = |inner: &SchedulerConfig| inner.parameters().fills_a_budget();
-        // More draws than dice have numbers find no other policies.
+        // The dice repeat after 64 draws.
         let inner = (0..64).filter_map(inner).find(fills).unwrap_or_else(|| Sarathi::sample(dice).into());
         let order = dice.one_of(&[["a", "b"], ["b", "a"]]).map(str::to_owned).to_vec();
         ClassPriority { order, inner: Box::new(inner) }
     }
 }
 
-/// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
-/// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its rank.
+/// One policy per class plans with the remaining budget, sequences and blocks. If it lacks blocks, requests of the
+/// lowest class are preempted. The steady decodes of a class are the group of its rank.
 pub(super) struct ClassPriorityScheduler {
     classes: Vec<ClassShare>,
-    /// The rank of each class of the workload.
+    /// Rank of each class of the workload.
     ranks: Vec<usize>,
-    /// Does the policy bring swapped requests back even when no budget is left?
+    /// Whether the policy swaps requests in even when no budget is left.
     swaps: bool,
 }
 
 /// The requests of one class.
 struct ClassShare {
     inner: Box<dyn Scheduler>,
-    /// Its requests, waiting or running.
+    /// Number of waiting and running requests.
     present: u64,
-    /// Those that were admitted at least once, by arrival.
+    /// Requests that were admitted at least once, by arrival.
     admitted: List,
 }
 
@@ -74,20 +74,20 @@ impl ClassPriorityScheduler {
         &mut self.classes[self.ranks[requests.at(place).class as usize]]
     }
 
-    /// Plans the selected class, and says for how long that holds.
+    /// Plans the selected class. Returns how long that plan holds.
     fn plan_class(&mut self, rank: usize, plan: &mut Plan) -> Result<Hold> {
         if self.classes[rank].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
-            let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0;
+            let arrivals_wait = plan.budget_left() == 0 || plan.sequences_left() == 0;
             return Ok(Hold::while_arrivals_wait(arrivals_wait));
         }
         plan.rest_decodes(false);
-        plan.set_juniors(self.juniors(rank, plan));
+        plan.set_lower_ranked(self.lower_ranked(rank, plan));
         let refused = plan.refused();
         plan.set_refused(None);
         plan.hold(Hold::ONCE);
         let admitted = plan.admitted().len();
         self.classes[rank].inner.plan(plan)?;
-        for victim in plan.dismissed() {
+        for victim in plan.take_preempted_lower_ranked() {
             self.class_of(victim, plan.requests()).inner.notice(Notice::Preempted(victim), plan.requests());
         }
         let list = &mut self.classes[rank].admitted;
@@ -100,10 +100,10 @@ impl ClassPriorityScheduler {
         Ok(plan.held())
     }
 
-    /// The running requests of the classes after `rank`, the lowest class and the latest arrival last, as many as can
-    /// be asked to go. Each gives up a block at least, and a request that does not decode yet takes a block for
-    /// itself and one for each block of the budget at most. Where blocks are shared, it may give up none.
-    fn juniors(&self, rank: usize, plan: &Plan) -> Vec<Place> {
+    /// The running requests of the classes after `rank`, lowest class and latest arrival last, limited to those that
+    /// can be needed. Each frees at least one block, unless blocks are shared. A request in prefill takes at most one
+    /// block for itself and one per block of the budget.
+    fn lower_ranked(&self, rank: usize, plan: &Plan) -> Vec<Place> {
         if rank + 1 == self.classes.len() {
             return Vec::new();
         }
@@ -115,31 +115,31 @@ impl ClassPriorityScheduler {
         let most = most as i64 - plan.free_blocks();
         let runs = |place: &Place| matches!(plan.requests().at(*place).phase(), Phase::Started | Phase::Decoding);
         let lowest_first = self.classes[rank + 1..].iter().rev();
-        let juniors = lowest_first.flat_map(|class| class.admitted.iter_back()).filter(runs);
+        let lower_ranked = lowest_first.flat_map(|class| class.admitted.iter_back()).filter(runs);
         let most = if plan.shares_blocks() { usize::MAX } else { most.max(0) as usize };
-        let mut juniors: Vec<Place> = juniors.take(most).collect();
-        juniors.reverse();
-        juniors
+        let mut lower_ranked: Vec<Place> = lower_ranked.take(most).collect();
+        lower_ranked.reverse();
+        lower_ranked
     }
 }
 
-/// The rank in `order` of each class of the workload. Every one that comes must be there, once, and no other.
+/// The rank in `order` of each class of the workload. `order` must list each reachable class once, and no other.
 fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     if order.is_empty() {
-        return Err(Error::config("order", "it must name the classes, the first one served first"));
+        return Err(Error::config("order", "must list the classes in order of priority, got none"));
     }
     let known = ClassNames::new(classes);
     let mut rank_of = HashMap::with_capacity(order.len());
     for (rank, name) in order.iter().enumerate() {
         known.check("order", name)?;
         if rank_of.insert(name.as_str(), rank).is_some() {
-            return Err(Error::config("order", format!("it names the class {name:?} twice")));
+            return Err(Error::config("order", format!("must list each class once, got {name:?} twice")));
         }
     }
     let rank = |class: &Class| match rank_of.get(class.name.as_str()) {
         Some(&rank) => Ok(rank),
-        None if !class.comes => Ok(0),
-        None => Err(Error::config("order", format!("the class {:?} of the workload is missing", class.name))),
+        None if !class.reaches_engine => Ok(0),
+        None => Err(Error::config("order", format!("must list every class of the workload, {:?} is missing", class.name))),
     };
     classes.unwrap_or_default().iter().map(rank).collect()
 }
@@ -187,10 +187,10 @@ impl Scheduler for ClassPriorityScheduler {
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;
         }
-        // A request that was refused for want of blocks before a lower class took the last seat lacks a seat from now
-        // on.
-        let seats_ran_out = plan.refused() == Some(Limit::Blocks) && plan.seats_left() == 0;
-        plan.hold(if plan.has_preempted() || seats_ran_out { Hold::ONCE } else { hold });
+        // A request that was refused for lack of blocks before a lower class took the last sequence now lacks a
+        // sequence.
+        let sequences_ran_out = plan.refused() == Some(Limit::Blocks) && plan.sequences_left() == 0;
+        plan.hold(if plan.has_preempted() || sequences_ran_out { Hold::ONCE } else { hold });
         Ok(())
     }
 }

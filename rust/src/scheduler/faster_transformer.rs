@@ -1,19 +1,19 @@
-//! FasterTransformer: a batch of requests runs until all of them end (bari2025 Alg. 3; li2025 §3).
+//! FasterTransformer: request-level batching (bari2025 Alg. 3; li2025 §3).
 
 use super::orca::{refuses_length, sample_model_len};
 use super::prelude::*;
 
-/// When the blocks of a request that is done are freed.
+/// When the blocks of a finished request are freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Free {
-    /// When it ends.
+    /// When the request ends.
     Each,
-    /// When the last of its batch ends.
+    /// When the last request of its batch ends.
     Batch,
 }
 
-/// A batch of requests runs until all of them end.
+/// A batch runs until all its requests end.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FasterTransformer {
@@ -41,8 +41,8 @@ impl Sample for FasterTransformer {
     }
 }
 
-/// Admits while no request runs, all prompts whole in one iteration; then all decode. Each holds the blocks of the
-/// longest sequence.
+/// Admits only while no request runs: all prompts whole in one iteration, then all decode. Each request holds the
+/// blocks of the maximum length.
 #[derive(Debug)]
 pub(super) struct FasterTransformerScheduler {
     limits: Limits,
@@ -81,7 +81,7 @@ impl Scheduler for FasterTransformerScheduler {
             plan.decode(self.lists.idle[index])?;
         }
         self.lists.idle.clear();
-        // No request joins a batch under way; its prompts are complete after one iteration.
+        // No request joins a running batch, and its prompts take one iteration.
         plan.hold(Hold::THROUGH_ARRIVALS);
         Ok(())
     }

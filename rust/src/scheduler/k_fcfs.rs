@@ -32,7 +32,7 @@ impl Sample for KFcfs {
     }
 }
 
-/// The oldest decodes, then the oldest prompts, as many of each as K says, until the budget is full.
+/// The oldest decodes, then the oldest prompts, at most K of each, until the budget is full.
 #[derive(Debug)]
 pub(super) struct KFcfsScheduler {
     roster: Roster,

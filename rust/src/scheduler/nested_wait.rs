@@ -1,4 +1,5 @@
-//! Nested WAIT: a segment of decode stages joins when enough wait at its entry (ao2025 Algorithm 2, §7.2).
+//! Nested WAIT: a segment of decode stages joins the batch when enough requests wait at its entry (ao2025 Algorithm
+//! 2, §7.2).
 
 use super::prelude::*;
 use super::wait::Seniority;
@@ -16,17 +17,17 @@ impl SchedulerParameters for NestedWait {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         let NestedWait { segments, thresholds, prompt_groups } = self;
         if segments.is_empty() {
-            return Err(Error::config("segments", "there must be at least one"));
+            return Err(Error::config("segments", "must have at least one segment, got none"));
         }
         if segments.len() != thresholds.len() {
-            let message = format!("{} of them for {} segments: each has its own", thresholds.len(), segments.len());
+            let message = format!("must have one threshold per segment, got {} for {} segments", thresholds.len(), segments.len());
             return Err(Error::config("thresholds", message));
         }
         if !segments.is_sorted_by(|last, next| last < next) {
-            return Err(Error::config("segments", format!("{segments:?}: their last stages must ascend")));
+            return Err(Error::config("segments", format!("must have ascending last stages, got {segments:?}")));
         }
         if prompt_groups.first() == Some(&0) || !prompt_groups.is_sorted_by(|end, next| end < next) {
-            let message = format!("{prompt_groups:?}: their longest prompts must ascend from at least 1");
+            let message = format!("must have ascending maximum prompt lengths of at least 1, got {prompt_groups:?}");
             return Err(Error::config("prompt_groups", message));
         }
         let per_group = segments.len();
@@ -44,7 +45,7 @@ impl SchedulerParameters for NestedWait {
             group_ends: prompt_groups.clone(),
             per_group,
             segments: all.map(|&(threshold, stages)| StageSegment::new(threshold, stages)).collect(),
-            stands: Vec::new(),
+            positions: Vec::new(),
             seniority: Seniority::default(),
             counted: 0,
         }))
@@ -61,45 +62,45 @@ impl Sample for NestedWait {
     }
 }
 
-/// Of each group of prompt lengths the segments advance up to the first whose entry holds less than its threshold.
+/// In each group of prompt lengths, the segments advance up to the first whose entry is below its threshold.
 #[derive(Debug)]
 pub(super) struct NestedWaitScheduler {
-    /// The longest prompt of each group but the last.
+    /// The longest prompt of each group except the last.
     group_ends: Vec<u64>,
-    /// Segments of each group.
+    /// Segments per group.
     per_group: usize,
-    /// Those of the first group, then those of the second, and so on; each has its group of the standing decodes.
+    /// The segments of all groups, group by group. Each has its own group of steady decodes.
     segments: Vec<StageSegment>,
-    /// By the places of the requests.
-    stands: Vec<Stand>,
+    /// By request place.
+    positions: Vec<Position>,
     seniority: Seniority,
-    /// Iterations of the replica that the segments have counted.
+    /// Iterations of the replica counted so far.
     counted: u64,
 }
 
-/// Where a request stands.
+/// The position of a request.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stand {
+struct Position {
     segment: usize,
-    /// The iterations that the segment will have had when the request has done its last stage; while it is inside.
+    /// The iteration count of its segment at which the request has done its last stage there.
     leaves: u64,
 }
 
 /// One segment of one group of prompt lengths.
 ///
-/// Every request inside advances in every iteration of the segment, and at most n_i enter in each, so no stage of it
-/// ever holds more than n_i, and a request that entered earlier leaves earlier.
+/// In every iteration of the segment, all requests inside advance and at most n_i enter. So no stage ever holds more
+/// than n_i requests, and requests leave in the order in which they entered.
 #[derive(Debug)]
 struct StageSegment {
     /// n_i.
     threshold: u64,
-    /// Iterations that a request spends inside; no number is too large for the last segment.
+    /// Iterations inside; unlimited for the last segment.
     stages: u64,
-    /// Requests that are about to begin its first stage: the queue, or requests that pause behind the segment before.
+    /// Requests before its first stage: the queue, or requests paused after the previous segment.
     entry: List,
-    /// Requests that have begun it and can go on inside, the first to enter first.
+    /// Requests inside, in order of entry.
     inside: List,
-    /// Requests inside that can decode and are not among the standing decodes yet.
+    /// Requests inside that can decode and are not steady decodes yet.
     ready: Vec<Place>,
     /// Iterations in which the segment took part.
     iterations: u64,
@@ -120,20 +121,20 @@ impl StageSegment {
     }
 
     #[inline]
-    fn enter(&mut self, place: Place, stand: &mut Stand) {
-        stand.leaves = self.iterations.saturating_add(self.stages);
+    fn enter(&mut self, place: Place, position: &mut Position) {
+        position.leaves = self.iterations.saturating_add(self.stages);
         self.inside.push_back(place);
     }
 
-    /// Iterations of the segment until the first of those inside has done its last stage.
+    /// Iterations of the segment until its first request has done its last stage.
     #[inline]
-    fn until_due(&self, stands: &[Stand]) -> u64 {
-        self.inside.first().map_or(u64::MAX, |first| stands[first.index()].leaves - self.iterations)
+    fn until_due(&self, positions: &[Position]) -> u64 {
+        self.inside.first().map_or(u64::MAX, |first| positions[first.index()].leaves - self.iterations)
     }
 
-    /// Do enough wait at its entry?
+    /// Whether enough requests wait at its entry.
     #[inline]
-    fn has_company(&self) -> bool {
+    fn reaches_threshold(&self) -> bool {
         self.entry.len() as u64 >= self.threshold
     }
 
@@ -150,22 +151,22 @@ impl NestedWaitScheduler {
     fn arrived(&mut self, place: Place, requests: &Requests) {
         let prompt = u64::from(requests.at(place).prompt_tokens);
         let segment = self.group_ends.partition_point(|&end| end < prompt) * self.per_group;
-        if place.index() >= self.stands.len() {
-            self.stands.resize(place.index() + 1, Stand::default());
+        if place.index() >= self.positions.len() {
+            self.positions.resize(place.index() + 1, Position::default());
         }
-        self.stands[place.index()].segment = segment;
+        self.positions[place.index()].segment = segment;
         insert_by_arrival(&mut self.segments[segment].entry, place, requests);
     }
 
-    /// Takes a request out of its segment and puts it at the head of its group's queue.
-    fn await_again(&mut self, victim: Place) {
-        let stand = &mut self.stands[victim.index()];
-        self.segments[stand.segment].take_out(victim);
-        stand.segment = stand.segment / self.per_group * self.per_group;
-        self.segments[stand.segment].entry.push_front(victim);
+    /// Puts a victim at the head of its group's queue.
+    fn requeue(&mut self, victim: Place) {
+        let position = &mut self.positions[victim.index()];
+        self.segments[position.segment].take_out(victim);
+        position.segment = position.segment / self.per_group * self.per_group;
+        self.segments[position.segment].entry.push_front(victim);
     }
 
-    /// A request that has done the last stage of its segment pauses at the entry of the next one.
+    /// Pauses requests that have done the last stage of their segment at the entry of the next one.
     fn leave_segments(&mut self, plan: &mut Plan) -> Result<()> {
         let run = plan.iterations() - self.counted;
         if run == 0 {
@@ -178,39 +179,39 @@ impl NestedWaitScheduler {
             }
             self.segments[at].iterations += run;
             while let Some(place) = self.segments[at].inside.first()
-                && self.segments[at].until_due(&self.stands) == 0
+                && self.segments[at].until_due(&self.positions) == 0
             {
                 if plan.requests().at(place).phase() == Phase::Decoding {
                     plan.pause(place)?;
                 }
                 self.segments[at].inside.remove(place);
                 self.segments[at + 1].entry.push_back(place);
-                self.stands[place.index()].segment = at + 1;
+                self.positions[place.index()].segment = at + 1;
             }
         }
         Ok(())
     }
 
-    /// Do too few wait to begin, in every group? Then no segment takes part.
+    /// Whether too few requests wait in every group. Then no segment takes part.
     #[inline]
-    fn waits(&self) -> bool {
-        self.segments.iter().step_by(self.per_group).all(|first| !first.has_company())
+    fn is_waiting(&self) -> bool {
+        self.segments.iter().step_by(self.per_group).all(|first| !first.reaches_threshold())
     }
 
-    /// No segment takes part.
+    /// Excludes all segments.
     fn rest(&mut self, plan: &mut Plan) {
         self.segments.iter_mut().for_each(|segment| segment.takes_part = false);
         plan.rest_all();
     }
 
-    /// Of each group the segments take part up to i* = max{i: |entry of i'| ≥ n_i' for all i' ≤ i}: requests decode that
-    /// are inside, and requests that enter them from a pause. Does any enter?
+    /// In each group, the segments take part up to i* = max{i: |entry of i'| ≥ n_i' for all i' ≤ i}. The requests
+    /// inside decode, and paused requests enter. Returns whether any enters.
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
         let (mut at, mut enters) = (0, false);
         for group in self.segments.chunks_mut(self.per_group) {
             let mut takes_part = true;
             for (index, segment) in group.iter_mut().enumerate() {
-                takes_part &= plan.drain() || segment.has_company();
+                takes_part &= plan.drain() || segment.reaches_threshold();
                 segment.takes_part = takes_part;
                 plan.select_group(at);
                 plan.rest_decodes(!takes_part);
@@ -222,12 +223,12 @@ impl NestedWaitScheduler {
                     plan.decode(segment.ready[index])?;
                 }
                 segment.ready.clear();
-                // Those that enter the first segment are admitted.
+                // Requests enter the first segment by admission.
                 let most = if index == 0 { 0 } else { segment.threshold };
                 for _ in 0..most {
                     let Some(place) = segment.entry.first() else { break };
                     segment.entry.remove(place);
-                    segment.enter(place, &mut self.stands[place.index()]);
+                    segment.enter(place, &mut self.positions[place.index()]);
                     plan.decode(place)?;
                     enters = true;
                 }
@@ -236,7 +237,7 @@ impl NestedWaitScheduler {
         Ok(enters)
     }
 
-    /// Admits from the queue of each group whose first segment takes part. Is a request admitted?
+    /// Admits from the queue of each group whose first segment takes part. Returns whether any request is admitted.
     fn admit(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut admits = false;
         for at in (0..self.segments.len()).step_by(self.per_group) {
@@ -244,7 +245,7 @@ impl NestedWaitScheduler {
             let most = if first.takes_part { first.threshold } else { 0 };
             for _ in 0..most {
                 let Some(place) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
-                first.enter(place, &mut self.stands[place.index()]);
+                first.enter(place, &mut self.positions[place.index()]);
                 admits = true;
             }
         }
@@ -265,39 +266,39 @@ impl Scheduler for NestedWaitScheduler {
         match notice {
             Notice::Arrived(place) => self.arrived(place, requests),
             Notice::Ready(place) => {
-                let segment = &mut self.segments[self.stands[place.index()].segment];
+                let segment = &mut self.segments[self.positions[place.index()].segment];
                 if segment.stages > 1 {
                     segment.ready.push(place);
                 }
             }
             Notice::Preempted(place) => {
                 self.seniority.remove(place);
-                self.await_again(place);
+                self.requeue(place);
             }
             Notice::Left(place) => {
                 self.seniority.remove(place);
-                self.segments[self.stands[place.index()].segment].take_out(place);
+                self.segments[self.positions[place.index()].segment].take_out(place);
             }
         }
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         self.leave_segments(plan)?;
-        if !plan.drain() && self.waits() {
+        if !plan.drain() && self.is_waiting() {
             self.rest(plan);
             return Ok(());
         }
         let enters = self.decode(plan)?;
         while let Some(victim) = self.seniority.send_back_if_short(plan)? {
-            self.await_again(victim);
+            self.requeue(victim);
         }
-        if plan.has_preempted() || self.admit(plan)? || enters || plan.drains_in_turn() {
+        if plan.has_preempted() || self.admit(plan)? || enters || plan.drains_with_others() {
             return Ok(());
         }
-        // A request that finds no room now finds none while no request leaves; entries change with arrivals and with
-        // the next pause.
+        // A request without room now has none while no request leaves. Entries change with arrivals and with the next
+        // pause.
         let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
-        let iterations = taking_part.map(|segment| segment.until_due(&self.stands)).min().unwrap_or(u64::MAX);
+        let iterations = taking_part.map(|segment| segment.until_due(&self.positions)).min().unwrap_or(u64::MAX);
         plan.hold(Hold { iterations, through_arrivals: false });
         Ok(())
     }

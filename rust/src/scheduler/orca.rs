@@ -1,4 +1,4 @@
-//! Orca: new prompts first, the maximum length reserved (Yu et al. 2022; li2025 §3).
+//! Orca: new prompts first, with the maximum length reserved (Yu et al. 2022; li2025 §3).
 
 use super::prelude::*;
 
@@ -16,7 +16,7 @@ impl SchedulerParameters for Orca {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         let Orca { max_seqs, max_model_len, token_budget, chunked } = *self;
         if chunked && token_budget.is_none() {
-            return Err(Error::config("token_budget", "a chunk is cut to the budget: chunked=True needs one"));
+            return Err(Error::config("token_budget", "must be set with chunked=True, got None"));
         }
         let limits = limits(token_budget.unwrap_or(Limits::NONE), max_seqs)?;
         let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
@@ -42,8 +42,8 @@ impl Sample for Orca {
     }
 }
 
-/// Unfinished prompts, then new ones, then decodes, each by arrival, while the budget lasts. A request that is
-/// admitted holds the blocks of the longest sequence, so no request is preempted.
+/// Unfinished prompts, then new ones, then decodes, each by arrival, within the budget. An admitted request holds the
+/// blocks of the maximum length, so no request is preempted.
 #[derive(Debug)]
 pub(super) struct OrcaScheduler {
     roster: Roster,
@@ -52,7 +52,7 @@ pub(super) struct OrcaScheduler {
 }
 
 impl OrcaScheduler {
-    /// Computes prompts with all of the budget, as if no request decoded.
+    /// Computes prompts with the whole budget, as if no request decoded.
     fn prefill(&mut self, plan: &mut Plan) -> Result<()> {
         let lists = &mut self.roster.lists;
         for place in lists.prefills.iter() {
@@ -88,12 +88,12 @@ impl Scheduler for OrcaScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        // A request that runs keeps its seat and its blocks until it leaves.
-        let mut arrivals_wait = plan.seats_left() == 0;
+        // A running request keeps its sequence and its blocks until it leaves.
+        let mut arrivals_wait = plan.sequences_left() == 0;
         if !self.roster.lists.prefills.is_empty() || !self.roster.lists.queue.is_empty() {
             plan.rest_decodes(true);
             self.prefill(plan)?;
-            arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
+            arrivals_wait = plan.budget_left() == 0 || plan.sequences_left() == 0 || plan.refused() == Some(Limit::Blocks);
             plan.rest_decodes(false);
         }
         self.roster.choose_decodes(u64::MAX, plan)?;
@@ -102,18 +102,18 @@ impl Scheduler for OrcaScheduler {
     }
 }
 
-/// The longest sequence of a scenario, or half of it, which is too short for some requests.
+/// The maximum length of a scenario, or half of it, which is too short for some requests.
 pub(super) fn sample_model_len(dice: &mut Dice) -> u64 {
     let longest = dice.scale.longest;
     dice.one_of(&[longest, longest, longest / 2 + 1])
 }
 
-/// Why a policy that reserves `max_model_len` tokens for every request can never admit this one, if that is so.
+/// Why a policy that reserves `max_model_len` tokens per request can never admit this one, if so.
 pub(super) fn refuses_length(arrival: &Arrival, max_model_len: u64, cache: &KvBlocks) -> Option<&'static str> {
     if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > max_model_len {
-        return Some("its prompt and output together are longer than max_model_len");
+        return Some("its prompt and output together exceed max_model_len");
     }
     let too_large = cache.need(max_model_len) > cache.capacity();
     too_large
-        .then_some("the blocks for max_model_len tokens, which its scheduler reserves, are more than the KV cache has")
+        .then_some("the scheduler reserves max_model_len tokens, which exceed the KV cache")
 }

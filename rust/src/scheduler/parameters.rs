@@ -1,4 +1,4 @@
-//! What descriptions of policies have in common.
+//! Parameters that several policies share.
 
 use std::collections::HashSet;
 
@@ -7,27 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::{Queue, Scheduler};
 use crate::clock::{Span, attoseconds};
 use crate::dice::{Dice, Sample};
-use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Limits, Preemption};
+use crate::workload::Class;
 
-/// The parameters of a policy, as a user describes them: each policy's file implements this for its own.
+/// The parameters of a policy; each policy's file implements this.
 pub(super) trait SchedulerParameters {
-    /// The scheduler itself, for a workload with these classes; `None` only tests the parameters.
+    /// Builds the scheduler for a workload with these classes. `None` only checks the parameters.
     fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>>;
 
-    /// Does it load tokens up to its budget whenever it can? Such a policy can serve one class of several.
+    /// Whether the policy loads tokens up to its budget whenever it can. Such a policy can serve one class of
+    /// several.
     fn fills_a_budget(&self) -> bool {
         false
     }
 
-    /// Does it bring swapped requests back, even when no budget is left?
+    /// Whether the policy swaps requests in even when no budget is left.
     fn swaps(&self) -> bool {
         false
     }
 }
 
-/// The order in which waiting requests are served; equal ones by arrival.
+/// The order of waiting requests; ties by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueOrder {
@@ -35,7 +36,7 @@ pub enum QueueOrder {
     Fcfs,
     /// Shortest prompt first.
     Spf,
-    /// Fewest tokens to load first, prompt and output, as they were on arrival.
+    /// Fewest tokens first: prompt and output at arrival.
     Srf,
     /// Longest prompt first.
     Lpf,
@@ -45,7 +46,7 @@ pub enum QueueOrder {
 }
 
 impl QueueOrder {
-    /// An empty queue in this order; requests of the class `first` go before all others.
+    /// An empty queue in this order. Requests of the class `first` precede all others.
     pub(super) fn queue(self, first: Option<u32>) -> Queue {
         match (self, first) {
             (QueueOrder::Fcfs, None) => Queue::fcfs(),
@@ -67,19 +68,19 @@ impl Sample for QueueOrder {
     }
 }
 
-/// Rule 12's preemptions as a user describes them; times in seconds.
+/// Preemption (R12); times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum PreemptionKind {
-    /// Forget the context, compute it again.
+    /// Discard the context and compute it again.
     Recompute {},
-    /// Forget the context and the emitted tokens, begin again.
+    /// Discard the context and the emitted tokens, and restart.
     Restart {},
-    /// Keep the context on the host.
+    /// Move the context to the host.
     Swap {
-        /// Per token of context, each way.
+        /// Per token of context and move.
         per_token: f64,
-        /// For each move.
+        /// Per move.
         base: f64,
     },
 }
@@ -99,32 +100,32 @@ impl PreemptionKind {
 
 impl Sample for PreemptionKind {
     fn sample(dice: &mut Dice) -> PreemptionKind {
-        // A move that takes time ends its stretch; one that takes none does not.
+        // A move that takes time ends its stretch. A move without cost does not.
         let swap = PreemptionKind::Swap { per_token: dice.one_of(&[0.0, 2e-6]), base: dice.one_of(&[0.0, 1e-3]) };
         dice.one_of(&[PreemptionKind::Recompute {}, PreemptionKind::Restart {}, swap, swap])
     }
 }
 
-/// A share of the blocks for [`super::Watermark`].
+/// A random share for [`super::Watermark`].
 pub(super) fn sample_watermark(dice: &mut Dice) -> f64 {
     dice.one_of(&[0.0, 0.0, 0.01, 0.1])
 }
 
-/// Tests that a count is one.
+/// Checks that a count is positive.
 pub(super) fn count(field: &str, value: u64) -> Result<u64> {
     if (1..=Limits::NONE).contains(&value) {
         return Ok(value);
     }
-    Err(Error::config(field, format!("{value}: it must be at least 1 and at most 2^40")))
+    Err(Error::config(field, format!("must be from 1 to 2^40, got {value}")))
 }
 
-/// Limits with a budget and a cap.
+/// Limits with a token budget and a sequence limit.
 pub(super) fn limits(token_budget: u64, max_seqs: u64) -> Result<Limits> {
     let (token_budget, max_seqs) = (count("token_budget", token_budget)?, count("max_seqs", max_seqs)?);
     Ok(Limits { token_budget, max_seqs, frees_with_batch: false })
 }
 
-/// The classes of a workload by name. Where no workload is known yet, any name will do.
+/// The classes of a workload by name. Without a workload, every name is valid.
 pub(super) struct ClassNames<'a> {
     classes: Option<&'a [Class]>,
     names: HashSet<&'a str>,
@@ -136,18 +137,18 @@ impl ClassNames<'_> {
         ClassNames { classes, names }
     }
 
-    /// Is there a class of this name?
+    /// Checks that a class of this name exists.
     pub(super) fn check(&self, field: &str, name: &str) -> Result<()> {
         if self.names.contains(name) { Ok(()) } else { class_code(field, name, self.classes).map(|_| ()) }
     }
 }
 
-/// The code of a class of the workload. Where no workload is known yet, any name will do.
+/// The code of a class of the workload. Without a workload, every name is valid.
 pub(super) fn class_code(field: &str, name: &str, classes: Option<&[Class]>) -> Result<u32> {
     let Some(classes) = classes else { return Ok(0) };
     let code = classes.iter().position(|class| class.name == name);
     code.map(|code| code as u32).ok_or_else(|| {
         let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
-        Error::config(field, format!("no request has the class {name:?}; the workload has {}", names.join(", ")))
+        Error::config(field, format!("must be a class of the workload ({}), got {name:?}", names.join(", ")))
     })
 }

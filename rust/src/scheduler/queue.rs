@@ -1,4 +1,4 @@
-//! The orders in which requests wait and run.
+//! Lists and queues of requests.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use crate::clock::Instant;
 use crate::request::{Place, Requests};
 use crate::workload::Arrival;
 
-/// Before the first request of a list and behind its last one: so the list is a ring, and no end of it is a case of its own.
+/// The node before the first and after the last request. It closes the ring, so that the ends need no special case.
 const END: u32 = 0;
 
-/// Behind a place that is not in the list.
+/// Successor of a place that is not in the list.
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ struct Neighbors {
     next: u32,
 }
 
-/// A list of requests from which any can leave at once: links instead of a vector. Those of a place stand at its index + 1.
+/// A linked list of requests with removal in O(1). The node of a place has index `place + 1`.
 #[derive(Debug)]
 pub struct List {
     length: usize,
@@ -82,7 +82,7 @@ impl List {
         self.length
     }
 
-    /// Is no request in it?
+    /// Whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
@@ -110,17 +110,17 @@ impl List {
         self.insert_after(at, END);
     }
 
-    /// Adds behind the last request that `goes_before` it.
+    /// Inserts a request after the last one that `precedes` it.
     #[inline(never)]
-    pub(crate) fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
+    pub(crate) fn insert_sorted(&mut self, at: Place, precedes: impl Fn(Place) -> bool) {
         let mut previous = self.at(END).previous;
-        while let Some(other) = place(previous).filter(|&other| !goes_before(other)) {
+        while let Some(other) = place(previous).filter(|&other| !precedes(other)) {
             previous = self.at(link(other)).previous;
         }
         self.insert_after(at, previous);
     }
 
-    /// Adds behind a request; at the head, if there is none.
+    /// Inserts a request after `previous`, or at the head.
     pub(super) fn insert_behind(&mut self, at: Place, previous: Option<Place>) {
         self.insert_after(at, previous.map_or(END, link));
     }
@@ -134,7 +134,7 @@ impl List {
         }
     }
 
-    /// The same for a place beyond those that were here before.
+    /// Links a place beyond the present table.
     #[cold]
     #[inline(never)]
     fn tie_beyond(&mut self, link: u32, previous: u32) {
@@ -150,13 +150,13 @@ impl List {
         self.length += 1;
     }
 
-    /// Is this request in the list?
+    /// Whether the request is in the list.
     #[inline]
     pub(crate) fn contains(&self, at: Place) -> bool {
         self.links.get(link(at) as usize).is_some_and(|neighbors| neighbors.next != ABSENT)
     }
 
-    /// Takes a request out, if it is there.
+    /// Removes a request. Returns whether it was in the list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, at: Place) -> bool {
         let Some(neighbors) = self.links.get_mut(link(at) as usize) else { return false };
@@ -172,34 +172,35 @@ impl List {
     }
 }
 
-/// Adds a request to a list that is sorted by arrival.
+/// Inserts a request into a list sorted by arrival.
 #[inline(always)]
 pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
-    // Nearly always it is the last one.
-    if list.last().is_none_or(|last| requests.at(last).hour() < requests.at(place).hour()) {
+    // Nearly every request is the last one.
+    if list.last().is_none_or(|last| requests.at(last).sort_key() < requests.at(place).sort_key()) {
         list.push_back(place);
     } else {
         list.insert_sorted(place, |other| requests.arrived_before(other, place));
     }
 }
 
-/// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
+/// Sort key of an ordered queue: whether the class is not the preferred one, the key of the policy, the order of
+/// arrival.
 type Rank = (bool, i64, Instant, u32);
 
 /// The waiting requests of one replica.
 #[derive(Debug)]
 pub(crate) enum Queue {
-    /// By arrival. Victims come back to the head.
+    /// By arrival. Preempted requests return to the head.
     Fcfs(List),
-    /// By a key of the policy, then by arrival. Victims come back to their place.
+    /// By a key of the policy, then by arrival. Preempted requests return to their position.
     Keyed {
         /// The key of a request; lower is served first.
         key: fn(&Arrival) -> i64,
-        /// The class that goes before all others.
+        /// The class that precedes all others.
         first: Option<u32>,
-        /// The request that is served next: most come when none waits.
+        /// The next request: most requests arrive at an empty queue.
         head: Option<(Rank, Place)>,
-        /// The others in order.
+        /// The other requests, in order.
         behind: BTreeMap<Rank, Place>,
     },
 }
@@ -210,7 +211,7 @@ impl Queue {
         Queue::Fcfs(List::default())
     }
 
-    /// By a key, lowest first, equal ones by arrival; requests of the class `first` go before all others.
+    /// By a key, lowest first, ties by arrival. Requests of the class `first` precede all others.
     pub(crate) fn by(key: fn(&Arrival) -> i64, first: Option<u32>) -> Queue {
         Queue::Keyed { key, first, head: None, behind: BTreeMap::new() }
     }
@@ -223,13 +224,13 @@ impl Queue {
         }
     }
 
-    /// Does no request wait?
+    /// Whether no request waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head().is_none()
     }
 
-    /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
+    /// Adds an arrived request. It is the last one, except for hand-offs of a higher id at the same instant.
     #[inline(always)]
     pub(crate) fn push(&mut self, at: Place, requests: &Requests) {
         match self {
@@ -238,7 +239,7 @@ impl Queue {
         }
     }
 
-    /// A victim comes back (rule 12). Several victims come back latest first, so they keep their order.
+    /// Returns a preempted request to the queue (R12). Several are returned latest first, so they keep their order.
     pub(crate) fn push_victim(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => list.push_front(at),
@@ -246,7 +247,7 @@ impl Queue {
         }
     }
 
-    /// The request that is served next.
+    /// The next request.
     #[inline]
     pub(crate) fn head(&self) -> Option<Place> {
         match self {
@@ -255,7 +256,7 @@ impl Queue {
         }
     }
 
-    /// Takes a request out, if it is there.
+    /// Removes a request. Returns whether it was in the queue.
     #[inline(always)]
     pub(crate) fn remove(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
@@ -264,7 +265,7 @@ impl Queue {
         }
     }
 
-    // What only ordered queues need stays out of the way of the others.
+    // Separate, so that unordered queues do not pay for it.
     #[inline(never)]
     fn insert_keyed(&mut self, at: Place, requests: &Requests) {
         if let Queue::Keyed { key, first, head, behind } = self {
@@ -292,7 +293,7 @@ impl Queue {
         }
     }
 
-    /// Can an arrival be served before the present head?
+    /// Whether an arrival can be served before the present head.
     pub(crate) fn may_be_overtaken(&self) -> bool {
         matches!(self, Queue::Keyed { .. })
     }

@@ -1,11 +1,11 @@
 //! Resource-Aware Dynamic: batches that fill their tiles, prompts between decodes (bari2025 Alg. 1).
 //!
-//! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
-//! many prompts as it may have are complete and no request decodes (all of its outputs had length 1).
+//! Two errors of the paper are corrected. The last chunk of a prompt contains its remaining tokens. A cycle also ends
+//! when its prompts are complete and no request decodes, because all outputs had length 1.
 
 use super::prelude::*;
 
-/// Tiles filled exactly, prefills between decodes.
+/// Full tiles, with prefills between decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rad {
@@ -32,7 +32,7 @@ impl Sample for Rad {
     }
 }
 
-/// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or no request
+/// Computes one prompt at a time, chunk by chunk, until as many requests can decode as a tile has columns, no request
 /// waits, or the cycle is full. Then all decode.
 #[derive(Debug)]
 pub(super) struct RadScheduler {
@@ -41,12 +41,12 @@ pub(super) struct RadScheduler {
     roster: Roster,
     /// Prompts completed in this cycle.
     completed: u64,
-    /// Was the last batch one of decodes?
+    /// Whether the last batch was a decode batch.
     decoded: bool,
 }
 
 impl RadScheduler {
-    /// A prompt that owes so much has its next chunk in the batch.
+    /// Records the next chunk of a prompt with `owed` owed tokens.
     fn computes(&mut self, owed: u64, plan: &mut Plan) {
         self.decoded = false;
         self.completed += u64::from(owed <= self.tiles.chunk);
@@ -65,13 +65,13 @@ impl Scheduler for RadScheduler {
             self.computes(owed, plan);
             return Ok(());
         }
-        // No prompt is under way, so the admitted are those that decode.
+        // No prompt is in progress, so all admitted requests decode.
         if plan.running() == 0 && (self.decoded || self.completed >= self.requests_per_cycle) {
             self.completed = 0;
         }
         let is_full = self.completed >= self.requests_per_cycle;
         if let Some(place) = self.roster.lists.queue.head().filter(|_| !is_full) {
-            // Decodes at rest take no block from the prompt that is admitted beside them.
+            // Resting decodes take no blocks from the prompt admitted here.
             plan.rest_decodes(true);
             if self.roster.try_admit_part(place, self.tiles.chunk, plan)? {
                 self.computes(plan.requests().owed(place), plan);
@@ -82,8 +82,8 @@ impl Scheduler for RadScheduler {
         self.decoded = true;
         self.roster.choose_decodes(u64::MAX, plan)?;
         self.roster.make_room(plan)?;
-        // Blocks only get fewer, so the head of the queue goes on lacking them.
-        let arrivals_wait = is_full || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
+        // Free blocks only decrease, so the head of the queue keeps lacking them.
+        let arrivals_wait = is_full || plan.sequences_left() == 0 || plan.refused() == Some(Limit::Blocks);
         plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
         Ok(())
     }
@@ -92,9 +92,9 @@ impl Scheduler for RadScheduler {
 /// The tile sizes of a GPU's matrix multiplication.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
-    /// Decodes of a batch that fills its tiles.
+    /// Decodes that fill the tiles of a batch.
     pub(super) columns: u64,
-    /// Tokens of a chunk that fills its tiles, alone in its batch: the least common multiple of the three sizes.
+    /// Tokens of a chunk that fills the tiles alone: the least common multiple of the three sizes.
     pub(super) chunk: u64,
 }
 
@@ -102,7 +102,7 @@ impl Tiles {
     pub(super) fn new(rows: u64, columns: u64, reduction: u64) -> Result<Tiles> {
         for (name, size) in [("rows", rows), ("columns", columns), ("reduction", reduction)] {
             if !(1..=LARGEST_TILE).contains(&size) {
-                return Err(Error::config(name, format!("{size}: a tile has 1 to {LARGEST_TILE} of them")));
+                return Err(Error::config(name, format!("must be from 1 to {LARGEST_TILE}, got {size}")));
             }
         }
         Ok(Tiles { columns, chunk: common_multiple(common_multiple(rows, columns), reduction) })
@@ -114,7 +114,7 @@ pub(super) fn sample_tiles(dice: &mut Dice) -> (u64, u64, u64) {
     (dice.one_of(&[1, 4, 8]), 1 + dice.below(5), dice.one_of(&[1, 2, 16]))
 }
 
-/// Far above every tile; three of them have a common multiple that fits 64 bits.
+/// Far above every real tile; the least common multiple of three such sizes fits 64 bits.
 const LARGEST_TILE: u64 = 1 << 20;
 
 fn common_multiple(left: u64, right: u64) -> u64 {

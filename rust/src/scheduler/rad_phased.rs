@@ -1,13 +1,13 @@
 //! RAD in two phases: all prompts of a cycle, then its decodes (bari2025 Alg. 2).
 //!
-//! A slip of the paper is mended: the last chunk of a prompt holds what is left of it.
+//! One error of the paper is corrected: the last chunk of a prompt contains its remaining tokens.
 
 use std::collections::VecDeque;
 
 use super::prelude::*;
 use super::rad::{Tiles, sample_tiles};
 
-/// Tiles filled exactly, all prefills of a cycle before its decodes.
+/// Full tiles, with all prefills of a cycle before its decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RadPhased {
@@ -41,42 +41,42 @@ impl Sample for RadPhased {
     }
 }
 
-/// Prompts one after another, each alone, while any can be admitted and the cycle may have more of them. Then decodes, as
-/// many at once as a tile has columns, until no request of the cycle is left.
+/// Computes one prompt at a time while requests can be admitted and the cycle allows more. Then decodes run, up to
+/// the number of tile columns at a time, until the cycle is empty.
 ///
-/// Prompts are begun by arrival, and a victim waits for the next cycle. So within a cycle requests become ready, and are
-/// made active, by arrival too.
+/// Prompts begin in order of arrival, and a victim waits for the next cycle. So within a cycle requests become ready
+/// and active by arrival too.
 #[derive(Debug)]
 pub(super) struct RadPhasedScheduler {
     tiles: Tiles,
     requests_per_cycle: u64,
     queue: List,
-    /// The prompt under way.
+    /// The prompt in progress.
     prompt: Option<Place>,
-    /// D: their prompts are complete, and they wait for a column.
+    /// D: requests with complete prompts that wait for a column.
     ready: VecDeque<Place>,
-    /// The standing decodes.
+    /// The steady decodes.
     active: List,
-    /// Prompts that this cycle may still begin: none once it decodes.
+    /// Prompts that this cycle may still begin; 0 once it decodes.
     left: u64,
-    /// How long the replica had been without work by the last plan that found no request admitted.
+    /// Idle time of the replica at the last plan without admitted requests.
     idle: u128,
 }
 
 impl RadPhasedScheduler {
-    /// A victim waits for the next cycle.
-    fn await_again(&mut self, victim: Place) {
+    /// Puts a victim back into the queue for the next cycle.
+    fn requeue(&mut self, victim: Place) {
         self.leave(victim);
         self.queue.push_front(victim);
     }
 
-    /// Takes a request out of those that wait for a column. Nearly always it is the last, which was preempted.
+    /// Removes a request that waits for a column. Nearly always it is the last one, which was preempted.
     fn leave_ready(&mut self, place: Place) -> bool {
         let at = self.ready.iter().rposition(|&ready| ready == place);
         at.and_then(|at| self.ready.remove(at)).is_some()
     }
 
-    /// Takes a request out of the admitted, if it is one of them.
+    /// Removes a request from the admitted ones. Returns whether it was one of them.
     #[inline]
     fn leave(&mut self, place: Place) -> bool {
         self.prompt.take_if(|prompt| *prompt == place).is_some() || self.active.remove(place) || self.leave_ready(place)
@@ -104,7 +104,7 @@ impl Scheduler for RadPhasedScheduler {
                     self.queue.remove(place);
                 }
             }
-            Notice::Preempted(victim) => self.await_again(victim),
+            Notice::Preempted(victim) => self.requeue(victim),
         }
     }
 
@@ -114,7 +114,7 @@ impl Scheduler for RadPhasedScheduler {
             plan.hold(Hold::THROUGH_ARRIVALS);
             return plan.chunk(place, plan.requests().owed(place).min(self.tiles.chunk));
         }
-        // Without decodes, because all outputs had length 1, a cycle ends when the replica stands empty.
+        // If all outputs had length 1, there are no decodes: the cycle ends when the replica is empty.
         if plan.running() == 0 {
             let idle = plan.now().0 - plan.busy().0;
             let stood_empty = std::mem::replace(&mut self.idle, idle) < idle;
@@ -123,7 +123,7 @@ impl Scheduler for RadPhasedScheduler {
             }
         }
         if let Some(place) = self.queue.first().filter(|_| self.left > 0) {
-            // Decodes at rest take no block from the prompt that is admitted beside them.
+            // Resting decodes take no blocks from the prompt admitted here.
             plan.rest_decodes(true);
             plan.look_up(place);
             let request = plan.requests().at(place);
@@ -146,13 +146,13 @@ impl Scheduler for RadPhasedScheduler {
             plan.decode(place)?;
         }
         while plan.lacks_blocks() {
-            // All orders are that of arrival: the latest of requests that do not decode goes first, then the latest
-            // decode.
+            // All lists are in order of arrival. Requests that wait for a column are preempted first, then decodes,
+            // latest first.
             let Some(latest) = self.ready.back().copied().or(self.active.last()) else { break };
             plan.preempt(latest, Preemption::Recompute)?;
-            self.await_again(latest);
+            self.requeue(latest);
         }
-        // What kept the head of the queue out is noted by the plan that asked, and by no later one.
+        // Only the plan that asked records the limit of the queue's head; later plans do not.
         let changes = plan.has_preempted() || plan.refused().is_some();
         plan.hold(if changes { Hold::ONCE } else { Hold::THROUGH_ARRIVALS });
         Ok(())

@@ -1,4 +1,4 @@
-//! What the schedulers that serve by arrival keep, and how they make room.
+//! Shared state of schedulers that serve by arrival, and their preemption.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::request::{Phase, Place, Requests};
 /// Order of arrival.
 type Order = (Instant, u32);
 
-/// So many of the latest admitted requests are looked through for the place of one that came before them.
+/// Linear-scan limit before the ordered map is used.
 const NEAR: usize = 64;
 
-/// The queue and the admitted requests, as most schedulers keep them.
+/// The queue and the admitted requests of most schedulers.
 #[derive(Debug)]
 pub(super) struct Lists {
     pub(super) queue: Queue,
     /// Admitted requests, in the order of the policy.
     pub(super) running: List,
-    /// Of each place, whether it is admitted, before that order is asked for first. Most runs never ask.
+    /// Whether each place is admitted, before the order is first needed. Most runs never need it.
     without_order: Option<Vec<bool>>,
-    /// The same by arrival, while so many of them are overtaken that to look for a place one by one takes long.
+    /// The admitted requests by arrival, while a linear scan would be slow.
     by_arrival: Option<BTreeMap<Order, Place>>,
-    /// Those of them that cannot decode yet, in the same order.
+    /// Admitted requests that cannot decode yet, in the same order.
     pub(super) prefills: List,
-    /// Requests that can decode and are not among the standing decodes.
+    /// Requests that can decode and are not steady decodes.
     pub(super) idle: Vec<Place>,
 }
 
@@ -45,13 +45,13 @@ impl Lists {
         }
     }
 
-    /// The same for a policy that says when it asks for the order of the admitted, which is that of arrival
-    /// ([`Lists::put_in_order`]).
+    /// Lists for a policy that calls [`Lists::put_in_order`] before it uses the order of the admitted requests, which
+    /// is that of arrival.
     pub(super) fn without_order(queue: Queue) -> Lists {
         Lists { without_order: Some(Vec::new()), ..Lists::new(queue) }
     }
 
-    /// From now on the admitted are kept in order.
+    /// Starts to keep the admitted requests in order.
     #[inline(always)]
     pub(super) fn put_in_order(&mut self, requests: &Requests) {
         if let Some(admitted) = self.without_order.take() {
@@ -68,7 +68,7 @@ impl Lists {
         all.into_iter().for_each(|place| self.running.push_back(place));
     }
 
-    /// The admitted, if they are kept in order.
+    /// The admitted requests, if they are in order.
     pub(super) fn in_order(&self) -> Option<&List> {
         self.without_order.is_none().then_some(&self.running)
     }
@@ -79,11 +79,11 @@ impl Lists {
             Notice::Arrived(place) => self.arrived(place, requests),
             Notice::Ready(place) => self.ready(place),
             Notice::Left(place) => self.left(place, requests),
-            Notice::Preempted(victim) => self.await_again(victim, requests),
+            Notice::Preempted(victim) => self.requeue(victim, requests),
         }
     }
 
-    // All policies share these, and each saves only the registers that it needs.
+    // Separate functions, shared by all policies, save few registers each.
     #[inline(never)]
     fn arrived(&mut self, place: Place, requests: &Requests) {
         self.queue.push(place, requests);
@@ -105,7 +105,7 @@ impl Lists {
         }
     }
 
-    /// It leaves the other lists too.
+    /// Removes a request from the other lists.
     #[inline(never)]
     fn leave_others(&mut self, place: Place, ran: bool, requests: &Requests) {
         if !ran && !self.remove_running(place, requests) {
@@ -116,12 +116,12 @@ impl Lists {
 
     #[cold]
     #[inline(never)]
-    fn await_again(&mut self, victim: Place, requests: &Requests) {
+    fn requeue(&mut self, victim: Place, requests: &Requests) {
         self.take_out(victim, requests);
         self.queue.push_victim(victim, requests);
     }
 
-    /// Admits the head of the queue, as [`Plan::try_admit`] does. Says whether it is admitted.
+    /// Admits the head of the queue with [`Plan::try_admit`]. Returns whether it is admitted.
     #[inline(always)]
     pub(super) fn try_admit(
         &mut self,
@@ -144,7 +144,7 @@ impl Lists {
         Ok(true)
     }
 
-    /// A request joins the admitted, which are kept by arrival.
+    /// Adds a request to the admitted ones, in order of arrival.
     #[inline(always)]
     pub(super) fn insert_running(&mut self, place: Place, requests: &Requests) {
         if let Some(admitted) = &mut self.without_order {
@@ -154,7 +154,8 @@ impl Lists {
             }
             return;
         }
-        let is_last = self.running.last().is_none_or(|last| requests.at(last).hour() < requests.at(place).hour());
+        let is_last =
+            self.running.last().is_none_or(|last| requests.at(last).sort_key() < requests.at(place).sort_key());
         if is_last && self.by_arrival.is_none() {
             self.running.push_back(place);
         } else {
@@ -168,9 +169,9 @@ impl Lists {
         let by_arrival = match &mut self.by_arrival {
             Some(by_arrival) => by_arrival,
             None => {
-                let goes_before = |other: Place| requests.order(other) < order;
-                if self.running.len() <= NEAR || self.running.iter_back().take(NEAR).any(goes_before) {
-                    return self.running.insert_sorted(place, goes_before);
+                let precedes = |other: Place| requests.order(other) < order;
+                if self.running.len() <= NEAR || self.running.iter_back().take(NEAR).any(precedes) {
+                    return self.running.insert_sorted(place, precedes);
                 }
                 let all = self.running.iter().map(|other| (requests.order(other), other)).collect();
                 self.by_arrival.insert(all)
@@ -181,7 +182,7 @@ impl Lists {
         by_arrival.insert(order, place);
     }
 
-    /// A request ceases to be among the admitted, if it was.
+    /// Removes a request from the admitted ones. Returns whether it was one of them.
     #[inline(always)]
     fn remove_running(&mut self, place: Place, requests: &Requests) -> bool {
         if let Some(admitted) = &mut self.without_order {
@@ -203,7 +204,7 @@ impl Lists {
         }
     }
 
-    /// A request was preempted: among the admitted no more.
+    /// Removes a preempted request from the admitted ones.
     pub(super) fn take_out(&mut self, victim: Place, requests: &Requests) {
         self.remove_running(victim, requests);
         self.prefills.remove(victim);
@@ -211,7 +212,7 @@ impl Lists {
     }
 }
 
-/// A place is admitted beyond those that were here before.
+/// Marks a place beyond the present table as admitted.
 #[cold]
 #[inline(never)]
 fn admit_beyond(admitted: &mut Vec<bool>, place: Place) {
@@ -219,7 +220,7 @@ fn admit_beyond(admitted: &mut Vec<bool>, place: Place) {
     admitted.push(true);
 }
 
-/// What a policy answers from its roster alone.
+/// Trait methods that depend on the roster alone.
 macro_rules! answered_by_the_roster {
     () => {
         fn limits(&self) -> Limits {
@@ -252,11 +253,11 @@ pub(super) struct Roster {
     pub(super) limits: Limits,
     watermark: Watermark,
     pub(super) preemption: Preemption,
-    /// The running by arrival.
+    /// Running requests are sorted by arrival.
     pub(super) lists: Lists,
     /// Swapped requests by arrival.
     pub(super) swapped: List,
-    /// Requests that can decode and were left out by a plan, by arrival: all standing decodes come before them.
+    /// Requests that can decode but were left out by a plan, by arrival. All steady decodes precede them.
     left_out: BTreeMap<Order, Place>,
 }
 
@@ -279,10 +280,10 @@ impl Roster {
     #[inline(never)]
     fn preempted(&mut self, victim: Place, requests: &Requests) {
         self.take_out(victim, requests);
-        self.await_again(victim, requests);
+        self.requeue(victim, requests);
     }
 
-    /// The first `most` decodes by arrival, and no more than the budget carries, are the standing ones.
+    /// Makes the first `most` decodes by arrival the steady decodes, as far as the budget allows.
     #[inline(always)]
     pub(super) fn choose_decodes(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         let idle = self.lists.idle.len() as u64;
@@ -296,8 +297,8 @@ impl Roster {
         Ok(())
     }
 
-    /// The same where not all that can decode may, or might before this plan. What it costs depends on how many come to
-    /// decode or cease to, and not on how many are left out.
+    /// The general case, when some requests are left out now or were before. The cost depends on the number of
+    /// changes, not on the number left out.
     #[inline(never)]
     fn choose_some(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         if most == 0 {
@@ -305,7 +306,7 @@ impl Roster {
             return Ok(());
         }
         self.lists.put_in_order(plan.requests());
-        // Behind the first that was left out there is no decode.
+        // No decode follows the first request that was left out.
         let behind = match self.left_out.first_key_value() {
             Some((_, &place)) => self.lists.running.before(place),
             None => self.lists.running.last(),
@@ -342,14 +343,14 @@ impl Roster {
         Ok(())
     }
 
-    /// A request was preempted: among the admitted no more.
+    /// Removes a preempted request from the admitted ones.
     fn take_out(&mut self, victim: Place, requests: &Requests) {
         self.lists.take_out(victim, requests);
         self.left_out.remove(&requests.order(victim));
     }
 
-    /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last. The decodes
-    /// are the first by arrival.
+    /// Preempts until the decodes have blocks: the latest arrival that is not placed before them, a decode last. The
+    /// decodes are the first requests by arrival.
     #[inline(always)]
     pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<()> {
         if plan.lacks_blocks() { self.preempt(plan) } else { Ok(()) }
@@ -360,11 +361,11 @@ impl Roster {
         let mut victims = Vec::new();
         self.lists.put_in_order(plan.requests());
         while plan.free_blocks() < 0 {
-            if plan.dismiss_junior(self.preemption)? {
+            if plan.preempt_lower_ranked(self.preemption)? {
                 continue;
             }
             let Some(latest) = self.lists.running.last() else { break };
-            // The last decode may be the only one that finds no block; then unfinished prefills go before it.
+            // If only the last decode lacks a block, unfinished prefills are preempted before it.
             let only_it = plan.free_blocks() == -1
                 && plan.requests().at(latest).phase() == Phase::Decoding
                 && plan.new_blocks(latest, 1) == 1;
@@ -374,13 +375,13 @@ impl Roster {
             victims.push(victim);
         }
         for victim in victims {
-            self.await_again(victim, plan.requests());
+            self.requeue(victim, plan.requests());
         }
         Ok(())
     }
 
-    /// A victim waits again: in the queue, or swapped out.
-    fn await_again(&mut self, victim: Place, requests: &Requests) {
+    /// Puts a preempted request back into the queue, or among the swapped ones.
+    fn requeue(&mut self, victim: Place, requests: &Requests) {
         if let Preemption::Swap { .. } = self.preemption {
             insert_by_arrival(&mut self.swapped, victim, requests);
         } else {
@@ -388,7 +389,7 @@ impl Roster {
         }
     }
 
-    /// The oldest swapped request comes back before any admission (rule 12), unless a request has just been preempted.
+    /// Swaps in the oldest swapped requests before any admission (R12), unless this plan has preempted.
     #[inline(always)]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
         if self.swapped.is_empty() { Ok(()) } else { self.swap_in_oldest(plan) }
@@ -438,14 +439,14 @@ impl Roster {
         Ok(())
     }
 
-    /// Admits the head of the queue with the blocks for all its known tokens, if it has room for them, and computes what
-    /// the budget carries. Says whether it is admitted.
+    /// Admits the head of the queue if the blocks for all its known tokens are free, and computes what the budget
+    /// allows. Returns whether it is admitted.
     #[inline(always)]
     pub(super) fn try_admit(&mut self, place: Place, plan: &mut Plan) -> Result<bool> {
         self.try_admit_part(place, plan.budget_left(), plan)
     }
 
-    /// The same, but `most` tokens of it are computed at most.
+    /// [`Roster::try_admit`] that computes at most `most` tokens.
     #[inline(always)]
     pub(super) fn try_admit_part(&mut self, place: Place, most: u64, plan: &mut Plan) -> Result<bool> {
         let spare = self.watermark.spare(plan);
@@ -456,13 +457,13 @@ impl Roster {
         self.lists.try_admit(place, known, spare, known, owed.min(most), plan)
     }
 
-    /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,
-    /// blocks only get fewer, so a request that lacks them goes on lacking them; an arrival matters only if it could
+    /// How long a plan holds that decodes, prefills and admits as much as possible. While no request leaves, free
+    /// blocks only decrease, so a request that lacks blocks keeps lacking them. An arrival matters only if it could
     /// be admitted.
     #[inline(always)]
     pub(super) fn hold(&self, plan: &mut Plan) {
         let arrivals_wait = plan.budget_left() == 0
-            || plan.seats_left() == 0
+            || plan.sequences_left() == 0
             || !self.swapped.is_empty()
             || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken());
         plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });

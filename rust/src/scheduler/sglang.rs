@@ -1,4 +1,5 @@
-//! SGLang: prompts first, as far as guessed outputs leave memory (engine: SGLang 0.5.23, `managers/scheduler.py`).
+//! SGLang: prompts first, as far as the estimated outputs leave memory (engine: SGLang 0.5.23,
+//! `managers/scheduler.py`).
 
 mod reserved;
 mod pass;
@@ -13,17 +14,17 @@ use crate::kv::{KvCache, PrefixKind};
 use pass::{Pass, Picked};
 use reserved::{MOST_RESERVED, Outstanding};
 
-/// SGLang's two orders of the queue.
+/// SGLang's queue orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SglangPolicy {
-    /// First come, first served; the retracted go to the tail.
+    /// First come, first served; retracted requests go to the tail.
     Fcfs,
-    /// Longest part of the prompt in the prefix cache first.
+    /// Longest prefix cache hit first.
     Lpm,
 }
 
-/// Prompts first, as far as the expected lengths of outputs leave memory; otherwise decodes.
+/// Prompts first, as far as the expected output lengths leave memory; otherwise decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sglang {
@@ -48,11 +49,11 @@ impl SchedulerParameters for Sglang {
         };
         let Sglang { chunk_tokens, max_seqs, conservativeness, .. } = settings;
         if let Some(chunk) = chunk_tokens.filter(|&chunk| settings.mixed && chunk <= max_seqs) {
-            let what = format!("{chunk}: with mixed steps a chunk is larger than max_seqs ({max_seqs})");
+            let what = format!("must be larger than max_seqs ({max_seqs}) with mixed=True, got {chunk}");
             return Err(Error::config("chunk_tokens", what));
         }
         if !(conservativeness.is_finite() && conservativeness >= 0.0) {
-            let what = format!("{conservativeness}: it is a finite number and not negative");
+            let what = format!("must be finite and non-negative, got {conservativeness}");
             return Err(Error::config("conservativeness", what));
         }
         Ok(Box::new(SglangScheduler {
@@ -70,7 +71,7 @@ impl SchedulerParameters for Sglang {
             closed: None,
             decodes_since: None,
             passes: 0,
-            is_deserted: false,
+            is_empty_since_left: false,
             pool: 0,
             pass: None,
         }))
@@ -96,43 +97,42 @@ impl Sample for Sglang {
     }
 }
 
-/// A step computes prompts whenever one can be admitted; otherwise every request that runs decodes, or some are
-/// retracted.
+/// A step computes prompts if any can be admitted. Otherwise all running requests decode, or some are retracted.
 #[derive(Debug)]
 pub(super) struct SglangScheduler {
     settings: Sglang,
     ratio: Ratio,
     queue: List,
-    /// Requests that decode, in the order of the rows.
+    /// Decoding requests, in the order of their rows.
     running: List,
-    /// Those of them that are not yet among the standing decodes.
+    /// Running requests that are not steady decodes yet.
     idle: Vec<Place>,
-    /// Those of them whose prompts the last step completed.
+    /// Running requests whose prompts the last step completed.
     fresh: Vec<Place>,
     outstanding: Outstanding,
-    /// Requests whose prompts the last step completed; they run from the next one on.
+    /// Requests whose prompts the last step completed. They run from the next step on.
     last: Vec<Place>,
-    /// Were the running in it too?
+    /// Whether the last step also contained decodes.
     last_was_mixed: bool,
-    /// The request whose prompt is cut.
+    /// The request with a partial prefill.
     partial: Option<Place>,
-    /// Why no request is admitted before a request leaves, if that is so.
+    /// The limit that prevents admissions until a request leaves, if any.
     closed: Option<Limit>,
-    /// The tick at which the last step was planned, if all that ran were to decode in it and steps overlap.
+    /// With overlap: the tick at the plan of the last step, if all running requests were to decode in it.
     decodes_at: Option<u64>,
-    /// The iterations that had been run when the replica began to decode.
+    /// The iteration count at the start of the decode steps.
     decodes_since: Option<u64>,
-    /// Passes that went by arrival, with a cache.
+    /// Number of passes in order of arrival with a prefix cache.
     passes: u64,
-    /// Did the last request leave, with none waiting?
-    is_deserted: bool,
-    /// Tokens of the whole cache.
+    /// Whether the last request left an empty queue.
+    is_empty_since_left: bool,
+    /// Capacity of the cache in tokens.
     pool: u64,
-    /// The last attempt, whose memory is used again.
+    /// The last pass, kept to reuse its memory.
     pass: Option<Box<Pass>>,
 }
 
-/// The share of the outputs still to come that is reserved: less with every step that decodes.
+/// The reserved share of future output. It decreases with every decode step.
 #[derive(Clone, Copy, Debug)]
 struct Ratio {
     now: f64,
@@ -148,7 +148,7 @@ impl Ratio {
         Ratio { now: high, high, low, decay: (high - low) / 600.0 }
     }
 
-    /// So many steps have decoded. Each is a subtraction of its own, rounded like the engine's.
+    /// Applies `steps` decode steps. Each subtraction is rounded like the engine's.
     fn after(&mut self, steps: u64) {
         for _ in 0..steps {
             let next = (self.now - self.decay).max(self.low);
@@ -160,10 +160,10 @@ impl Ratio {
     }
 }
 
-/// Steps for which a retraction makes room.
+/// Number of steps that a retraction frees memory for.
 const STEPS_AFTER_RETRACTION: u64 = 20;
 
-/// Tokens that a request may emit, as far as its client says; no more than the cache holds beside its prompt.
+/// The maximum output of a request: the client's limit, at most the cache minus its prompt.
 fn limit(requests: &Requests, place: Place, cache_tokens: u64) -> u64 {
     let request = requests.at(place);
     let room = cache_tokens.saturating_sub(u64::from(request.prompt_tokens) + 2);
@@ -171,34 +171,34 @@ fn limit(requests: &Requests, place: Place, cache_tokens: u64) -> u64 {
     most.max(u64::from(request.output_tokens))
 }
 
-/// Tokens that a request has emitted, as the engine knows: without the one that is being computed.
+/// Emitted tokens that the engine has processed: without the one in flight.
 fn emitted(plan: &Plan, place: Place) -> u64 {
     plan.requests().emitted(place) - plan.tokens_in_flight(place)
 }
 
-/// Tokens that a request may still emit, as the engine knows.
+/// Tokens that a request may still emit, from the engine's view.
 fn to_emit(plan: &Plan, place: Place) -> u64 {
     limit(plan.requests(), place, plan.all_tokens()) - emitted(plan, place)
 }
 
 impl SglangScheduler {
-    /// The share of what is still to come that is reserved.
+    /// The reserved share of future output.
     fn share(&self) -> f64 {
         if self.settings.ignore_eos { 1.0 } else { self.ratio.now }
     }
 
-    /// Can decodes go along with prompts?
+    /// Whether a step can mix prompts and decodes.
     fn mixes(&self) -> bool {
         self.settings.mixed && self.settings.chunk_tokens.is_some()
     }
 
-    /// What the last step has changed: its requests run, and the share reserved is lower.
+    /// Applies the last step: its requests run now, and the reserved share decreases.
     fn catch_up(&mut self, plan: &Plan) {
         if let Some(since) = self.decodes_since.take() {
             self.ratio.after(plan.iterations() - since);
         }
-        if self.is_deserted && plan.now() >= plan.last_end() {
-            self.is_deserted = false;
+        if self.is_empty_since_left && plan.now() >= plan.last_end() {
+            self.is_empty_since_left = false;
             if plan.now() > plan.last_end() {
                 self.ratio.now = self.ratio.high;
             }
@@ -226,13 +226,13 @@ impl SglangScheduler {
         self.last.clear();
     }
 
-    /// The tick up to which all that run have decoded, as the engine knows.
+    /// The tick up to which the engine has processed all decodes.
     fn tick_settled(&self, requests: &Requests) -> u64 {
         let tick = requests.ticks(0);
         tick - u64::from(self.decodes_at.is_some_and(|at| at < tick))
     }
 
-    /// Tokens that those that run may still emit, as the engine knows.
+    /// Tokens that running requests may still emit, from the engine's view.
     fn outstanding(&mut self, plan: &Plan) -> u64 {
         let settled = self.tick_settled(plan.requests());
         let tokens = self.outstanding.tokens(settled);
@@ -243,7 +243,8 @@ impl SglangScheduler {
         tokens + self.fresh.iter().filter(flies).count() as u64
     }
 
-    /// Requests that run and whose last token is in flight get no further row. Were there any?
+    /// Removes running requests whose last token is in flight: they get no further row. Returns whether there were
+    /// any.
     #[inline(always)]
     fn take_off_ending(&mut self, plan: &Plan) -> bool {
         !plan.ending().is_empty() && self.take_off(plan)
@@ -265,7 +266,7 @@ impl SglangScheduler {
         were_any
     }
 
-    /// Forms a batch of prompts, if that can be.
+    /// Forms a batch of prompts if possible.
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let running = self.running.len() as u64;
         if self.partial.is_none() {
@@ -273,11 +274,11 @@ impl SglangScheduler {
                 return Ok(false);
             }
             if running >= self.settings.max_seqs {
-                self.closed = Some(Limit::Seats);
+                self.closed = Some(Limit::MaxSeqs);
                 return Ok(false);
             }
         }
-        // Decodes at rest take no block from the prompts that are admitted beside them.
+        // Resting decodes take no blocks from the prompts admitted here.
         plan.rest_decodes(true);
         if self.admits_all(plan)? {
             return Ok(true);
@@ -293,7 +294,7 @@ impl SglangScheduler {
         Ok(is_formed)
     }
 
-    /// Makes a batch of those picked, and of the running, if they go along and have room.
+    /// Forms a batch of the picked prompts, and of the running decodes if steps are mixed and they have room.
     fn place(&mut self, pass: &Pass, plan: &mut Plan) -> Result<()> {
         if plan.shares_blocks() {
             let tokens: u64 = pass.picked.iter().map(|row| row.tokens).sum();
@@ -322,7 +323,7 @@ impl SglangScheduler {
             if self.decodes_fit(plan) {
                 plan.reserve(self.running.len() as u64);
                 plan.rest_decodes(false);
-                // They stand behind the prompts, and go on running behind them.
+                // Decodes follow the prompts in the batch, and in `running` afterwards.
                 pass.picked.iter().rev().for_each(|row| plan.move_first(row.place));
                 self.last_was_mixed = true;
             }
@@ -338,17 +339,17 @@ impl SglangScheduler {
         Ok(())
     }
 
-    /// Is a page free for every request that needs one for its next token? What the cache knows is evicted for it.
+    /// Whether a page is free for every request that needs one for its next token. Cached content is evicted for it.
     fn decodes_fit(&self, plan: &mut Plan) -> bool {
         let growth = plan.decode_growth();
         plan.reserve(growth);
         growth as i64 <= plan.free_blocks()
     }
 
-    /// Lets every request that runs decode; requests that have no room are retracted, unless memory comes with the end of
-    /// others. Does one decode?
+    /// All running requests decode. If memory is short, requests are retracted, unless ending requests free memory.
+    /// Returns whether any request decodes.
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
-        let memory_comes = self.take_off_ending(plan);
+        let frees_memory = self.take_off_ending(plan);
         if self.running.is_empty() {
             plan.rest_decodes(true);
             return Ok(false);
@@ -359,7 +360,7 @@ impl SglangScheduler {
         let fits = !plan.lacks_blocks();
         if !fits {
             plan.rest_decodes(true);
-            if memory_comes || !self.retract(plan)? {
+            if frees_memory || !self.retract(plan)? {
                 return Ok(false);
             }
             plan.rest_decodes(false);
@@ -370,7 +371,7 @@ impl SglangScheduler {
         if fits {
             self.decodes_since = Some(plan.iterations());
             let waits = self.partial.is_some() || (self.closed.is_none() && !self.queue.is_empty());
-            // Full or not, it is the next arrival that closes it.
+            // The next arrival makes the batch full again if it was.
             plan.hold(match (waits, self.closed) {
                 (true, _) => Hold::ONCE,
                 (false, None) => Hold::UNTIL_ARRIVAL,
@@ -380,9 +381,9 @@ impl SglangScheduler {
         Ok(true)
     }
 
-    /// Takes those of the running that have emitted least, of these the longest prompts, until the rest has room for
-    /// a step. Where the last of them has none, the prompt that is cut gives up its memory (the engine would stop).
-    /// Is there room now?
+    /// Retracts the running requests with the fewest emitted tokens, longest prompts first, until the rest has room
+    /// for a step. If the last one has no room, the partial prefill is preempted (the engine would stop). Returns
+    /// whether there is room.
     fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut rows: Vec<Place> = self.running.iter().collect();
         rows.sort_by_key(|&place| Reverse((emitted(plan, place), Reverse(plan.requests().at(place).prompt_tokens))));
@@ -413,20 +414,20 @@ impl SglangScheduler {
         Ok(fits)
     }
 
-    /// A request loses what it has computed and waits behind all others.
+    /// Preempts a request and puts it at the tail of the queue.
     fn send_back(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         plan.preempt(place, Preemption::Recompute)?;
         self.queue.push_back(place);
         Ok(())
     }
 
-    /// Takes a request out of those whose prompts the last step completed, if it is one of them.
+    /// Removes a request whose prompt the last step completed. Returns whether it was one.
     fn leave_last(&mut self, place: Place) -> bool {
         let at = self.last.iter().position(|&other| other == place);
         at.map(|at| self.last.remove(at)).is_some()
     }
 
-    /// The tick at which a request that runs will be over.
+    /// The tick at which a running request ends.
     fn end_of(&self, place: Place, requests: &Requests) -> u64 {
         requests.ticks(0) + limit(requests, place, self.pool) - requests.emitted(place)
     }
@@ -448,14 +449,14 @@ impl Scheduler for SglangScheduler {
     fn check(&self, cache: &KvCache) -> Result<()> {
         let page = u64::from(cache.block);
         if cache.prefix_cache == Some(PrefixKind::Blocks) {
-            return Err(Error::config("kv.prefix_cache", "SGLang's is \"radix\", or None"));
+            return Err(Error::config("kv.prefix_cache", "must be \"radix\" or None for Sglang, got \"blocks\""));
         }
         if let Some(tokens) = cache.tokens.filter(|tokens| tokens % page != 0) {
-            let what = format!("pages of {page} do not divide the {tokens} tokens of the cache");
+            let what = format!("must divide the {tokens} tokens of the cache, got {page}");
             return Err(Error::config("kv.block", what));
         }
         if let Some(chunk) = self.settings.chunk_tokens.filter(|&chunk| chunk < page) {
-            let what = format!("{chunk}: a chunk is no smaller than a page ({page})");
+            let what = format!("must be at least the page size ({page}), got {chunk}");
             return Err(Error::config("scheduler.chunk_tokens", what));
         }
         Ok(())
@@ -480,8 +481,8 @@ impl Scheduler for SglangScheduler {
         findings
     }
 
-    /// With the whole cache to itself SGLang admits a request, as it arrives, that leaves so many tokens. One that leaves
-    /// fewer than two would have its output cut.
+    /// SGLang admits a request into an empty cache only if this many tokens are free. A request that leaves fewer
+    /// than two tokens would have its output cut.
     fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         let page = cache.block_tokens();
         let (prompt, output) = (u64::from(arrival.prompt_tokens), u64::from(arrival.output_tokens));
@@ -491,7 +492,7 @@ impl Scheduler for SglangScheduler {
             prompt + output.min(MOST_RESERVED) + page
         };
         let fits = u128::from(least.max(prompt + output + 1)) < u128::from(cache.capacity()) * u128::from(page);
-        (!fits).then_some("prompt, output and the page that SGLang keeps free are more than the KV cache")
+        (!fits).then_some("its prompt, its output and the page that SGLang keeps free exceed the KV cache")
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
@@ -508,9 +509,9 @@ impl Scheduler for SglangScheduler {
                 } else {
                     self.queue.remove(place);
                 }
-                self.is_deserted = requests.len() == 1;
+                self.is_empty_since_left = requests.len() == 1;
             }
-            // No other policy plans for its requests, and ready requests were in the last batch.
+            // No nested policy preempts its requests. Ready requests were in the last batch.
             Notice::Ready(_) | Notice::Preempted(_) => {}
         }
     }

@@ -1,23 +1,23 @@
-//! SLAI: decodes no sooner than their deadlines ask for (bari2025 §6).
+//! SLAI: decodes no sooner than their deadlines require (bari2025 §6).
 //!
-//! A decode's last schedulable time is C = e + ITL − δ · t̄ (8): e the end of the last batch that served its request, ITL the
-//! request's, δ the offset, t̄ the mean length of the iterations so far. δ · t̄ is common to all, so the order by C is the
-//! order by deadline e + ITL, which stands still while a request is left out.
+//! The last schedulable time of a decode is C = e + ITL − δ · t̄ (8). Here e is the end of the last batch that served
+//! its request, ITL its objective, δ the offset, and t̄ the mean iteration time so far. δ · t̄ is common to all. So
+//! the order by C is the order by deadline e + ITL, which is constant while a request waits.
 
-mod alone;
+mod singles;
 mod cohort;
 mod deadline;
 
 use std::cmp::Reverse;
 
-use self::alone::Alone;
-use self::cohort::{Cohort, Key, LAST, Member, Seats};
+use self::singles::Singles;
+use self::cohort::{Cohort, Key, LAST, Member, Positions};
 use self::deadline::{DeadlineWatch, Margin, Offset, later};
 use super::prelude::*;
 use crate::clock::{Instant, Span};
 use crate::timing::Pace;
 
-/// Decodes no sooner than their deadline asks for.
+/// Decodes no sooner than their deadline requires.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slai {
@@ -41,8 +41,8 @@ impl SchedulerParameters for Slai {
             margin: Margin::new(self.offset)?,
             lists: Lists::new(self.order.queue(first)),
             cohorts: Vec::new(),
-            seats: Seats::default(),
-            alone: Alone::default(),
+            positions: Positions::default(),
+            singles: Singles::default(),
             victims: Vec::new(),
             deadlines: Vec::new(),
             ids: Vec::new(),
@@ -72,46 +72,46 @@ pub(super) struct SlaiScheduler {
     max_decodes: u64,
     margin: Margin,
     lists: Lists,
-    /// Groups of the standing decodes: ready requests with ITLs alike that were last served by the same batch.
+    /// Groups of steady decodes: ready requests with similar ITLs, last served by the same batch.
     cohorts: Vec<Cohort>,
-    seats: Seats,
-    /// All other ready requests; they are not among the standing decodes.
-    alone: Alone,
-    /// Requests that the present plan preempted.
+    positions: Positions,
+    /// All other ready requests, which are not steady decodes.
+    singles: Singles,
+    /// Requests preempted by this plan.
     victims: Vec<Place>,
-    /// Room to work in: empty between one plan and the next.
+    /// Scratch space, empty between plans.
     deadlines: Vec<(Instant, usize)>,
     ids: Vec<u32>,
     rows: Vec<Place>,
     watch: Option<DeadlineWatch>,
 }
 
-/// The decodes up to a place in the order, of which each cohort keeps its own.
+/// The decodes up to a position in the order. Each cohort stores its own part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chosen {
     count: u64,
-    /// Is there no place for some of those that were asked for?
+    /// Whether some of the wanted decodes were cut off.
     is_cut: bool,
-    /// Those of them that are not in a cohort that takes part as a whole.
+    /// Decodes that are not in a whole cohort.
     rows: u64,
 }
 
-/// What prompts do to the budget.
+/// The effect of prompts on the budget.
 #[derive(Clone, Copy, Debug)]
 struct Prompts {
-    /// What they leave of it.
+    /// Remaining budget.
     left: u64,
-    /// For how many iterations their chunks stay as they are.
+    /// Number of iterations with the same chunks.
     lasts: u64,
 }
 
 impl Prompts {
-    /// The tokens that a request which owes so many computes.
+    /// Tokens computed for a request with `owed` owed tokens.
     fn of(&self, owed: u64) -> u64 {
         owed.min(self.left)
     }
 
-    /// It does.
+    /// Consumes the budget for one chunk.
     fn take(&mut self, owed: u64) {
         let tokens = self.of(owed);
         self.left -= tokens;
@@ -120,11 +120,11 @@ impl Prompts {
 }
 
 impl SlaiScheduler {
-    /// Brings every ready request's e up to date, and lets all of them rest. A plan is made at the very end of the batch
-    /// before it, so this is the e of all that the batch served.
+    /// Updates e of all ready requests, and excludes all of them from the batch. A plan is made at the end of the
+    /// previous batch, so `now` is the e of all requests that it served.
     fn gather(&mut self, plan: &mut Plan) -> Result<()> {
         plan.rest_all();
-        self.alone.chosen = 0;
+        self.singles.chosen = 0;
         for cohort in &mut self.cohorts {
             (cohort.chosen, cohort.is_walked) = (0, false);
             if std::mem::take(&mut cohort.takes_part) {
@@ -138,7 +138,7 @@ impl SlaiScheduler {
         Ok(())
     }
 
-    /// A request can decode: it joins the cohort of its ITL if its e is that of the others, or waits alone.
+    /// Adds a request that can decode to the cohort of its ITL if e matches, otherwise to the singles.
     fn join(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         let (now, member) = (plan.now(), member(place, plan.requests()));
         let group = self.group(member.itl, plan);
@@ -148,16 +148,16 @@ impl SlaiScheduler {
         }
         let key = (later(now, member.itl), member.id);
         if cohort.key(&member) != key {
-            self.alone.insert(key, place);
+            self.singles.insert(key, place);
             return Ok(());
         }
-        cohort.insert(member, &mut self.seats);
+        cohort.insert(member, &mut self.positions);
         plan.select_group(group);
         plan.decode(place)
     }
 
-    /// The group for a ITL: one for all with the same three leading bits, so that there are few, and two classes seldom
-    /// share one.
+    /// The group of an ITL. ITLs with the same three leading bits share one, so that there are few groups, and two
+    /// classes seldom share one.
     #[inline]
     fn group(&mut self, itl: Span, plan: &mut Plan) -> usize {
         match self.cohorts.iter().position(|cohort| cohort.spans(itl)) {
@@ -177,9 +177,9 @@ impl SlaiScheduler {
         })
     }
 
-    /// The first `most` decodes in order, up to `last`. The cohorts of which all are among them take part.
+    /// Chooses the first `most` decodes in order, up to `last`. Whole cohorts take part.
     fn choose(&mut self, last: Key, most: u64, plan: &mut Plan) -> Chosen {
-        // Where all can be chosen, nothing depends on their order.
+        // If all decodes can be chosen, their order does not matter.
         let all = if last == LAST && !plan.shares_blocks() { self.count_if_at_most(most) } else { None };
         let mut count = all.unwrap_or_else(|| self.choose_up_to(last, most));
         let is_cut = count > most;
@@ -188,9 +188,9 @@ impl SlaiScheduler {
             count = self.choose_up_to(last, most);
         }
         if all.is_some() {
-            self.alone.choose_all();
+            self.singles.choose_all();
         }
-        let mut rows = self.alone.chosen as u64;
+        let mut rows = self.singles.chosen as u64;
         for cohort in &mut self.cohorts {
             if all.is_some() {
                 cohort.chosen = cohort.len();
@@ -203,29 +203,29 @@ impl SlaiScheduler {
         Chosen { count, is_cut, rows }
     }
 
-    /// How many decodes there are, if they are no more than that.
+    /// The number of decodes, if it is at most `most`.
     #[inline]
     fn count_if_at_most(&self, most: u64) -> Option<u64> {
-        let all = self.cohorts.iter().fold(self.alone.len(), |all, cohort| all + cohort.len()) as u64;
+        let all = self.cohorts.iter().fold(self.singles.len(), |all, cohort| all + cohort.len()) as u64;
         (all <= most).then_some(all)
     }
 
     fn choose_up_to(&mut self, last: Key, most: u64) -> u64 {
-        let in_cohorts: usize = self.cohorts.iter_mut().map(|cohort| cohort.choose(last, &mut self.seats)).sum();
-        (in_cohorts + self.alone.choose(last, most)) as u64
+        let in_cohorts: usize = self.cohorts.iter_mut().map(|cohort| cohort.choose(last, &mut self.positions)).sum();
+        (in_cohorts + self.singles.choose(last, most)) as u64
     }
 
-    /// The place of the last one of the first `most`: more are chosen.
+    /// The key of the last of the first `most` decodes; more are chosen.
     #[inline(never)]
     fn last_of(&mut self, most: u64) -> Key {
-        let alone = || self.alone.chosen_keys().map(|(key, _)| key).take(most as usize);
-        // Few deadlines, of which most stand for many: only among the ids of one of them is looked for the last.
+        let singles = || self.singles.chosen_keys().map(|(key, _)| key).take(most as usize);
+        // There are few distinct deadlines, most of them shared. Only the ids of one deadline are searched.
         self.deadlines.clear();
         self.deadlines.extend(self.cohorts.iter_mut().flat_map(Cohort::chosen_deadlines));
-        self.deadlines.extend(alone().map(|(deadline, _)| (deadline, 1)));
+        self.deadlines.extend(singles().map(|(deadline, _)| (deadline, 1)));
         self.deadlines.sort_unstable_by_key(|&(deadline, _)| deadline);
         let (mut left, mut last) = (most as usize, Instant::NEVER);
-        for alike in self.deadlines.chunk_by(|one, other| one.0 == other.0) {
+        for alike in self.deadlines.chunk_by(|left, right| left.0 == right.0) {
             let count = alike.iter().map(|&(_, count)| count).sum();
             last = alike[0].0;
             if left <= count {
@@ -235,18 +235,18 @@ impl SlaiScheduler {
         }
         self.ids.clear();
         self.cohorts.iter().for_each(|cohort| cohort.list_chosen_ids(last, &mut self.ids));
-        self.ids.extend(alone().filter(|&(deadline, _)| deadline == last).map(|(_, id)| id));
+        self.ids.extend(singles().filter(|&(deadline, _)| deadline == last).map(|(_, id)| id));
         (last, *self.ids.select_nth_unstable(left - 1).1)
     }
 
-    /// The blocks that the rows take: one each at most, so that most plans need no count of them.
+    /// Blocks taken by the rows: at most one each, so most plans need no count.
     fn blocks_of_rows(&self, plan: &Plan) -> u64 {
         let divided = self.cohorts.iter().filter(|cohort| !cohort.is_whole());
-        let rows = divided.flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys());
+        let rows = divided.flat_map(Cohort::chosen_keys).chain(self.singles.chosen_keys());
         rows.map(|(_, place)| plan.new_blocks(place, 1)).sum()
     }
 
-    /// The same; decodes that find no block make room for themselves.
+    /// Chooses decodes, and preempts requests for those that lack a block.
     fn place(&mut self, last: Key, most: u64, plan: &mut Plan) -> Result<Chosen> {
         let before = self.victims.len();
         let mut chosen = self.choose(last, most, plan);
@@ -258,7 +258,7 @@ impl SlaiScheduler {
             chosen = self.choose(last, most, plan);
         }
         if self.victims.len() > before {
-            // All victims of one plan wait in the order in which they arrived.
+            // All victims of a plan are requeued in order of arrival.
             let requests = plan.requests();
             self.victims.sort_unstable_by_key(|&victim| Reverse(requests.order(victim)));
             for &victim in &self.victims {
@@ -269,8 +269,8 @@ impl SlaiScheduler {
         Ok(chosen)
     }
 
-    /// The victim, if the chosen lack blocks: the latest arrival that is not placed before the first of them that
-    /// finds none, and that one itself last.
+    /// The victim, if the chosen decodes lack blocks: the latest arrival that is not placed before the first decode
+    /// without a block, and that decode last.
     fn victim(&self, chosen: Chosen, plan: &Plan) -> Option<Place> {
         let free = plan.free_blocks();
         if chosen.rows as i64 <= free {
@@ -280,9 +280,9 @@ impl SlaiScheduler {
         if lacking <= 0 {
             return None;
         }
-        // It is the first, from the end of the order, with which those behind it take all that is lacking.
+        // From the end of the order: the first decode whose suffix takes all missing blocks.
         let mut keys: Vec<_> =
-            self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys()).collect();
+            self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.singles.chosen_keys()).collect();
         keys.sort_unstable_by_key(|&(key, _)| Reverse(key));
         let lacks = keys.iter().find(|&&(_, place)| {
             lacking -= plan.new_blocks(place, 1) as i64;
@@ -291,8 +291,8 @@ impl SlaiScheduler {
         let &(key, place) = lacks?;
         let requests = plan.requests();
         let stays = |&other: &Place| {
-            let comes_before = || self.key(other, requests).is_some_and(|of_other| of_other < key);
-            other == place || requests.at(other).is_placed() || comes_before()
+            let precedes = || self.key(other, requests).is_some_and(|of_other| of_other < key);
+            other == place || requests.at(other).is_placed() || precedes()
         };
         let mut latest = self.lists.running.last();
         while let Some(other) = latest.filter(stays) {
@@ -301,28 +301,29 @@ impl SlaiScheduler {
         Some(latest.unwrap_or(place))
     }
 
-    /// The place of a request in the order, if it is ready.
+    /// The key of a ready request.
     fn key(&self, place: Place, requests: &Requests) -> Option<Key> {
-        match self.seats.of(place) {
+        match self.positions.of(place) {
             Some((group, _)) => Some(self.cohorts[group].key(&member(place, requests))),
-            None => self.alone.find(place),
+            None => self.singles.find(place),
         }
     }
 
-    /// A request is admitted no more.
+    /// Removes a request from the admitted ones.
     fn take_out(&mut self, place: Place, requests: &Requests) {
         self.leave_cohort(place);
-        self.alone.remove(place);
+        self.singles.remove(place);
         self.lists.take_out(place, requests);
     }
 
     fn leave_cohort(&mut self, place: Place) {
-        if let Some((group, index)) = self.seats.of(place) {
-            self.cohorts[group].remove(index, &mut self.seats);
+        if let Some((group, index)) = self.positions.of(place) {
+            self.cohorts[group].remove(index, &mut self.positions);
         }
     }
 
-    /// Computes prompts: unfinished ones, then new ones from the queue, each cut to the budget that the chosen leave.
+    /// Computes prompts: unfinished ones, then new ones from the queue, each cut to the budget that the chosen
+    /// decodes leave.
     fn prefill(&mut self, chosen: Chosen, plan: &mut Plan) -> Result<Prompts> {
         let mut prompts = Prompts { left: plan.budget_left() - chosen.rows, lasts: u64::MAX };
         for place in self.lists.prefills.iter() {
@@ -334,10 +335,10 @@ impl SlaiScheduler {
             prompts.take(owed);
         }
         if plan.shares_blocks() {
-            // They have their places before the queue is looked at.
+            // They are placed before the queue.
             plan.reserve(self.blocks_of_rows(plan));
             self.sort_chosen();
-            let decodes = self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys());
+            let decodes = self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.singles.chosen_keys());
             decodes.for_each(|(_, place)| plan.publish_decode(place));
         }
         while let Some(place) = self.lists.queue.head() {
@@ -358,12 +359,12 @@ impl SlaiScheduler {
         Ok(prompts)
     }
 
-    /// Where blocks are shared, it matters who computes what first.
+    /// With shared blocks, the order of the rows matters.
     fn sort_chosen(&mut self) {
-        self.cohorts.iter_mut().for_each(|cohort| cohort.sort_chosen(&mut self.seats));
+        self.cohorts.iter_mut().for_each(|cohort| cohort.sort_chosen(&mut self.positions));
     }
 
-    /// Puts the chosen decodes into the batch, and no others. Where a cohort is divided, its smaller part leaves it.
+    /// Forms the batch of the chosen decodes. The smaller part of a divided cohort leaves it.
     fn decode(&mut self, plan: &mut Plan) -> Result<()> {
         if plan.shares_blocks() {
             self.sort_chosen();
@@ -375,19 +376,19 @@ impl SlaiScheduler {
             plan.rest_decodes(!cohort.takes_part);
             if cohort.takes_part || cohort.is_to_dissolve() {
                 while cohort.len() > chosen {
-                    let member = cohort.pop(&mut self.seats);
+                    let member = cohort.pop(&mut self.positions);
                     plan.pause(member.place)?;
-                    self.alone.insert(cohort.key(&member), member.place);
+                    self.singles.insert(cohort.key(&member), member.place);
                 }
             }
             if !cohort.takes_part && chosen < all {
                 self.rows.extend(cohort.chosen().iter().map(|member| member.place));
                 for index in (0..chosen).rev() {
-                    plan.pause(cohort.remove(index, &mut self.seats).place)?;
+                    plan.pause(cohort.remove(index, &mut self.positions).place)?;
                 }
             }
         }
-        while let Some(place) = self.alone.pop() {
+        while let Some(place) = self.singles.pop() {
             let member = member(place, plan.requests());
             let group = self.group(member.itl, plan);
             let cohort = &mut self.cohorts[group];
@@ -397,32 +398,32 @@ impl SlaiScheduler {
                     cohort.takes_part = true;
                     plan.rest_decodes(false);
                 }
-                cohort.insert(member, &mut self.seats);
+                cohort.insert(member, &mut self.positions);
                 plan.decode(place)?;
             } else {
                 self.rows.push(place);
             }
         }
-        // Whose cohort rests decodes by itself, for this one iteration, and is told to be ready again.
+        // A request of a resting cohort decodes as a chunk for this iteration, and is notified as ready again.
         self.rows.drain(..).try_for_each(|place| plan.chunk(place, 1))
     }
 
-    /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must
-    /// stay the same, and arrivals wait. If not, nothing is left to prefill, and it only matters which come first in
-    /// the order: always the same if all decode, or requests that are left out have no deadline.
+    /// Sets how long the plan holds. If critical decodes and prompts used up the budget, the critical decodes must
+    /// stay the same, and arrivals wait. If not, nothing is left to prefill, and only the order of the decodes
+    /// matters. It is constant if all decode, or if the remaining ones have no deadline.
     fn hold(&mut self, chosen: Chosen, prompts: Prompts, plan: &mut Plan) {
         let uses_budget_up = prompts.left == 0;
         let left_out = self.cohorts.iter_mut().filter(|cohort| !cohort.takes_part);
-        let deadline = left_out.map(Cohort::first_deadline).fold(self.alone.first().0, Instant::min);
+        let deadline = left_out.map(Cohort::first_deadline).fold(self.singles.first().0, Instant::min);
         let is_refused = plan.refused() == Some(Limit::Blocks);
-        // With more critical decodes the queue might not be asked any more, and not be refused.
+        // With more critical decodes, the queue might not be tried and therefore not be refused.
         let may_not_ask = is_refused && chosen.count == self.limits.token_budget;
         let changes = if uses_budget_up { chosen.is_cut } else { deadline < Instant::NEVER || may_not_ask };
         if changes || prompts.lasts == 1 || plan.has_preempted() {
             return;
         }
         let arrivals_wait =
-            uses_budget_up || plan.seats_left() == 0 || (is_refused && !self.lists.queue.may_be_overtaken());
+            uses_budget_up || plan.sequences_left() == 0 || (is_refused && !self.lists.queue.may_be_overtaken());
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
             let inside = self.cohorts.iter_mut().filter(|cohort| cohort.takes_part);
@@ -464,7 +465,7 @@ impl Scheduler for SlaiScheduler {
         self.watch = None;
         self.gather(plan)?;
         let most = self.max_decodes.min(self.limits.token_budget);
-        // Critical decodes come before the prompts; without any, the order of the decodes is the same.
+        // Critical decodes precede the prompts. Without prompts, the order of the decodes does not change.
         let is_contested = !self.lists.prefills.is_empty() || !self.lists.queue.is_empty();
         let ripe = if is_contested { self.margin.ripe(plan) } else { None };
         let mut chosen = Chosen::default();
@@ -485,7 +486,7 @@ impl Scheduler for SlaiScheduler {
     }
 }
 
-/// What stands for a request in its cohort.
+/// A request as a cohort member.
 fn member(place: Place, requests: &Requests) -> Member {
     let arrival = requests.arrival(place);
     Member { itl: arrival.itl_slo, id: arrival.id, place }

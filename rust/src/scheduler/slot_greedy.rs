@@ -1,12 +1,12 @@
 //! The greedy policy of the KV-memory stability model: nie2026 §3.
 //!
-//! The model knows no shared prefixes. Where there are some, every request is counted with all blocks that it uses,
-//! as if no other request used them: then they never run short.
+//! The model has no shared prefixes. With a prefix cache, every request is counted with all its blocks, as if it
+//! shared none. So blocks never run short.
 
 use super::prelude::*;
 use crate::clock::Span;
 
-/// Stepping out of memory, and back, costs nothing.
+/// Swapping is free in the model.
 const STEP_OUT: Preemption = Preemption::Swap { per_token: Span::ZERO, base: Span::ZERO };
 
 /// Requests whose next step fits, in order of arrival.
@@ -22,7 +22,7 @@ impl SchedulerParameters for SlotGreedy {
             chunk: count("chunk", self.chunk)?,
             lists: Lists::new(Queue::fcfs()),
             outside: List::default(),
-            coming_back: Vec::new(),
+            returning: Vec::new(),
         }))
     }
 }
@@ -33,37 +33,37 @@ impl Sample for SlotGreedy {
     }
 }
 
-/// In order of arrival requests advance whose next steps fit the memory; the others step out of it.
+/// Requests whose next step fits advance, in order of arrival. The others are swapped out.
 #[derive(Debug)]
 pub(super) struct SlotGreedyScheduler {
-    /// Most prompt tokens of a request in one iteration: ŝ.
+    /// ŝ: the maximum number of prompt tokens per request and iteration.
     chunk: u64,
-    /// The running are all that have started, in memory or out of it; the prefills are in memory.
+    /// `running` has all started requests, swapped ones included. `prefills` are in memory.
     lists: Lists,
-    /// Requests that have stepped out, by arrival.
+    /// Swapped requests, by arrival.
     outside: List,
-    /// Of requests that share blocks: the ones that come back, as they are counted.
-    coming_back: Vec<Place>,
+    /// With shared blocks: the swapped requests that return in this plan.
+    returning: Vec<Place>,
 }
 
 impl SlotGreedyScheduler {
-    /// The tokens by which a request advances.
+    /// Tokens of a request's next step.
     #[inline]
     fn step(&self, place: Place, requests: &Requests) -> u64 {
         requests.owed(place).min(self.chunk)
     }
 
-    /// The blocks that a request holds after its next step.
+    /// Blocks of a request after its next step.
     #[inline]
     fn blocks(&self, place: Place, plan: &Plan) -> i64 {
         let context = plan.requests().context(place);
         plan.blocks(context + self.step(place, plan.requests())) as i64
     }
 
-    /// A request that does not fit beside those before it steps out of memory.
+    /// Swaps out requests that do not fit after the earlier ones.
     #[inline]
     fn step_out(&mut self, plan: &mut Plan) -> Result<()> {
-        // Nearly always all that are there decode, and do.
+        // In nearly all plans, all requests in memory decode and fit.
         let all_decode = self.lists.prefills.is_empty() && self.outside.is_empty();
         if all_decode && !plan.lacks_blocks() { Ok(()) } else { self.step_out_in_order(plan) }
     }
@@ -72,7 +72,7 @@ impl SlotGreedyScheduler {
     fn step_out_in_order(&mut self, plan: &mut Plan) -> Result<()> {
         let more = |place| plan.new_blocks(place, self.step(place, plan.requests())) as i64;
         let mut left = plan.free_blocks() - self.lists.prefills.iter().map(more).sum::<i64>();
-        // Back to the first that is outside, or for which blocks are short: all before it stay as they are.
+        // Go back to the first request that is swapped out or lacks blocks. All earlier ones stay.
         let (mut outside, mut first) = (self.outside.len(), None);
         let mut next = self.lists.running.last();
         while let Some(place) = next.filter(|_| left < 0 || outside > 0) {
@@ -98,9 +98,9 @@ impl SlotGreedyScheduler {
         Ok(())
     }
 
-    /// The same where blocks are shared, by what each request uses; says what is left for others.
+    /// The variant for shared blocks, which counts all blocks of each request. Returns the remaining blocks.
     fn step_out_sharing(&mut self, plan: &mut Plan) -> Result<i64> {
-        self.coming_back.clear();
+        self.returning.clear();
         let mut left = plan.blocks_here() as i64;
         let mut next = self.lists.running.first();
         while let Some(place) = next {
@@ -110,7 +110,7 @@ impl SlotGreedyScheduler {
             if blocks <= left {
                 left -= blocks;
                 if is_outside {
-                    self.coming_back.push(place);
+                    self.returning.push(place);
                 }
             } else if !is_outside {
                 plan.preempt_first(place, STEP_OUT)?;
@@ -121,15 +121,15 @@ impl SlotGreedyScheduler {
         Ok(left)
     }
 
-    /// A request that is out of memory and fits comes back. Once all in memory have their blocks, there is room for
-    /// just those that fit beside the ones before them: every request in memory was found to fit beside them too.
-    fn come_back(&mut self, plan: &mut Plan) -> Result<()> {
+    /// Swaps in the requests that fit. After all requests in memory have their blocks, the free blocks suffice for
+    /// exactly those that fit after the earlier ones.
+    fn return_to_memory(&mut self, plan: &mut Plan) -> Result<()> {
         let mut next = self.outside.first();
         while let Some(place) = next {
             next = self.outside.after(place);
             let step = self.step(place, plan.requests());
             let tokens = plan.requests().context(place) + step;
-            if plan.shares_blocks() && !self.coming_back.contains(&place) {
+            if plan.shares_blocks() && !self.returning.contains(&place) {
                 plan.set_refused(Some(Limit::Blocks));
                 continue;
             }
@@ -180,7 +180,7 @@ impl Scheduler for SlotGreedyScheduler {
         for place in self.lists.prefills.iter() {
             plan.chunk(place, self.step(place, plan.requests()))?;
         }
-        self.come_back(plan)?;
+        self.return_to_memory(plan)?;
         while let Some(place) = self.lists.queue.head() {
             plan.look_up(place);
             let step = self.step(place, plan.requests());
@@ -200,8 +200,8 @@ impl Scheduler for SlotGreedyScheduler {
         if plan.shares_blocks() {
             return Ok(());
         }
-        // While no request leaves, memory only fills: a request that does not fit goes on not fitting, and an arrival
-        // waits behind it.
+        // While no request leaves, memory only fills. A request that does not fit keeps not fitting, and arrivals
+        // wait behind it.
         let arrivals_wait = !self.lists.queue.is_empty();
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         Ok(())

@@ -31,14 +31,15 @@ impl Sample for VllmV0 {
     }
 }
 
-/// Whenever a request can be admitted, an iteration computes whole prompts and no decode; otherwise all decode.
+/// An iteration computes whole prompts and no decodes whenever a request can be admitted. Otherwise all requests
+/// decode.
 #[derive(Debug)]
 pub(super) struct VllmV0Scheduler {
     roster: Roster,
 }
 
 impl VllmV0Scheduler {
-    /// Admits from the queue; was a request admitted?
+    /// Admits requests from the queue. Returns whether one was admitted.
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let roster = &mut self.roster;
         let mut admitted = false;
@@ -88,10 +89,10 @@ impl Scheduler for VllmV0Scheduler {
         self.roster.make_room(plan)?;
         let was_swapped = !self.roster.swapped.is_empty();
         self.roster.swap_in(plan)?;
-        // Nothing was admitted beside swapped requests. Once the last of them is back, the head of the queue may be.
+        // Swapped requests block admission. Once the last one is back, the head of the queue may be admitted.
         let queue_opens = was_swapped && self.roster.swapped.is_empty();
-        // Otherwise a request that waits now was not admitted, and will not be while no request leaves.
-        let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
+        // Otherwise a waiting request was refused, and stays refused while no request leaves.
+        let arrivals_wait = plan.waiting() > 0 || plan.sequences_left() == 0;
         let holds_once = plan.has_preempted() || queue_opens;
         plan.hold(if holds_once { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
         Ok(())

@@ -1,21 +1,21 @@
-//! vLLM v1: every request just owes tokens (engine: vLLM 0.33, `vllm/v1/core/sched/scheduler.py`).
+//! vLLM v1: every request owes tokens, prompt or output (engine: vLLM 0.33, `vllm/v1/core/sched/scheduler.py`).
 
 mod drafts;
 
 use super::prelude::*;
 use crate::finding::{Finding, Kind, Value};
 
-/// vLLM v1's two scheduling policies.
+/// vLLM v1's scheduling policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VllmV1Policy {
     /// First come, first served; victims from the tail of the running list.
     Fcfs,
-    /// By (priority, arrival); victims are the worst by it.
+    /// By (priority, arrival); victims are last in this order.
     Priority,
 }
 
-/// Every request just owes tokens.
+/// Every request owes tokens, prompt or output.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct VllmV1 {
@@ -25,19 +25,19 @@ pub struct VllmV1 {
     pub policy: VllmV1Policy,
     pub reserve_full_prompt: bool,
     pub async_scheduling: bool,
-    /// `None`: vLLM's own.
+    /// `None`: vLLM's default.
     pub pause_s: Option<f64>,
     #[serde(default)]
     pub speculation: Option<Speculation>,
 }
 
-/// What vLLM's loop sleeps when it could submit nothing, in seconds.
+/// Pause of vLLM's loop after an empty step, in seconds.
 const VLLM_PAUSE_S: f64 = 0.001;
 
 impl SchedulerParameters for VllmV1 {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         if let Some(pause) = self.pause_s.filter(|&pause| pause != 0.0 && !self.async_scheduling) {
-            let what = format!("{pause}: the engine sleeps only with async_scheduling");
+            let what = format!("must be 0 without async_scheduling, got {pause}");
             return Err(Error::config("pause_s", what));
         }
         if self.async_scheduling { self.scheduler::<true>() } else { self.scheduler::<false>() }
@@ -86,8 +86,8 @@ impl Sample for VllmV1 {
     }
 }
 
-/// The running in order of admission, while the budget lasts; then, if no request was preempted, the queue. Does it plan
-/// each batch while the one before it runs?
+/// Schedules running requests in order of admission within the budget, then, without a preemption, the queue.
+/// `AHEAD`: async scheduling.
 struct VllmV1Scheduler<const AHEAD: bool> {
     limits: Limits,
     long_prefill_threshold: u64,
@@ -95,11 +95,11 @@ struct VllmV1Scheduler<const AHEAD: bool> {
     reserve_full_prompt: bool,
     pause: Span,
     speculation: Option<SpeculationParts>,
-    /// The running in order of admission.
+    /// Running requests are in order of admission.
     lists: Lists,
 }
 
-/// A row of the batch as the walk through the running decides it.
+/// A row chosen by the walk through the running requests.
 struct RunningRow {
     place: Place,
     tokens: u64,
@@ -107,8 +107,8 @@ struct RunningRow {
 }
 
 impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
-    /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
-    /// last, and victims, if any, are taken from the tail. Otherwise says so, and has changed nothing but joined decodes.
+    /// Places the running requests without a walk, if all decodes fit the budget, prefills are at the tail, and
+    /// victims come from the tail. Returns false otherwise, after joining decodes only.
     fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<bool> {
         let decodes = plan.decodes() + self.lists.idle.len() as u64;
         if decodes > plan.budget_for_decodes() || !self.prefills_come_last() {
@@ -122,7 +122,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
             return Ok(false);
         }
         while plan.lacks_blocks() {
-            if plan.dismiss_junior(Preemption::Recompute)? {
+            if plan.preempt_lower_ranked(Preemption::Recompute)? {
                 continue;
             }
             let Some(last) = self.lists.running.last() else { break };
@@ -135,7 +135,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
                 break;
             }
             while plan.new_blocks(place, tokens) as i64 > plan.free_blocks() {
-                if plan.dismiss_junior(Preemption::Recompute)? {
+                if plan.preempt_lower_ranked(Preemption::Recompute)? {
                     continue;
                 }
                 let last = self.lists.running.last().unwrap_or(place);
@@ -150,7 +150,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         Ok(true)
     }
 
-    /// Is every request that cannot decode yet at the tail of the running?
+    /// Whether all requests in prefill are at the tail of the running list.
     #[inline]
     fn prefills_come_last(&self) -> bool {
         self.lists.prefills.is_empty() || self.prefills_are_the_tail()
@@ -168,7 +168,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         true
     }
 
-    /// Would the standing decodes and the prefills after them take more blocks than are free?
+    /// Whether the steady decodes and the prefills need more blocks than are free.
     fn lacks_blocks(&self, longest: u64, plan: &Plan) -> bool {
         let (mut budget, mut free) = (plan.budget_left(), plan.free_blocks());
         for place in self.lists.prefills.iter() {
@@ -179,7 +179,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         free < 0
     }
 
-    /// Goes through the running one by one, as the engine does, preempting where blocks are short.
+    /// Walks through the running requests like the engine, and preempts when blocks are short.
     fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<()> {
         let mut rows: Vec<RunningRow> = Vec::new();
         let mut budget = plan.budget_for_decodes();
@@ -193,15 +193,15 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
             let tokens = plan.requests().owed(place).min(longest).min(budget);
             let blocks = plan.new_blocks(place, tokens);
             while reserved + blocks > plan.free_blocks_before_decodes() {
-                if plan.dismiss_junior(Preemption::Recompute)? {
+                if plan.preempt_lower_ranked(Preemption::Recompute)? {
                     continue;
                 }
                 let victim = self.victim(plan.requests()).unwrap_or(place);
-                // So far the rows have taken blocks, and the standing decodes have not.
+                // At this point the rows have taken blocks, and the steady decodes have not.
                 plan.rest_decodes(true);
                 plan.reserve(reserved);
                 if let Some(index) = rows.iter().position(|row| row.place == victim) {
-                    // What was placed for it returns to the budget.
+                    // The tokens of its row return to the budget.
                     let row = rows.remove(index);
                     budget += row.tokens;
                     reserved -= row.blocks;
@@ -225,7 +225,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         self.index(&rows, plan)
     }
 
-    /// Makes the batch of these rows, which are in order of admission.
+    /// Forms the batch of these rows, which are in order of admission.
     fn index(&mut self, rows: &[RunningRow], plan: &mut Plan) -> Result<()> {
         let mut placed = rows.iter().map(|row| row.place).peekable();
         self.lists.idle.clear();
@@ -251,7 +251,7 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         Ok(())
     }
 
-    /// The request that is preempted next: the last admitted, or the worst by (priority, arrival, id).
+    /// The next victim: the last admitted request, or the last by (priority, arrival, id).
     fn victim(&self, requests: &Requests) -> Option<Place> {
         let worst = |place: &Place| (requests.arrival(*place).priority, requests.order(*place));
         match self.policy {
@@ -289,7 +289,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         if self.speculation.is_some() && cache.prefix_cache == Some(PrefixKind::Radix) {
             return Err(Error::config(
                 "kv.prefix_cache",
-                "radix: drafts of VllmV1 are known by blocks; take \"blocks\"",
+                "must be \"blocks\" or None for VllmV1 with speculation, got \"radix\"",
             ));
         }
         Ok(())
@@ -315,9 +315,9 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         self.lists.notice(notice, requests);
         if AHEAD
             && !self.lists.idle.is_empty()
-            && let Notice::Left(gone) = notice
+            && let Notice::Left(left) = notice
         {
-            self.lists.idle.retain(|&place| place != gone);
+            self.lists.idle.retain(|&place| place != left);
         }
     }
 
@@ -331,8 +331,8 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         let has_threshold = self.long_prefill_threshold > 0;
-        let is_alone = has_threshold && self.lists.running.len() + self.lists.queue.len() <= 1;
-        let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
+        let is_single = has_threshold && self.lists.running.len() + self.lists.queue.len() <= 1;
+        let longest = if has_threshold && !is_single { self.long_prefill_threshold } else { self.limits.token_budget };
         if self.speculation.is_some() {
             return self.plan_with_drafts(longest, plan);
         }
@@ -340,7 +340,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             self.walk(longest, plan)?;
         }
         if plan.has_preempted() {
-            // A step that preempted admits no request.
+            // A step with a preemption admits no request.
             return Ok(());
         }
         while let Some(place) = self.lists.queue.head() {
@@ -358,15 +358,15 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             }
             self.lists.queue.remove(place, plan.requests());
             self.lists.running.push_back(place);
-            // The plan that follows, if it is not made ahead, finds one whose prompt is complete ready to decode.
+            // Unless planned ahead, the next plan sees a request with a complete prompt as ready to decode.
             if AHEAD || tokens < owed {
                 self.lists.prefills.push_back(place);
             }
         }
-        // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
-        let arrivals_wait = !is_alone
+        // A second request activates the threshold. Otherwise an arrival matters only if it could be admitted.
+        let arrivals_wait = !is_single
             && (plan.budget_left() == 0
-                || plan.seats_left() == 0
+                || plan.sequences_left() == 0
                 || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if AHEAD && !arrivals_wait && !has_threshold && self.lists.queue.is_empty() {

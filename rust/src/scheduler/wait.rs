@@ -1,21 +1,21 @@
-//! WAIT: a type joins the batch when enough of it wait to begin (ao2025 Algorithm 1).
+//! WAIT: a type joins the batch when enough of its requests wait (ao2025 Algorithm 1).
 
 use std::collections::BTreeMap;
 
 use super::parameters::ClassNames;
 use super::prelude::*;
 
-/// How many requests of a class must wait before it joins the batch.
+/// Number of waiting requests of a class before it joins the batch.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Thresholds {
     /// The same for every class.
     Same(u64),
-    /// By the name of the class.
+    /// By class name.
     ByClass(BTreeMap<String, u64>),
 }
 
-/// A type joins the batch when enough of it wait.
+/// A type joins the batch when enough of its requests wait.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
@@ -31,7 +31,7 @@ impl SchedulerParameters for Wait {
                 vec![count("thresholds", *threshold)?; classes.map_or(1, |classes| classes.len().max(1))]
             }
             Thresholds::ByClass(thresholds) if thresholds.is_empty() => {
-                return Err(Error::config("thresholds", "no class has one; each class of the workload needs one"));
+                return Err(Error::config("thresholds", "must have one threshold per class of the workload, got none"));
             }
             Thresholds::ByClass(thresholds) => {
                 let known = ClassNames::new(classes);
@@ -42,9 +42,9 @@ impl SchedulerParameters for Wait {
                 }
                 let of_class = |class: &Class| match thresholds.get(&class.name) {
                     Some(&threshold) => Ok(threshold),
-                    None if !class.comes => Ok(1),
+                    None if !class.reaches_engine => Ok(1),
                     None => {
-                        let what = format!("none for the class {:?}, which the workload has", class.name);
+                        let what = format!("must have one threshold per class of the workload, {:?} is missing", class.name);
                         Err(Error::config("thresholds", what))
                     }
                 };
@@ -67,8 +67,8 @@ impl Sample for Wait {
     }
 }
 
-/// Each class is a type. One whose queue holds its threshold advances whole, by one stage, and as many as the threshold
-/// begin; the others pause.
+/// Each class is a type. If its queue reaches the threshold, all its requests advance by one stage, and up to the
+/// threshold begin. The other types pause.
 #[derive(Debug)]
 pub(super) struct WaitScheduler {
     limits: Limits,
@@ -77,24 +77,24 @@ pub(super) struct WaitScheduler {
     seniority: Seniority,
 }
 
-/// The requests of one class. Its group of the standing decodes has the number of the class.
+/// The requests of one class. The number of the class is its group of steady decodes.
 ///
-/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves every
-/// request in it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
+/// The paper takes at most n_j requests of each stage, which is all of them: an iteration of the type advances each
+/// request by one stage and lets at most n_j begin. So no stage after the first ever holds more.
 #[derive(Debug, Default)]
 struct Type {
     /// n_j.
     threshold: u64,
     /// Stage 0, by arrival.
     queue: List,
-    /// Requests that can decode and are not among the standing decodes yet.
+    /// Requests that can decode and are not steady decodes yet.
     ready: Vec<Place>,
     is_eligible: bool,
 }
 
 impl WaitScheduler {
-    /// Takes a running request out and puts it at the head of its type's queue.
-    fn await_again(&mut self, victim: Place, requests: &Requests) {
+    /// Puts a victim at the head of its type's queue.
+    fn requeue(&mut self, victim: Place, requests: &Requests) {
         let of_type = &mut self.types[requests.at(victim).class as usize];
         of_type.ready.retain(|&place| place != victim);
         of_type.queue.push_front(victim);
@@ -117,7 +117,7 @@ impl Scheduler for WaitScheduler {
             Notice::Ready(place) => self.types[of_type(place)].ready.push(place),
             Notice::Preempted(place) => {
                 self.seniority.remove(place);
-                self.await_again(place, requests);
+                self.requeue(place, requests);
             }
             Notice::Left(place) => {
                 if !self.seniority.remove(place) {
@@ -149,7 +149,7 @@ impl Scheduler for WaitScheduler {
             return Ok(());
         }
         while let Some(victim) = self.seniority.send_back_if_short(plan)? {
-            self.await_again(victim, plan.requests());
+            self.requeue(victim, plan.requests());
         }
         if plan.has_preempted() {
             return Ok(());
@@ -163,30 +163,29 @@ impl Scheduler for WaitScheduler {
                 admits = true;
             }
         }
-        if !admits && !plan.drains_in_turn() {
-            // A request that finds no room now finds none while no request leaves, and only an arrival makes another
-            // type eligible, or all are.
+        if !admits && !plan.drains_with_others() {
+            // A request without room now has none while no request leaves. Only an arrival makes another type
+            // eligible, unless all are.
             plan.hold(Hold::UNTIL_ARRIVAL);
         }
         Ok(())
     }
 }
 
-/// The admitted requests in the order of admission: the latest of them goes back when blocks are short.
+/// The admitted requests in order of admission. The latest one is preempted when blocks are short.
 #[derive(Debug, Default)]
 pub(super) struct Seniority {
     admitted: List,
 }
 
 impl Seniority {
-    /// Takes a request out, if it was admitted.
+    /// Removes a request. Returns whether it was admitted.
     #[inline]
     pub(super) fn remove(&mut self, place: Place) -> bool {
         self.admitted.remove(place)
     }
 
-    /// If the decodes that take part lack blocks, the latest admitted of all, whether it takes part or not, loses its
-    /// context.
+    /// If the active decodes lack blocks, preempts the latest admitted request, active or not.
     #[inline(always)]
     pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
         if plan.lacks_blocks() { self.send_back(plan) } else { Ok(None) }
@@ -200,7 +199,7 @@ impl Seniority {
         Ok(Some(latest))
     }
 
-    /// Admits the head of a queue, if there is room for it; its whole input is computed in this iteration.
+    /// Admits the head of a queue if there is room. Its whole input is computed in this iteration.
     #[inline]
     pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Place>> {
         let Some(place) = queue.first() else { return Ok(None) };

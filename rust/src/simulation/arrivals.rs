@@ -1,34 +1,34 @@
-//! The rows of a workload, in the order in which they arrive.
+//! The rows of a workload, in order of arrival.
 
 use crate::clock::{Instant, Unit, all_arrival_nanoseconds};
 use crate::workload::{Arrival, Workload};
 
-/// The rows that are still to arrive and wait for no other.
+/// The rows that have not arrived yet and do not depend on others.
 pub(super) struct Arrivals {
     horizon: Option<Instant>,
-    /// What the run counts its instants in, and how many of it are a nanosecond.
+    /// The time unit of the run, and its number of units per nanosecond.
     unit: Unit,
     nanosecond: u64,
-    /// Rows of this part that arrive by the horizon, or may.
+    /// Number of rows of this part that may arrive by the horizon.
     pub(super) rows: usize,
-    /// The next of them, and when it arrives.
+    /// The next row, and its arrival.
     pub(super) next: usize,
     pub(super) at: Instant,
-    /// Does one arrive after the horizon?
+    /// Whether any row arrives after the horizon.
     pub(super) more_to_come: bool,
-    /// Do 64 bits hold when each row of this part arrives?
+    /// Whether every arrival of this part fits 64 bits.
     pub(super) are_short: bool,
-    /// Do the rows have only what every row has?
+    /// Whether the rows have no optional columns.
     are_plain: bool,
-    /// The arrivals of the block of rows that the next one belongs to, in nanoseconds; where none waits for another.
+    /// Arrivals of the present block of rows, in nanoseconds; unused if rows depend on others.
     block: [u64; BLOCK],
 }
 
-/// Arrivals that are read at once.
+/// Number of arrivals that are read at once.
 const BLOCK: usize = 64;
 
 impl Arrivals {
-    /// No row is known yet.
+    /// No rows are known yet.
     pub(super) fn new(horizon: Option<Instant>, unit: Unit) -> Arrivals {
         Arrivals {
             horizon,
@@ -44,7 +44,7 @@ impl Arrivals {
         }
     }
 
-    /// The first `rows` of a workload come next. If none waits for another, they all arrive by the horizon.
+    /// Sets the next `rows` rows of a workload. Unless rows depend on others, all of them arrive by the horizon.
     pub(super) fn take(&mut self, workload: &Workload, rows: usize) {
         self.rows = rows;
         self.more_to_come |= rows < workload.len();
@@ -55,13 +55,13 @@ impl Arrivals {
         self.find(workload);
     }
 
-    /// The request of a row, which arrives at an instant.
+    /// The request of a row that arrives at `at`.
     #[inline(always)]
     pub(super) fn request(&self, row: usize, at: Instant, workload: &Workload) -> Arrival {
         if self.are_plain { workload.plain_request(row, at) } else { workload.request(row, at) }
     }
 
-    /// The row that arrives now.
+    /// Removes and returns the row that arrives now.
     #[inline(always)]
     pub(super) fn pop(&mut self, workload: &Workload) -> usize {
         let row = self.next;
@@ -90,7 +90,7 @@ impl Arrivals {
         all_arrival_nanoseconds(&workload.arrival_s[self.next..end], &mut self.block);
     }
 
-    /// Passes over rows that come later.
+    /// Skips rows that arrive later.
     #[inline(never)]
     fn find_in_flow(&mut self, workload: &Workload) {
         while workload.flow.is_delayed(self.next) {

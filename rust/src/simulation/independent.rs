@@ -1,8 +1,8 @@
-//! Replicas that know nothing of one another, on as many threads as there are.
+//! Independent replicas on several threads.
 //!
-//! Where the router looks at nothing, every request's replica is known before the run. So each replica replays its own
-//! requests as a workload of its own, and the results are put together. The order in which threads finish reaches
-//! nothing (law L6): rows are apart, everything else is a sum of whole numbers or is sorted.
+//! If the router does not read the state of replicas, every request's replica is known before the run. So each
+//! replica replays its own requests as a separate workload, and the results are combined. The order in which threads
+//! finish has no effect (invariant L6): rows are disjoint, everything else is a sum of whole numbers or is sorted.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
-use super::{Options, Watch};
 use crate::clock::Instant;
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;
@@ -23,7 +23,7 @@ use crate::results::{Histogram, RequestRows, Results, Sample};
 use crate::router::{Fleet, Router};
 use crate::workload::{Columns, Content, Workload};
 
-/// Replays a workload through replicas behind a router that looks at nothing.
+/// Replays a workload through replicas behind a router that does not read their state.
 pub(super) fn simulate(
     workload: &Workload,
     engines: Vec<EngineParts>,
@@ -43,20 +43,20 @@ pub(super) fn simulate(
     };
     let total = options.rows(workload) as u64;
     let done = |replica: usize, mut outcome: Outcome| {
-        // The largest part of an outcome goes to its place at once, so that it is never there twice.
+        // The rows are moved at once, so that they are never in memory twice.
         let part = std::mem::take(&mut outcome.results.requests);
         requests.scatter(&part, &shares[replica], 0);
         parts[replica] = Some(outcome);
         part.len() as u64
     };
     run_all(engines, total, options.threads, watch, job, done)?;
-    let mut whole = together(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
+    let mut whole = combine(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
     whole.results.requests = requests;
     whole.results(options, Some(total))
 }
 
-/// The outcomes of all replicas as one, but for the rows of their requests.
-pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
+/// Combines the outcomes of all replicas, except for the rows of their requests.
+pub(super) fn combine(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
     let mut whole = Outcome::default();
     whole.results.itl = vec![Histogram::default(); class_count];
     let end = parts.iter().map(|part| part.results.totals.end).max().unwrap_or(Instant::ZERO);
@@ -71,9 +71,9 @@ pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: u
     Ok(whole)
 }
 
-/// Adds each row to those of the replica that serves it.
+/// Assigns each row to the replica that serves it.
 pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
-    let mut fleet = Fleet::of_strangers(shares.len());
+    let mut fleet = Fleet::of_size(shares.len());
     for row in 0..workload.len() {
         fleet.now = workload.arrival_at(row);
         fleet.content.read(&workload.content, row);
@@ -84,7 +84,7 @@ pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &m
     Ok(())
 }
 
-/// Replays the rows of one replica as a workload of its own. They keep the ids that they have in the whole.
+/// Replays the rows of one replica as a separate workload. They keep their ids.
 fn run_share(
     workload: &Workload,
     rows: &[u32],
@@ -95,7 +95,8 @@ fn run_share(
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let mut columns = Columns::default();
-    // What prompts begin with stays where it is, but where they go on from one another: those of these rows then do.
+    // Content is shared, not copied. Only content that continues other requests is copied, to refer to the rows of
+    // this share.
     let is_linked = !workload.content.after.is_empty();
     let content = if is_linked { workload.content } else { Content::default() };
     columns.append(&Workload { content, ..*workload }, rows);
@@ -106,8 +107,8 @@ fn run_share(
     run.complete(&share, watch)
 }
 
-/// Does one job for each replica, of what it has; `done` says how many requests have left with it. If several fail, the
-/// error is that of the lowest replica.
+/// Runs one job per replica; `done` returns its number of requests that left. If several jobs fail, the error of the
+/// lowest replica is returned.
 pub(super) fn run_all<Own: Send, Done: Send>(
     replicas: Vec<Own>,
     total: u64,
@@ -128,7 +129,7 @@ pub(super) fn run_all<Own: Send, Done: Send>(
     }
     let replicas: Vec<Mutex<Option<Own>>> = replicas.into_iter().map(|own| Mutex::new(Some(own))).collect();
     let (next, left, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    // No replica above one that failed matters any more.
+    // Replicas above a failed one are irrelevant.
     let lowest_failure = AtomicUsize::new(usize::MAX);
     let mut failure: Option<(usize, Error)> = None;
     let work = || {
@@ -174,10 +175,10 @@ pub(super) fn run_all<Own: Send, Done: Send>(
     })
 }
 
-/// How often the caller's watch is asked while threads work.
+/// Interval between two polls of the caller's watch while threads work.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// The watch of one replica after another: so many have left before.
+/// A watch for a sequence of replicas, with the number of requests that left before.
 pub(super) struct OffsetWatch<'a> {
     pub(super) watch: &'a mut dyn Watch,
     pub(super) left: u64,
@@ -190,7 +191,7 @@ impl Watch for OffsetWatch<'_> {
     }
 }
 
-/// The watch of one thread: adds to the common count, and stops when it is not needed any more.
+/// The watch of one thread: it updates the shared count, and stops when its result is not needed any more.
 struct SharedWatch<'a> {
     seen: u64,
     left: &'a AtomicU64,

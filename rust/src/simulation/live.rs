@@ -1,16 +1,16 @@
-//! A run whose requests are fed as they come, and which tells what happens.
+//! A live run: requests arrive while it runs, and it reports its events.
 //!
-//! It is the run of [`simulate_streamed`](super::simulate_streamed), with two things beside it. Rows come whenever their
-//! source likes: what happens before an instant is decided once no row can come before it any more. And tokens are told:
-//! when a stretch is over, and, since a stretch may last for long, also those of its iterations that have ended by the
-//! instant up to which the run went. No arrival can take those back. So a run that was fed is the run over all of its rows,
-//! bit for bit, whenever they came and however often it was asked.
+//! It is the run of [`simulate_streamed`](super::simulate_streamed) with two additions. First, rows may be added at
+//! any time. The events before an instant run once no row can arrive before it. Second, tokens are reported: at the
+//! end of a stretch, and also for iterations of a running stretch that have ended. No arrival can revoke those. So a
+//! live run equals the run over all of its rows, bit for bit, however its rows and queries were timed.
 
 use std::collections::BTreeMap;
 
+use super::options::{Options, Watch};
 use super::sampler::Sampler;
-use super::streamed::{End, Road};
-use super::{Options, Outline, Sink, Watch};
+use super::streamed::{End, Runs};
+use super::{Outline, Sink};
 use crate::clock::{Instant, Span, Unit};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -18,82 +18,85 @@ use crate::failures::Command;
 use crate::results::{Emissions, Results, Sample, Status};
 use crate::workload::{Columns, Workload};
 
-/// A run that goes on.
+/// A live run.
 pub struct Live {
-    road: Road,
+    runs: Runs,
     options: Options,
     class_count: usize,
-    /// All has happened that happens before this instant.
+    /// All events before this instant have run.
     now: Instant,
-    /// The first arrival that has not happened.
+    /// The first arrival that has not been processed.
     arrives: Instant,
     /// The last arrival, in seconds.
     last_s: f64,
     rows: u32,
-    /// Requests that owe tokens.
+    /// Requests with tokens still to be reported.
     streams: BTreeMap<u32, Stream>,
-    /// By replica, the stretch that was under way when the run stopped last.
+    /// The running stretch of each replica at the last stop.
     under_way: Vec<UnderWay>,
 }
 
-/// What a request is told to have emitted, and what it will have.
+/// Tokens of a request reported so far, and its output length.
 #[derive(Debug)]
 struct Stream {
-    told: u32,
+    reported: u32,
     output: u32,
 }
 
-/// A stretch of which some iterations have been told.
+/// A stretch with the number of its iterations reported so far.
 #[derive(Debug, Default)]
 struct UnderWay {
-    told: u64,
+    reported: u64,
     emissions: Option<Emissions>,
 }
 
-/// What happened since the last news.
+/// Events since the last report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Tokens, in order of time, then of replicas.
+    /// Tokens, by time, then by replica.
     pub tokens: Vec<Tokens>,
-    /// Requests that left without their last token: rejected, or gone.
+    /// Requests that left without their last token: rejected, abandoned or lost.
     pub left: Vec<(u32, Status)>,
-    /// Requests that get so many tokens less than was asked: the longest length comes before.
+    /// Requests whose output is cut by this number of tokens, because of the maximum length.
     pub cut: Vec<(u32, u32)>,
 }
 
 /// The tokens of one iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// When it ended.
+    /// End of the iteration.
     pub at: Instant,
-    /// Where it ran.
+    /// The replica.
     pub replica: u32,
-    /// The requests that got a token each.
+    /// The requests that emitted a token.
     pub requests: Vec<u32>,
-    /// Those of them for which it was the last.
+    /// The requests that emitted their last token.
     pub finished: Vec<u32>,
 }
 
 impl Live {
-    /// A run of which no request is known, over a workload of so many classes.
+    /// A run without requests, over a workload with `class_count` classes.
     pub fn new(class_count: usize, cluster: Cluster, options: &Options) -> Result<Live> {
         cluster.check()?;
         if cluster.control.is_some() {
-            return Err(Error::config("gate_and_route", "cannot be fed while it runs"));
+            return Err(Error::config("gate_and_route", "is not supported by live runs"));
         }
         if options.horizon.is_some() {
-            return Err(Error::config("horizon_s", "a run that is fed ends when it is told to"));
+            return Err(Error::config("horizon_s", "is not supported by live runs, which end on request"));
         }
         if options.max_in_flight.is_some() {
-            return Err(Error::config("max_in_flight", "a run that is fed is sent what its clients send"));
+            return Err(Error::config(
+                "max_in_flight",
+                "is not supported by live runs, whose clients decide when to send",
+            ));
         }
         let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
         let outline = Outline { class_count, arriving: 0, last_arrival: Instant::ZERO };
-        let mut road =
-            Road::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
-        road.begin_to_tell();
+        let mut runs =
+            Runs::new(&outline, cluster, options, Sampler::new(Instant::ZERO, options, replicas, Unit::ATTOSECOND)?);
+        runs.record_live_events();
         Ok(Live {
-            road,
+            runs,
             options: options.clone(),
             class_count,
             now: Instant::ZERO,
@@ -105,12 +108,12 @@ impl Live {
         })
     }
 
-    /// Requests that have come.
+    /// Number of requests so far.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Rows that arrive from now on, in order. Returns the id of the first.
+    /// Adds rows in order of arrival. Returns the id of the first.
     pub fn arrive(&mut self, part: &Columns) -> Result<u32> {
         let first = self.rows;
         let workload = Workload { first, ..part.view(0, self.class_count) };
@@ -119,85 +122,88 @@ impl Live {
         let arrives = workload.arrival_at(0);
         if arrives < self.now {
             let (at_s, now_s) = (part.arrival_s[0], self.now.seconds());
-            return Err(Error::trace(first as usize, format!("arrives at {at_s}, and it is {now_s} already")));
+            return Err(Error::trace(
+                first as usize,
+                format!("must not arrive before the present time {now_s} s, got {at_s}"),
+            ));
         }
-        self.road.take(&workload)?;
+        self.runs.take(&workload)?;
         self.arrives = self.arrives.min(arrives);
         self.last_s = last;
         self.rows += workload.len() as u32;
         for (row, &output) in part.output_tokens.iter().enumerate() {
-            self.streams.insert(first + row as u32, Stream { told: 0, output: output as u32 });
+            self.streams.insert(first + row as u32, Stream { reported: 0, output: output as u32 });
         }
-        self.road.make_room(self.rows as usize);
+        self.runs.make_room(self.rows as usize);
         Ok(first)
     }
 
-    /// The client of a request takes it back at an instant that has not come. Says whether it is still here; in the
-    /// workload that its run is over, it is a [`cancel_s`](Workload::cancel_s).
+    /// Cancels a request at a future instant. Returns whether it is still live. In the equivalent workload, this is
+    /// its [`cancel_s`](Workload::cancel_s).
     pub fn cancel(&mut self, id: u32, at: Instant) -> Result<bool> {
         let is_here = at >= self.now && self.streams.contains_key(&id);
         if is_here {
-            self.road.cancel(id, at)?;
+            self.runs.cancel(id, at)?;
         }
         Ok(is_here)
     }
 
-    /// A replica is told to die, to drain or to start at an instant that has not come; in the cluster that its run is
-    /// over, that stands in the [`FailuresDescription`](crate::failures::FailuresDescription).
-    pub fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+    /// Schedules a failure, drain or start of a replica at a future instant. In the equivalent cluster, this is in
+    /// the [`FailuresDescription`](crate::failures::FailuresDescription).
+    pub fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         if at < self.now {
             let (at_s, now_s) = (at.seconds(), self.now.seconds());
-            return Err(Error::config("at_s", format!("{at_s}: it is {now_s} already")));
+            return Err(Error::config("at_s", format!("must not be before the present time {now_s} s, got {at_s}")));
         }
-        self.road.tell(replica, at, what)
+        self.runs.add_command(replica, at, what)
     }
 
-    /// Lets happen all that happens before an instant: no row that arrives before it will come any more.
+    /// Runs all events before `until`. No row may arrive earlier any more.
     pub fn advance(&mut self, until: Instant, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<News> {
         self.now = self.now.max(until);
         if until > self.arrives {
             self.arrives = Instant::NEVER;
         }
-        self.road.advance(until, watch)?;
+        self.runs.advance(until, watch)?;
         let news = self.news(until)?;
-        self.road.emit(sink)?;
+        self.runs.emit(sink)?;
         Ok(news)
     }
 
-    /// When something happens next that may bring a token, as far as is known; `NEVER`: nothing, if nothing comes.
+    /// The next known event that may emit a token; `NEVER` if there is none.
     pub fn next_instant(&mut self) -> Result<Instant> {
-        let mut next = self.road.next_instant().min(self.arrives);
-        for UnderWay { told, emissions } in &self.under_way {
+        let mut next = self.runs.next_instant().min(self.arrives);
+        for UnderWay { reported, emissions } in &self.under_way {
             if let Some(emissions) = emissions {
-                next = next.min(emissions.end_of((told + 1).min(emissions.count))?);
+                next = next.min(emissions.end_of((reported + 1).min(emissions.count))?);
             }
         }
         Ok(next)
     }
 
-    /// Each replica as it is now.
+    /// A sample of each replica now.
     pub fn samples(&self) -> Result<Vec<Sample>> {
-        self.road.samples(self.now)
+        self.runs.samples(self.now)
     }
 
-    /// No further row will come: lets happen all that is left to, and ends the run.
+    /// Runs the remaining events without further rows, and ends the run.
     pub fn finish(mut self, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<(News, Results)> {
-        self.road.advance(Instant::NEVER, watch)?;
+        self.runs.advance(Instant::NEVER, watch)?;
         let news = self.news(Instant::NEVER)?;
-        let Live { road, options, rows, .. } = self;
-        let End { mut leaving, outcome } = road.finish()?;
+        let Live { runs, options, rows, .. } = self;
+        let End { mut leaving, outcome } = runs.finish()?;
         leaving.emit(sink, true)?;
         Ok((news, outcome.results(&options, Some(u64::from(rows)))?))
     }
 
-    /// What happened since it was told last, all of it before `until`.
+    /// The events since the last report, all before `until`.
     fn news(&mut self, until: Instant) -> Result<News> {
         let mut news = News::default();
         let mut settled = Vec::new();
-        for told in self.road.told() {
-            settled.append(&mut told.emissions);
-            news.left.append(&mut told.left);
-            news.cut.append(&mut told.cut);
+        for events in self.runs.live_events() {
+            settled.append(&mut events.emissions);
+            news.left.append(&mut events.left);
+            news.cut.append(&mut events.cut);
         }
         for &(id, tokens) in &news.cut {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -211,19 +217,19 @@ impl Live {
         for emissions in &settled {
             let under_way = &mut self.under_way[emissions.replica as usize];
             let is_same = under_way.emissions.as_ref().is_some_and(|other| other.start == emissions.start);
-            let told = if is_same { std::mem::take(under_way).told } else { 0 };
-            for iteration in told..emissions.count {
+            let reported = if is_same { std::mem::take(under_way).reported } else { 0 };
+            for iteration in reported..emissions.count {
                 ends.push((emissions.end_of(iteration + 1)?, emissions, iteration));
             }
         }
-        self.road.look(|running, replica| self.under_way[replica].go_on(running));
+        self.runs.visit_running(|running, replica| self.under_way[replica].update(running));
         let mut running = Vec::new();
         for under_way in &mut self.under_way {
-            let told = under_way.told;
+            let reported = under_way.reported;
             if let Some(emissions) = &under_way.emissions {
                 let elapsed = until.since(emissions.start).0.saturating_sub(1);
-                under_way.told = emissions.pace.count_within(Span(elapsed), emissions.count)?.max(told);
-                running.push((told..under_way.told, emissions));
+                under_way.reported = emissions.pace.count_within(Span(elapsed), emissions.count)?.max(reported);
+                running.push((reported..under_way.reported, emissions));
             }
         }
         for (iterations, emissions) in running {
@@ -236,11 +242,11 @@ impl Live {
             let mut tokens = Tokens { at, replica: emissions.replica, requests: Vec::new(), finished: Vec::new() };
             for &(id, before) in &emissions.requests {
                 let Some(stream) = self.streams.get_mut(&id) else { continue };
-                // What a policy throws away and emits again has been told before.
-                if before + iteration as u32 >= stream.told {
-                    stream.told += 1;
+                // Tokens that a policy discards and emits again were reported before.
+                if before + iteration as u32 >= stream.reported {
+                    stream.reported += 1;
                     tokens.requests.push(id);
-                    if stream.told == stream.output {
+                    if stream.reported == stream.output {
                         tokens.finished.push(id);
                         self.streams.remove(&id);
                     }
@@ -255,11 +261,11 @@ impl Live {
 }
 
 impl UnderWay {
-    /// A replica runs this stretch now, or none with tokens.
-    fn go_on(&mut self, running: Option<Emissions>) {
+    /// Sets the running stretch; `None` if no stretch emits tokens.
+    fn update(&mut self, running: Option<Emissions>) {
         let start = |emissions: &Option<Emissions>| emissions.as_ref().map(|emissions| emissions.start);
         if start(&running) != start(&self.emissions) {
-            self.told = 0;
+            self.reported = 0;
         }
         self.emissions = running;
     }

@@ -1,14 +1,15 @@
-//! The simulation: the order in which everything happens.
+//! The simulation: the order of events.
 //!
-//! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_cluster`] takes a cluster. At one
-//! instant (rule 4): iterations end, then hand-offs arrive, then patience runs out, then requests arrive one by one,
-//! then clients take requests back, then new batches are formed; within a kind, lower replica first, then lower request id.
+//! [`simulate`] is a function from a workload and an engine to results; [`simulate_cluster`] accepts a cluster. The
+//! order at one instant (R4) is: iterations end, hand-offs arrive, patience ends, requests arrive one by one, clients
+//! cancel requests, batches are formed. Ties are broken by lower replica index, then by lower request id.
 
+mod options;
 mod run;
 mod arrivals;
-mod alone;
-mod apart;
-mod together;
+mod single;
+mod lanes;
+mod event_loop;
 mod capacity;
 mod sampler;
 mod outcome;
@@ -17,102 +18,16 @@ mod unit;
 mod streamed;
 mod live;
 
-use std::num::{NonZeroU64, NonZeroUsize};
-
-use crate::clock::{Instant, Span};
 use crate::cluster::{Cluster, Pool};
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::results::Results;
 use crate::workload::Workload;
 pub use live::{Live, News, Tokens};
+pub use options::{Options, Timeline, Watch};
 use run::Run;
 use sampler::Sampler;
 pub use streamed::{Outline, Rows, Sink, WorkloadSource, simulate_streamed};
-
-/// How a run is done and what of it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The last instant; everything at it still happens. `None`: until all is done.
-    pub horizon: Option<Instant>,
-    /// Requests that count, by id; the others are in no histogram.
-    pub measured: std::ops::Range<u32>,
-    /// Time between two samples of the timeline.
-    pub timeline: Timeline,
-    /// Keep a row for each stretch.
-    pub iterations: bool,
-    /// Keep the rows of each batch as well.
-    pub batches: bool,
-    /// A request that is due while so many are in flight is sent when one of them has left, in the order in which they
-    /// were due; its arrival is the instant at which it is sent. `None`: each is sent when it is due.
-    pub max_in_flight: Option<NonZeroU64>,
-    /// Advance one iteration at a time.
-    pub stepping: bool,
-    /// Count time in attoseconds, and in 128 bits, even where another unit and 64 bits would do. No result depends on it.
-    pub in_attoseconds: bool,
-    /// Threads that may be used; `None`: one for each core. No result depends on it.
-    pub threads: Option<NonZeroUsize>,
-}
-
-/// How often the timeline is sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timeline {
-    /// At this interval.
-    Every(Span),
-    /// About 500 times in the span of the arrivals; half as often whenever twice as many samples were taken.
-    Automatic,
-}
-
-impl Options {
-    /// All requests measured, nothing optional kept, no horizon.
-    pub fn all(workload: &Workload) -> Options {
-        Options {
-            horizon: None,
-            measured: 0..workload.len() as u32,
-            timeline: Timeline::Automatic,
-            iterations: false,
-            batches: false,
-            max_in_flight: None,
-            stepping: false,
-            in_attoseconds: false,
-            threads: None,
-        }
-    }
-
-    /// May a request arrive at another instant than its row says?
-    fn decides_arrivals(&self, workload: &Workload) -> bool {
-        self.max_in_flight.is_some() || !workload.flow.is_empty()
-    }
-
-    /// The last arrival by the horizon.
-    fn last_arrival(&self, workload: &Workload) -> Instant {
-        self.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last))
-    }
-
-    /// The rows that arrive by the horizon, unless they wait for others: arrivals are sorted.
-    fn rows(&self, workload: &Workload) -> usize {
-        let Some(horizon) = self.horizon else { return workload.len() };
-        let (mut low, mut high) = (0, workload.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if workload.arrival_at(middle) <= horizon { low = middle + 1 } else { high = middle }
-        }
-        low
-    }
-}
-
-/// Is told now and then how far the run is, and can stop it with an error.
-pub trait Watch {
-    /// `left` of `requests` have left.
-    fn poll(&mut self, left: u64, requests: u64) -> Result<()>;
-}
-
-/// No watch.
-impl Watch for () {
-    fn poll(&mut self, _left: u64, _requests: u64) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// Replays a workload through one replica of an engine.
 pub fn simulate(workload: &Workload, engine: EngineParts, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
@@ -129,14 +44,17 @@ pub fn simulate_cluster(
     workload.check()?;
     cluster.check()?;
     if let Some(&pool) = workload.pool.iter().find(|&&pool| pool as usize >= cluster.pools.len()) {
-        return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
+        return Err(Error::config(
+            "pool",
+            format!("must be below the number of pools ({}), got {pool}", cluster.pools.len()),
+        ));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let unit = unit::of(&cluster, workload, options);
     cluster.pools.iter_mut().flat_map(|pool| &mut pool.engines).for_each(|engine| engine.count_in(unit));
     let sampler = Sampler::new(options.last_arrival(workload), options, replicas, unit)?;
     if let [Pool { engines, router: Some(router), hands_to: None, capacity: None }] = &mut cluster.pools[..]
-        && !router.looks()
+        && !router.uses_state()
         && !options.decides_arrivals(workload)
     {
         let engines = std::mem::take(engines);

@@ -1,8 +1,8 @@
-//! The outcome of a run, and what is to be said of it.
+//! The outcome of a run, and its findings.
 
 use std::collections::BTreeSet;
 
-use super::Options;
+use super::options::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
@@ -10,44 +10,43 @@ use crate::plan::Limits;
 use crate::results::{BatchRow, Cut, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
 use crate::timing::Beyond;
 
-/// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together
-/// first.
+/// A completed run before the summary. Runs of independent replicas are combined first.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) results: Results,
     pub(super) rejections: Vec<Rejections>,
     pub(super) cut: Cut,
-    /// Would more have happened after the end?
-    pub(super) goes_on: bool,
+    /// Whether events were left at the end.
+    pub(super) has_more_events: bool,
     pub(super) stalled: bool,
-    /// Requests that waited for a replica when none was to come.
+    /// Requests that waited for a replica at the end, when none was to open.
     pub(super) stranded: u64,
-    /// Scheduled events that named replicas to which they did not apply.
+    /// Commands that were not applicable.
     pub(super) ignored_events: usize,
     pub(super) most_preempted: u32,
     pub(super) beyond: Beyond,
     /// Findings of the schedulers.
     pub(super) findings: BTreeSet<Finding>,
     pub(super) waiting_at_last_arrival: u64,
-    /// The budget that every replica has; `NONE` if they differ.
+    /// The common token budget of all replicas; `NONE` if they differ.
     pub(super) token_budget: u64,
     pub(super) replicas: usize,
     /// Replicas that served no request.
     pub(super) unused: usize,
-    /// Requests that waited for others, which did not finish.
+    /// Requests that depended on others that did not finish.
     pub(super) never_came: usize,
-    /// Requests that were due and not sent, because as many as may be were in flight.
+    /// Due requests that were not sent, because `max_in_flight` was reached.
     pub(super) held_back: usize,
-    /// Requests that clients took back.
+    /// Requests cancelled by clients.
     pub(super) taken_back: u64,
-    /// ∫ number of replicas paid for dt; `None`: all are all the time.
+    /// ∫ number of paid replicas dt; `None`: all replicas are always paid.
     pub(super) replica_time: Option<u128>,
-    /// Each replica at the end.
+    /// A sample of each replica at the end.
     pub(super) last: Vec<Sample>,
 }
 
 impl Outcome {
-    /// The same run, watched until a later end at which nothing happens: requests that are here stay.
+    /// Extends the run to a later end without further events; unfinished requests stay.
     pub(super) fn extend(&mut self, end: Instant) -> Result<()> {
         let totals = &mut self.results.totals;
         let unfinished = totals.by_status[Status::Unfinished as usize];
@@ -59,7 +58,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Puts the outcome of another replica to this one, all but the rows of its requests and its timeline.
+    /// Merges the outcome of another replica, except for the rows of its requests and its timeline.
     pub(super) fn merge(&mut self, part: Outcome) -> Result<()> {
         let (all, results) = (&mut self.results, part.results);
         for (histogram, other) in all.itl.iter_mut().zip(&results.itl) {
@@ -87,7 +86,7 @@ impl Outcome {
             rejections.add_to(&mut self.rejections);
         }
         self.cut = self.cut.and(part.cut);
-        self.goes_on |= part.goes_on;
+        self.has_more_events |= part.has_more_events;
         self.stalled |= part.stalled;
         self.most_preempted = self.most_preempted.max(part.most_preempted);
         self.beyond = self.beyond.and(part.beyond);
@@ -104,7 +103,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// The results, with what a reader should know first. `arrived` requests came, unless that depends on the run.
+    /// The results with findings. `arrived` is the number of arrived requests, unless it depends on the run.
     pub(super) fn results(mut self, options: &Options, arrived: Option<u64>) -> Result<Results> {
         let results = &mut self.results;
         let end = results.totals.end.0;
@@ -130,8 +129,8 @@ impl Outcome {
             token_budget: self.token_budget,
             replicas: self.replicas,
             unused: self.unused,
-            never_came: if self.goes_on { 0 } else { self.never_came },
-            held_back: if self.goes_on { 0 } else { self.held_back },
+            never_came: if self.has_more_events { 0 } else { self.never_came },
+            held_back: if self.has_more_events { 0 } else { self.held_back },
             taken_back: self.taken_back,
             iterations: results.totals.iterations,
         });
@@ -143,7 +142,7 @@ impl Outcome {
     }
 }
 
-/// Brings the rows of several replicas into the order of their starts, then of their replicas; batches go along.
+/// Sorts the rows of several replicas by start, then by replica; batches follow.
 fn sort_iterations(iterations: &mut Vec<IterationRow>, batches: &mut [BatchRow]) {
     let mut order: Vec<u64> = (0..iterations.len() as u64).collect();
     order.sort_unstable_by_key(|&row| (iterations[row as usize].start, iterations[row as usize].replica));
@@ -155,6 +154,6 @@ fn sort_iterations(iterations: &mut Vec<IterationRow>, batches: &mut [BatchRow])
     for batch in batches.iter_mut() {
         batch.iteration = place[batch.iteration as usize];
     }
-    // Stable: the rows of a batch keep their order.
+    // The sort is stable: the rows of a batch keep their order.
     batches.sort_by_key(|batch| batch.iteration);
 }

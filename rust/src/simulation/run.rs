@@ -1,18 +1,18 @@
-//! A run: what there is, what comes, and what remains when it is over.
+//! A run: its state, its rows, and its end.
 //!
-//! Three orders lead through the events, to the same results. One replica goes on alone ([`alone`](super::alone)). Where
-//! nothing passes between replicas but requests that arrive, each goes on by itself from one arrival to the next
-//! ([`apart`](super::apart)). Otherwise all stand on one calendar ([`together`](super::together)).
+//! Three orders of events give the same results. One replica runs alone ([`single`](super::single)). If replicas
+//! interact only through arrivals, each advances alone from one arrival to the next ([`lanes`](super::lanes)).
+//! Otherwise all replicas share one calendar ([`event_loop`](super::event_loop)).
 
 use std::collections::BTreeMap;
 
-use super::apart::Lanes;
 use super::arrivals::Arrivals;
-use super::capacity::{Capacities, Deeds};
+use super::capacity::{Capacities, FleetTotals};
+use super::event_loop::Calendar;
+use super::lanes::Lanes;
+use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::sampler::Sampler;
-use super::together::Calendar;
-use super::{Options, Watch};
 use crate::clock::{Instant, Span, Unit, product};
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;
@@ -25,46 +25,46 @@ use crate::results::{NO_REPLICA, Recorder, Sample, Status};
 use crate::router::{Fleet, Measure, Router};
 use crate::workload::{Arrival, Workload};
 
-/// What stands at a pool of the fleet.
+/// The router and link of a pool.
 pub(super) struct Station {
-    /// The first of its replicas among those of all pools.
+    /// Index of its first replica.
     first: usize,
     router: Option<Box<dyn Router>>,
-    /// The place of its link, if requests go on elsewhere when their prompts are computed.
+    /// Index of its link, if requests continue elsewhere after prefill.
     pub(super) link: Option<usize>,
 }
 
-/// A run under way. The caller hands it the rows of the workload that it knows, which may be a part of all.
+/// A run in progress. The caller passes the known rows of the workload, which may be a part of all rows.
 pub(super) struct Run {
     pub(super) options: Options,
-    /// What all instants and spans of the run are counted in.
+    /// The time unit of the run.
     unit: Unit,
-    /// That of the options, in units.
+    /// The horizon of the options, in units.
     horizon: Option<Instant>,
     pub(super) fleet: Fleet,
     pub(super) stations: Vec<Station>,
     pub(super) order: Order,
     pub(super) lanes: Lanes,
     pub(super) calendar: Calendar,
-    /// Where replicas come and go.
+    /// Set with autoscaling or failures.
     pub(super) capacities: Option<Box<Capacities>>,
     pub(super) results: Recorder,
     pub(super) sampler: Sampler,
     pub(super) arrivals: Arrivals,
-    /// Rows that do not belong to this part arrive at this instant at the earliest; `NEVER`: there are none.
+    /// Rows of later parts arrive at this instant or later; `NEVER`: there are none.
     known_until: Instant,
-    /// Nothing happens from this instant on without a closer look: more rows are needed, or the run is over.
-    pub(super) look_at: Instant,
+    /// Events run only before this instant. Then more rows are needed, or the run is over.
+    pub(super) stop_at: Instant,
     pub(super) now: Instant,
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
     stalled: bool,
-    /// Requests that wait for a replica, and none will come.
+    /// Requests that wait for a replica when none is to open.
     stranded: u64,
     held_back: usize,
 }
 
-/// How the replicas of a pool are made.
+/// The configuration of a pool's replicas.
 #[derive(Clone)]
 pub(super) struct Make {
     role: Role,
@@ -102,15 +102,15 @@ impl Make {
     }
 }
 
-/// How a run goes through its events.
+/// The order of events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// One replica alone, from one arrival to the next.
-    Alone,
-    /// Each replica by itself from one arrival to the next.
-    Apart,
-    /// All on one calendar.
-    Together,
+    /// A single replica, from one arrival to the next.
+    Single,
+    /// Each replica alone from one arrival to the next.
+    Lanes,
+    /// All replicas on one calendar.
+    EventLoop,
 }
 
 /// The sum of two parts of ∫ number in system dt.
@@ -119,10 +119,10 @@ pub(super) fn sum_of_areas(left: u128, right: u128) -> Result<u128> {
     left.checked_add(right).ok_or_else(|| Error::overflow("∫ number in system dt"))
 }
 
-/// Plans and rejections between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
+/// Plans and rejections between two polls: often enough for Ctrl-C, rarely enough to be free.
 const POLL_EVERY: u32 = 1 << 10;
 
-/// Asks the watch now and then.
+/// Polls the watch periodically.
 pub(super) struct Polls<'a> {
     watch: &'a mut dyn Watch,
     total: u64,
@@ -130,7 +130,7 @@ pub(super) struct Polls<'a> {
 }
 
 impl Polls<'_> {
-    /// Something happens when so many requests have left.
+    /// Counts an event; `left` requests have left.
     #[inline]
     pub(super) fn count(&mut self, left: u64) -> Result<()> {
         if self.countdown == 0 {
@@ -143,7 +143,7 @@ impl Polls<'_> {
 }
 
 impl Run {
-    /// A run of which no row is known yet, with the number of its first replica.
+    /// A run without rows; `first` is the number of its first replica.
     pub(super) fn new(first: u32, class_count: usize, cluster: Cluster, options: &Options, sampler: Sampler) -> Run {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
         let apis = cluster.pools.iter().flat_map(|pool| pool.engines.iter().map(|engine| engine.api)).collect();
@@ -187,7 +187,7 @@ impl Run {
         let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
         let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
         results.served_by(first);
-        results.behind(first, apis);
+        results.set_apis(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
@@ -203,11 +203,11 @@ impl Run {
         if keeps_retries {
             results.keep_retries();
         }
-        let is_apart = links.is_empty() && cluster.control.is_none() && capacities.is_none();
-        let order = match (is_apart, &stations[..]) {
-            (true, [Station { router: None, .. }]) if fleet.replicas.len() == 1 => Order::Alone,
-            (true, _) => Order::Apart,
-            (false, _) => Order::Together,
+        let is_independent = links.is_empty() && cluster.control.is_none() && capacities.is_none();
+        let order = match (is_independent, &stations[..]) {
+            (true, [Station { router: None, .. }]) if fleet.replicas.len() == 1 => Order::Single,
+            (true, _) => Order::Lanes,
+            (false, _) => Order::EventLoop,
         };
         let dispatch = cluster.control.map(|(control, patience)| Dispatch::new(control, patience));
         Run {
@@ -224,7 +224,7 @@ impl Run {
             sampler,
             arrivals: Arrivals::new(horizon, unit),
             known_until: Instant::ZERO,
-            look_at: Instant::ZERO,
+            stop_at: Instant::ZERO,
             now: Instant::ZERO,
             in_system_area: 0,
             waiting_at_last_arrival: 0,
@@ -234,23 +234,23 @@ impl Run {
         }
     }
 
-    /// A client takes a request back at an instant that has not come.
+    /// Cancels a request at a future instant.
     pub(super) fn cancel(&mut self, id: u32, row: u32, at: Instant) -> Result<()> {
-        if self.order != Order::Together {
-            self.bring_together()?;
+        if self.order != Order::EventLoop {
+            self.move_to_event_loop()?;
         }
         self.results.expect_finishes();
         self.calendar.cancel(id, row, at);
         Ok(())
     }
 
-    /// The rows that come next. Others follow that arrive at `known_until` or later, in attoseconds; `NEVER`: none does.
+    /// Adds the next rows. Later rows arrive at `known_until` or later, in attoseconds; `NEVER`: there are none.
     pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
         let flow = &workload.flow;
         let rows = if flow.is_empty() { self.options.rows(workload) } else { workload.len() };
         let decides_arrivals = self.options.decides_arrivals(workload);
-        if self.order != Order::Together && (decides_arrivals || workload.has_leavers()) {
-            self.bring_together()?;
+        if self.order != Order::EventLoop && (decides_arrivals || workload.has_leavers()) {
+            self.move_to_event_loop()?;
         }
         self.arrivals.take(workload, rows);
         let known_until = self.unit.count_until(known_until);
@@ -264,31 +264,31 @@ impl Run {
             self.take_flow(workload)?;
         }
         let after_horizon = self.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
-        // A row beyond the horizon is the last that a run needs to know.
-        self.look_at = if self.arrivals.more_to_come { after_horizon } else { after_horizon.min(known_until) };
+        // No row after the first one beyond the horizon is needed.
+        self.stop_at = if self.arrivals.more_to_come { after_horizon } else { after_horizon.min(known_until) };
         Ok(())
     }
 
-    /// The rows of this part that have arrived.
+    /// Number of rows of this part that have arrived.
     pub(super) fn arrived(&self) -> usize {
         self.arrivals.next
     }
 
-    /// The results as far as they are there.
+    /// The results so far.
     pub(super) fn recorder(&mut self) -> &mut Recorder {
         &mut self.results
     }
 
-    /// From now on the replicas tell what happens.
-    pub(super) fn begin_to_tell(&mut self) {
-        self.results.begin_to_tell();
+    /// Makes replicas record their events.
+    pub(super) fn record_live_events(&mut self) {
+        self.results.record_live_events();
         self.fleet.replicas.iter_mut().for_each(Replica::is_listed);
         if let Some(all) = &mut self.capacities {
-            all.begin_to_tell();
+            all.record_live_events();
         }
     }
 
-    /// The whole run over a workload of which all rows are known.
+    /// Completes the run over a workload with all rows known.
     pub(super) fn complete(mut self, workload: &Workload, watch: &mut dyn Watch) -> Result<Outcome> {
         self.take(workload, Instant::NEVER)?;
         self.advance(workload, self.arrivals.rows as u64, watch)?;
@@ -298,15 +298,16 @@ impl Run {
         self.finish()
     }
 
-    /// Lets happen what the known rows decide; says whether the run is over. `total` requests are to come in all.
+    /// Runs all events that the known rows determine. Returns whether the run is over. `total` is the total number of
+    /// requests.
     pub(super) fn advance(&mut self, workload: &Workload, total: u64, watch: &mut dyn Watch) -> Result<bool> {
         watch.poll(self.results.left(), total)?;
         let mut polls = Polls { watch, total, countdown: POLL_EVERY };
         loop {
             match self.order {
-                Order::Alone => self.advance_alone(workload, &mut polls)?,
-                Order::Apart => self.advance_apart(workload, &mut polls)?,
-                Order::Together => self.advance_together(workload, &mut polls)?,
+                Order::Single => self.advance_single(workload, &mut polls)?,
+                Order::Lanes => self.advance_lanes(workload, &mut polls)?,
+                Order::EventLoop => self.advance_event_loop(workload, &mut polls)?,
             }
             if self.known_until < Instant::NEVER && !self.arrivals.more_to_come {
                 return Ok(false);
@@ -317,15 +318,15 @@ impl Run {
         }
     }
 
-    /// When something happens next.
+    /// The next event.
     pub(super) fn next_instant(&mut self) -> Instant {
         match self.order {
-            Order::Alone | Order::Apart => self.next_apart(),
-            Order::Together => self.next_together(),
+            Order::Single | Order::Lanes => self.next_in_lanes(),
+            Order::EventLoop => self.next_in_event_loop(),
         }
     }
 
-    /// So many requests are in the system until `now`, and were since another instant.
+    /// Adds `requests` in the system from `since` to `now` to the integral.
     #[inline]
     pub(super) fn pass(&mut self, since: Instant, now: Instant, requests: u64) -> Result<()> {
         let area = product(now.since(since).0, u128::from(requests))?;
@@ -335,11 +336,11 @@ impl Run {
 
     /// Requests in all queues.
     pub(super) fn waiting(&self) -> u64 {
-        let in_line = self.capacities.as_ref().map_or(0, |all| all.waiting());
-        self.fleet.replicas.iter().map(Replica::waiting).sum::<u64>() + self.calendar.waiting() + in_line
+        let unrouted = self.capacities.as_ref().map_or(0, |all| all.waiting());
+        self.fleet.replicas.iter().map(Replica::waiting).sum::<u64>() + self.calendar.waiting() + unrouted
     }
 
-    /// The replica of a pool to which a request goes whose content the fleet has been told.
+    /// The replica of a pool that a request is routed to. The fleet already has its content.
     #[inline]
     pub(super) fn route(&mut self, pool: usize, arrival: &Arrival, is_handed_off: bool) -> Result<usize> {
         let station = &mut self.stations[pool];
@@ -362,7 +363,7 @@ impl Run {
         Kind::Route { at_s, request: arrival.id, answer, replicas }.into()
     }
 
-    /// Lets an idle replica form a batch. Says whether an iteration runs now.
+    /// Lets an idle replica form a batch. Returns whether an iteration runs now.
     #[inline]
     pub(super) fn form(&mut self, index: usize, drain: bool) -> Result<bool> {
         let replica = &mut self.fleet.replicas[index];
@@ -370,17 +371,17 @@ impl Run {
         self.fleet.touch(index);
         let replica = &self.fleet.replicas[index];
         match self.order {
-            Order::Alone => {}
-            Order::Apart => self.lanes.set_end(index, replica.next_instant()),
-            Order::Together => self.calendar.set_end(index, replica.next_instant()),
+            Order::Single => {}
+            Order::Lanes => self.lanes.set_end(index, replica.next_instant()),
+            Order::EventLoop => self.calendar.set_end(index, replica.next_instant()),
         }
         Ok(runs)
     }
 
-    /// Nothing is left to happen: a replica that still holds requests is asked once more (rule 5).
+    /// No event is left: every replica with requests plans once more (R5).
     fn drain(&mut self) -> Result<bool> {
-        if self.order != Order::Together {
-            self.meet()?;
+        if self.order != Order::EventLoop {
+            self.synchronize()?;
         }
         if self.fleet.replicas.iter().all(Replica::is_empty) {
             self.stalled = self.calendar.waiting() > 0;
@@ -392,10 +393,10 @@ impl Run {
         if is_first {
             here = self.fleet.replicas.iter().flat_map(Replica::ids).collect();
         }
-        let is_alone = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
+        let is_last = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
         let mut runs = false;
         for replica in 0..self.fleet.replicas.len() {
-            self.fleet.replicas[replica].drains_alone(is_alone);
+            self.fleet.replicas[replica].drains_last(is_last);
             runs |= self.form(replica, true)?;
         }
         if runs && is_first {
@@ -406,74 +407,74 @@ impl Run {
     }
 
     pub(super) fn finish(mut self) -> Result<Outcome> {
-        let goes_on = self.next_instant() < Instant::NEVER;
-        if self.order != Order::Together {
-            self.meet()?;
+        let has_more_events = self.next_instant() < Instant::NEVER;
+        if self.order != Order::EventLoop {
+            self.synchronize()?;
         }
         let end = match self.horizon {
-            Some(horizon) if goes_on => horizon,
+            Some(horizon) if has_more_events => horizon,
             _ => self.now,
         };
-        // At the horizon the number in the system falls at the ends of the iterations before it.
+        // Up to the horizon, the number in the system decreases at the ends of iterations.
         self.sampler.sample_before(end, &self.fleet.replicas, &mut self.results)?;
         let in_system = match self.order {
-            Order::Alone | Order::Apart => self.fleet.replicas.iter().map(Replica::requests).sum(),
-            Order::Together => self.calendar.in_system,
+            Order::Single | Order::Lanes => self.fleet.replicas.iter().map(Replica::requests).sum(),
+            Order::EventLoop => self.calendar.in_system,
         };
         self.pass(self.now, end, in_system)?;
         let replicas = &mut self.fleet.replicas;
-        let told_end = self.unit.instant(end);
-        let last = |replica: &Replica| Ok(Sample { at: told_end, ..replica.sample(end)? });
+        let end_in_attoseconds = self.unit.instant(end);
+        let last = |replica: &Replica| Ok(Sample { at: end_in_attoseconds, ..replica.sample(end)? });
         let last = replicas.iter().map(last).collect::<Result<_>>()?;
         let before = self.results.left();
         for replica in &mut *replicas {
             replica.stop(end, &mut self.results)?;
         }
-        debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
+        debug_assert_eq!(before, self.results.left(), "a stretch ends at its first completion");
         self.calendar.stop(end, &mut self.results);
-        for stranded in self.capacities.iter_mut().flat_map(|all| all.empty_line()) {
+        for stranded in self.capacities.iter_mut().flat_map(|all| all.take_unrouted()) {
             stranded.leave(NO_REPLICA, Status::Unfinished, end, &mut self.results);
         }
         self.results.check_instants()?;
         let budget = replicas[0].budget_to_fill();
         let is_common = replicas.iter().all(|replica| replica.budget_to_fill() == budget);
         let mut replica_time = None;
-        let deeds = match &mut self.capacities {
-            None => Deeds::of(BTreeMap::new(), replicas.iter()),
+        let fleet_totals = match &mut self.capacities {
+            None => FleetTotals::of(BTreeMap::new(), replicas.iter()),
             Some(all) => {
                 replica_time = Some(all.paid_until(end, replicas.len())?);
                 self.results.results.fleet_events = all.take_events();
                 let is_used = all.is_used(replicas.len());
                 self.results.results.timeline.retain(|sample| is_used[sample.replica as usize]);
                 let used = replicas.iter().zip(is_used).filter_map(|(replica, is_used)| is_used.then_some(replica));
-                Deeds::of(all.take_past(), used)
+                FleetTotals::of(all.take_past(), used)
             }
         };
-        self.results.results.block_operations = deeds.operations;
+        self.results.results.block_operations = fleet_totals.operations;
         let mut outcome = Outcome {
             rejections: std::mem::take(&mut self.results.rejections),
             cut: self.results.cut,
-            goes_on,
+            has_more_events,
             stalled: self.stalled,
             stranded: self.stranded,
             ignored_events: self.capacities.as_ref().map_or(0, |all| all.missed),
-            most_preempted: deeds.most_preempted,
-            beyond: deeds.beyond,
-            findings: deeds.findings,
+            most_preempted: fleet_totals.most_preempted,
+            beyond: fleet_totals.beyond,
+            findings: fleet_totals.findings,
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             token_budget: if is_common { budget } else { Limits::NONE },
-            replicas: deeds.replicas,
+            replicas: fleet_totals.replicas,
             never_came: self.calendar.never_came(),
             held_back: self.held_back,
             taken_back: self.results.taken_back,
-            unused: deeds.unused,
+            unused: fleet_totals.unused,
             replica_time,
             last,
             results: std::mem::take(&mut self.results.results),
         };
         let totals = &mut outcome.results.totals;
-        totals.end = told_end;
-        totals.iterations = deeds.iterations;
+        totals.end = end_in_attoseconds;
+        totals.iterations = fleet_totals.iterations;
         totals.in_system = self.unit.attoseconds(self.in_system_area)?;
         totals.sojourn = self.unit.attoseconds(self.results.sojourn())?;
         Ok(outcome)

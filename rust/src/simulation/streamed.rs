@@ -1,42 +1,42 @@
-//! Runs over a workload, with results, of which neither is ever in memory as a whole.
+//! Streamed runs: neither the workload nor the results are in memory as a whole.
 //!
-//! Rows come in parts, in order of arrival. What happens before the last arrival of a part is decided by the rows that
-//! are there; at its instant others may arrive, so the run waits there for the next part. Rows of requests that have
-//! left go out in the order of their ids, as soon as all before them have. What is kept in between are the requests in
-//! the system and those behind the oldest of them. The events are those of [`simulate_cluster`](super::simulate_cluster),
-//! in the same order, so the results are the same bit for bit.
+//! Rows arrive in parts, in order of arrival. The rows of a part determine all events before its last arrival. At
+//! that instant further rows may arrive, so the run waits for the next part. Rows of requests that have left are
+//! emitted in order of ids, as soon as all earlier ones have left. In between, memory holds the requests in the
+//! system and those after the oldest of them. The events and their order are those of
+//! [`simulate_cluster`](super::simulate_cluster), so the results are the same bit for bit.
 
-use super::independent::{OffsetWatch, run_all, share_out, together};
+use super::independent::{OffsetWatch, combine, run_all, share_out};
+use super::options::{Options, Watch};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
-use super::{Options, Watch};
 use crate::clock::{Instant, Unit};
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
 use crate::failures::Command;
-use crate::results::{Emissions, RequestColumns, RequestRows, Results, Sample, Scatter, Told, take_first};
+use crate::results::{Emissions, LiveEvents, RequestColumns, RequestRows, Results, Sample, Scatter, take_first};
 use crate::router::Router;
 use crate::workload::{Columns, Workload};
 
-/// Where the rows of a workload come from.
+/// A source of workload rows.
 pub trait WorkloadSource {
     /// The next rows, in order of arrival; `None` after the last.
     fn next(&mut self) -> Result<Option<Columns>>;
 }
 
-/// Where the rows of requests go that have left.
+/// A sink for the rows of requests that have left.
 pub trait Sink {
-    /// Takes the next rows, in order of their ids. It is called at least once, even if no request arrives.
+    /// Accepts the next rows, in order of ids. It is called at least once, even if no request arrives.
     fn take(&mut self, rows: Rows) -> Result<()>;
 }
 
-/// What became of some requests, and what they were.
+/// Result rows of requests, with their workload columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
-    /// The id of the first; the others follow.
+    /// Id of the first request; the others follow.
     pub first: u32,
-    /// What became of them.
+    /// The result rows.
     pub requests: RequestRows,
     /// See [`Workload::arrival_s`].
     pub arrival_s: Vec<f64>,
@@ -49,26 +49,26 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The columns of what became of them.
+    /// The result columns.
     pub fn columns(&self) -> RequestColumns {
         let Rows { requests, arrival_s, output_tokens, .. } = self;
         requests.columns(&Workload { arrival_s, output_tokens, ..Workload::default() }, None)
     }
 }
 
-/// What must be known of a workload before its first row.
+/// What a streamed run needs before its first row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Number of classes, at least 1.
     pub class_count: usize,
-    /// The requests that arrive by the horizon.
+    /// Number of requests that arrive by the horizon.
     pub arriving: u64,
-    /// The last of their arrivals; 0 where there is none.
+    /// The last of their arrivals; 0 without arrivals.
     pub last_arrival: Instant,
 }
 
 impl Outline {
-    /// That of a workload which is all there.
+    /// The outline of a complete workload.
     pub fn of(workload: &Workload, options: &Options) -> Outline {
         Outline {
             class_count: workload.class_count,
@@ -78,8 +78,8 @@ impl Outline {
     }
 }
 
-/// Replays a workload through a cluster part by part. The rows of the requests go to `sink` and are not in the results;
-/// neither iterations nor batches can be kept, and no control may stand before the cluster.
+/// Replays a workload through a cluster in parts. The rows of the requests go to `sink` instead of the results.
+/// Iterations and batches cannot be recorded, and the cluster cannot have a control.
 pub fn simulate_streamed(
     outline: &Outline,
     source: &mut dyn WorkloadSource,
@@ -89,20 +89,20 @@ pub fn simulate_streamed(
     watch: &mut dyn Watch,
 ) -> Result<Results> {
     cluster.check()?;
-    for (name, is_asked) in [("iterations", options.iterations), ("batches", options.batches)] {
-        if is_asked {
-            return Err(Error::config(name, "cannot be kept while results are streamed"));
+    for (name, is_set) in [("iterations", options.iterations), ("batches", options.batches)] {
+        if is_set {
+            return Err(Error::config(name, "is not supported by streamed runs"));
         }
     }
     if options.max_in_flight.is_some() {
-        return Err(Error::config("max_in_flight", "cannot be kept while results are streamed"));
+        return Err(Error::config("max_in_flight", "is not supported by streamed runs"));
     }
     if cluster.control.is_some() {
-        return Err(Error::config("gate_and_route", "cannot be streamed"));
+        return Err(Error::config("gate_and_route", "is not supported by streamed runs"));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
     let sampler = Sampler::new(outline.last_arrival, options, replicas, Unit::ATTOSECOND)?;
-    let mut road = Road::new(outline, cluster, options, sampler);
+    let mut runs = Runs::new(outline, cluster, options, sampler);
     let mut last_s = 0.0;
     let (mut rows, mut arrived) = (0, 0);
     loop {
@@ -119,24 +119,24 @@ pub fn simulate_streamed(
             }
             arrived += options.rows(&workload) as u64;
             rows += workload.len() as u32;
-            road.take(&workload)?;
+            runs.take(&workload)?;
         }
-        road.leaving.extend_to(arrived as usize);
-        road.advance(known_until, watch)?;
-        if part.is_none() || road.is_over() {
+        runs.leaving.extend_to(arrived as usize);
+        runs.advance(known_until, watch)?;
+        if part.is_none() || runs.is_over() {
             break;
         }
-        road.leaving.emit(sink, false)?;
+        runs.leaving.emit(sink, false)?;
     }
-    let End { mut leaving, outcome } = road.finish()?;
+    let End { mut leaving, outcome } = runs.finish()?;
     leaving.emit(sink, true)?;
     outcome.results(options, Some(arrived))
 }
 
-/// The replicas on one clock, or each on its own where they know nothing of one another.
-pub(super) struct Road {
+/// One run of all replicas, or one run per independent replica.
+pub(super) struct Runs {
     lanes: Vec<Lane>,
-    /// What shares the rows out to the lanes; `None`: there is one.
+    /// Assigns rows to lanes; `None`: there is one lane.
     router: Option<Box<dyn Router>>,
     options: Options,
     sampler: Sampler,
@@ -144,14 +144,14 @@ pub(super) struct Road {
     leaving: Leaving,
 }
 
-/// What a road has come to.
+/// The end of the runs.
 pub(super) struct End {
     pub(super) leaving: Leaving,
     pub(super) outcome: Outcome,
 }
 
-impl Road {
-    pub(super) fn new(outline: &Outline, mut cluster: Cluster, options: &Options, sampler: Sampler) -> Road {
+impl Runs {
+    pub(super) fn new(outline: &Outline, mut cluster: Cluster, options: &Options, sampler: Sampler) -> Runs {
         let lane = |first: u32, cluster: Cluster| Lane {
             run: Run::new(first, outline.class_count, cluster, options, sampler),
             columns: Columns::default(),
@@ -175,17 +175,17 @@ impl Road {
         }
         let (lanes, router) = match &mut cluster.pools[..] {
             [Pool { engines, router: router @ Some(_), hands_to: None, capacity: None }]
-                if router.as_ref().is_some_and(|router| !router.looks()) =>
+                if router.as_ref().is_some_and(|router| !router.uses_state()) =>
             {
                 let engines = std::mem::take(engines).into_iter().zip(0..);
                 (engines.map(|(engine, index)| lane(index, Cluster::of_one(engine))).collect(), router.take())
             }
             _ => (vec![lane(0, cluster)], None),
         };
-        Road { lanes, router, options: options.clone(), sampler, outline: *outline, leaving }
+        Runs { lanes, router, options: options.clone(), sampler, outline: *outline, leaving }
     }
 
-    /// Gives each lane its share of the next rows.
+    /// Distributes the next rows to the lanes.
     pub(super) fn take(&mut self, workload: &Workload) -> Result<()> {
         let mut shares = vec![Vec::new(); self.lanes.len()];
         match &mut self.router {
@@ -199,7 +199,7 @@ impl Road {
         Ok(())
     }
 
-    /// Lets happen what the rows decide that are there, and collects the requests that have left.
+    /// Runs all events that the known rows determine, and collects the requests that have left.
     pub(super) fn advance(&mut self, known_until: Instant, watch: &mut dyn Watch) -> Result<()> {
         let (classes, total) = (self.outline.class_count, self.outline.arriving);
         if let [lane] = &mut self.lanes[..] {
@@ -218,34 +218,34 @@ impl Road {
         self.lanes.iter_mut().try_for_each(|lane| lane.leave(&mut self.leaving))
     }
 
-    /// Would no further row change anything?
+    /// Whether further rows have no effect.
     fn is_over(&self) -> bool {
         self.lanes.iter().all(|lane| lane.is_over)
     }
 
-    /// From now on the replicas tell what happens.
-    pub(super) fn begin_to_tell(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.run.begin_to_tell());
+    /// Makes replicas record their events.
+    pub(super) fn record_live_events(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.run.record_live_events());
     }
 
-    /// What they have to tell.
-    pub(super) fn told(&mut self) -> impl Iterator<Item = &mut Told> {
-        self.lanes.iter_mut().filter_map(|lane| lane.run.recorder().told())
+    /// The recorded events.
+    pub(super) fn live_events(&mut self) -> impl Iterator<Item = &mut LiveEvents> {
+        self.lanes.iter_mut().filter_map(|lane| lane.run.recorder().live_events())
     }
 
-    /// Shows the tokens of the stretch that each replica runs, and its number.
-    pub(super) fn look(&self, mut see: impl FnMut(Option<Emissions>, usize)) {
+    /// Visits the tokens of the running stretch of each replica, and the replica's number.
+    pub(super) fn visit_running(&self, mut visit: impl FnMut(Option<Emissions>, usize)) {
         for replica in self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas) {
-            see(replica.running_emissions(), replica.number() as usize);
+            visit(replica.running_emissions(), replica.number() as usize);
         }
     }
 
-    /// Each replica at an instant up to which all has happened.
+    /// A sample of each replica at `at`. All earlier events have run.
     pub(super) fn samples(&self, at: Instant) -> Result<Vec<Sample>> {
         self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas).map(|replica| replica.sample(at)).collect()
     }
 
-    /// A client takes a request back at an instant that has not come.
+    /// Cancels a request at a future instant.
     pub(super) fn cancel(&mut self, id: u32, at: Instant) -> Result<()> {
         for lane in &mut self.lanes {
             if let Ok(row) = lane.ids.binary_search(&id) {
@@ -255,53 +255,56 @@ impl Road {
         Ok(())
     }
 
-    /// A replica is told something at an instant that has not come.
-    pub(super) fn tell(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
+    /// Adds a future command for a replica.
+    pub(super) fn add_command(&mut self, replica: usize, at: Instant, what: Command) -> Result<()> {
         match &mut self.lanes[..] {
-            [lane] => lane.run.tell(replica, at, what),
-            _ => Err(Error::config("replica", format!("{replica} stays: its fleet is of a fixed size"))),
+            [lane] => lane.run.add_command(replica, at, what),
+            _ => Err(Error::config(
+                "replica",
+                format!("must be a replica of a fleet with an autoscaler or failures, got {replica}"),
+            )),
         }
     }
 
-    /// When something happens next that is known.
+    /// The next known event.
     pub(super) fn next_instant(&mut self) -> Instant {
         self.lanes.iter_mut().map(|lane| lane.run.next_instant()).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Makes room for the rows below `end`.
+    /// Allocates the rows below `end`.
     pub(super) fn make_room(&mut self, end: usize) {
         self.leaving.extend_to(end);
     }
 
-    /// Sends the first rows off that are complete.
+    /// Emits the complete rows at the front.
     pub(super) fn emit(&mut self, sink: &mut dyn Sink) -> Result<()> {
         self.leaving.emit(sink, false)
     }
 
     pub(super) fn finish(self) -> Result<End> {
-        let Road { lanes, router, options: _, sampler, outline, mut leaving } = self;
+        let Runs { lanes, router, options: _, sampler, outline, mut leaving } = self;
         let finish = |lane: Lane| lane.finish(&mut leaving);
         let mut outcomes = lanes.into_iter().map(finish).collect::<Result<Vec<Outcome>>>()?;
         let outcome = match (router, outcomes.pop()) {
             (None, Some(outcome)) => outcome,
             (_, last) => {
                 outcomes.extend(last);
-                together(outcomes, sampler, outline.class_count)?
+                combine(outcomes, sampler, outline.class_count)?
             }
         };
         Ok(End { leaving, outcome })
     }
 }
 
-/// A run, and its requests from the first on that is not over.
+/// A run, and its requests from the first live one on.
 struct Lane {
     run: Run,
     columns: Columns,
-    /// What they are called in the whole.
+    /// Their ids in the whole workload.
     ids: Vec<u32>,
-    /// The number of the first among the requests of this lane.
+    /// Number of the first request within this lane.
     first: u32,
-    /// How many of them have arrived.
+    /// Number of arrived requests.
     arrived: usize,
     is_over: bool,
 }
@@ -326,7 +329,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Hands on the first rows whose requests have left: once they are as many as those that stay, which have to move up.
+    /// Moves the first complete rows to `leaving` once they are half of all, because the remaining rows must be
+    /// moved.
     fn leave(&mut self, leaving: &mut Leaving) -> Result<()> {
         let rows = self.run.recorder().left_first();
         if rows == 0 || 2 * rows < self.ids.len() {
@@ -350,7 +354,7 @@ impl Lane {
     }
 }
 
-/// Rows on their way out, from the first on that is not complete.
+/// Rows to emit, from the first incomplete one on.
 #[derive(Default)]
 pub(super) struct Leaving {
     first: u32,
@@ -362,7 +366,7 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Makes room for the requests below `end`.
+    /// Allocates the requests below `end`.
     fn extend_to(&mut self, end: usize) {
         let rows = end - self.first as usize;
         self.requests.extend_to(rows);
@@ -381,7 +385,7 @@ impl Leaving {
         put.column(&mut self.output_tokens, &columns.output_tokens);
     }
 
-    /// Sends the first rows off that are complete: once they are as many as the others, or at the end.
+    /// Emits the complete rows at the front once they are half of all, or at the end.
     pub(super) fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
         let rows = self.requests.left_first();
         debug_assert!(!is_last || rows == self.requests.len(), "L1: a request that arrived has one status");
@@ -402,7 +406,7 @@ impl Leaving {
     }
 }
 
-/// The watch of a lane, told what has left since it was called.
+/// The watch of a lane: reports the requests that left since the call began.
 struct Since<'a> {
     watch: &'a mut dyn Watch,
     before: u64,

@@ -1,25 +1,24 @@
-//! The unit that a run counts time in.
+//! The time unit of a run.
 
-use super::Options;
+use super::options::Options;
 use crate::clock::{Unit, greatest_common_divisor};
 use crate::cluster::{Cluster, Pool};
 use crate::workload::Workload;
 
-/// The largest unit of which every instant and every span of the run is a whole number: the greatest common divisor of all
-/// that iterations, the host and the horizon are made of. It is an attosecond where a time may come up that is none of these:
-/// from a client, a link, a replica that comes or goes, a policy or a router that looks at the clock; and where each iteration
-/// is told.
+/// The largest unit that divides every instant and span of the run: the greatest common divisor of the times of
+/// iterations, host and horizon. It is one attosecond if other times may occur: from clients, links, autoscaling,
+/// failures, or from policies and routers that read the clock. It is one attosecond if iterations are listed, too.
 pub(super) fn of(cluster: &Cluster, workload: &Workload, options: &Options) -> Unit {
     let [Pool { engines, router, hands_to: None, capacity: None }] = &cluster.pools[..] else {
         return Unit::ATTOSECOND;
     };
-    let is_told = options.iterations || options.batches;
+    let is_listed = options.iterations || options.batches;
     let has_other_times = cluster.control.is_some()
         || options.decides_arrivals(workload)
         || workload.has_leavers()
         || !workload.itl_slo_s.is_empty()
         || router.as_ref().is_some_and(|router| !router.is_timeless());
-    if options.in_attoseconds || is_told || has_other_times {
+    if options.in_attoseconds || is_listed || has_other_times {
         return Unit::ATTOSECOND;
     }
     let of_horizon = options.horizon.map_or(0, |horizon| horizon.0);
@@ -62,28 +61,28 @@ mod tests {
         assert_eq!(unit(LINE, RECOMPUTE, r#"{"per_sequence_s": 20e-12}"#, &none, &all), picoseconds(10));
         let until = Options { horizon: Some(Instant(1_000_000_025_000_000)), ..all.clone() };
         assert_eq!(unit(LINE, RECOMPUTE, "{}", &none, &until), picoseconds(25));
-        // Arrivals lie on the nanosecond, however coarse the rest is.
+        // Arrivals are whole nanoseconds, however coarse the other times are.
         assert_eq!(unit(r#"{"kind": "Constant", "seconds": 1}"#, RECOMPUTE, "{}", &none, &all), picoseconds(1000));
     }
 
     #[test]
-    fn it_is_an_attosecond_where_other_times_may_come_up() {
+    fn it_is_an_attosecond_if_other_times_may_occur() {
         let none = Columns::default();
         let all = Options::all(&none.view(0, 1));
-        let one = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
-        let patient = Columns { patience_s: vec![1.0], ..one.clone() };
-        let objective = Columns { itl_slo_s: vec![1.0], ..one };
-        let told = Options { iterations: true, ..all.clone() };
+        let plain = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
+        let patient = Columns { patience_s: vec![1.0], ..plain.clone() };
+        let objective = Columns { itl_slo_s: vec![1.0], ..plain };
+        let listed = Options { iterations: true, ..all.clone() };
         let exact = Options { in_attoseconds: true, ..all.clone() };
-        for found in [
+        for actual in [
             unit(TABLE, RECOMPUTE, "{}", &none, &all),
             unit(LINE, SWAP, "{}", &none, &all),
             unit(LINE, RECOMPUTE, "{}", &patient, &all),
             unit(LINE, RECOMPUTE, "{}", &objective, &all),
-            unit(LINE, RECOMPUTE, "{}", &none, &told),
+            unit(LINE, RECOMPUTE, "{}", &none, &listed),
             unit(LINE, RECOMPUTE, "{}", &none, &exact),
         ] {
-            assert_eq!(found, Unit::ATTOSECOND);
+            assert_eq!(actual, Unit::ATTOSECOND);
         }
     }
 }

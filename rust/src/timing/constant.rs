@@ -1,9 +1,9 @@
-//! One slot, whatever is in it: nie2026 §3, li2025 §4.3.
+//! Constant iteration time: nie2026 §3, li2025 §4.3.
 
 use super::prelude::*;
 use crate::clock::{Span, attoseconds};
 
-/// Every iteration takes as long as every other; in seconds as described, a span as built.
+/// The same duration for every iteration; in seconds as described, a span when built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant<Time = f64> {

@@ -1,16 +1,16 @@
-//! Linear in the KV cache that the batch touches: ao2025 (1).
+//! Iteration time linear in the KV tokens of the batch: ao2025 (1).
 
 use super::prelude::*;
 use super::{common_divisor, sum};
 use crate::clock::attoseconds;
 
-/// Linear in the KV cache that the iteration reads and writes; in seconds as described, in attoseconds as built.
+/// Linear in the KV tokens that the iteration reads and writes; in seconds as described, in attoseconds when built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryLinear<Time = f64> {
-    /// Length of every iteration.
+    /// Time per iteration.
     pub base: Time,
-    /// Per token in the cache.
+    /// Time per token in the cache.
     pub per_kv_token: Time,
 }
 

@@ -1,18 +1,18 @@
-//! Two speeds, with a prefill in the batch and without: lin2026 (2), (3).
+//! Two iteration times, with and without a prefill: lin2026 (2), (3).
 
 use super::prelude::*;
 use super::{common_divisor, sum};
 use crate::clock::{Span, attoseconds};
 
-/// Two speeds, with a chunk in the batch and without; in seconds as described, in attoseconds as built.
+/// Two iteration times, with and without a chunk in the batch; in seconds as described, in attoseconds when built.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixedSolo<Time = f64> {
-    /// Length of an iteration with a chunk.
+    /// Time of an iteration with a chunk.
     pub alpha: Time,
-    /// Per chunk token.
+    /// Time per chunk token.
     pub beta: Time,
-    /// Length of an iteration without one.
+    /// Time of an iteration without a chunk.
     pub solo: Time,
 }
 
@@ -32,7 +32,7 @@ impl Sample for MixedSolo {
     }
 }
 
-/// α + β·(prefill tokens) when a chunk is present, else 1/γ.
+/// α + β·(prefill tokens) with a chunk, otherwise 1/γ.
 impl Timing for MixedSolo<u128> {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         if shape.chunks.is_empty() {

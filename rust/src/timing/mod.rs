@@ -1,7 +1,7 @@
-//! How long does an iteration take?
+//! Timing models, which compute iteration times.
 //!
-//! A timing model reads the shape of a batch and answers a [`Pace`]: the length of the first iteration, what each further
-//! identical iteration adds, and for how many that line is exact. One model, one file.
+//! A timing model maps the shape of a batch to a [`Pace`]: the duration of the first iteration, the growth per
+//! further identical iteration, and the number of iterations for which this line is exact. One model per file.
 
 mod host;
 
@@ -13,12 +13,12 @@ pub use host::{HostTime, Overhead};
 pub use roofline::{AllReduce, ChunkRoof, DecodeRoof, LinearRoof};
 pub use table::{ChunkGrid, DecodeGrid, LinearGrid};
 
-/// A prefill chunk as a model prices it.
+/// A prefill chunk, as priced by a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkShape {
-    /// Tokens that it computes.
+    /// Tokens computed in this iteration.
     pub tokens: u64,
-    /// Tokens of its request that were computed before.
+    /// Tokens of its request computed earlier.
     pub context: u64,
 }
 
@@ -50,10 +50,10 @@ impl FromIterator<ChunkShape> for ChunkSums {
     }
 }
 
-/// Most moduli that a model may declare.
+/// Maximum number of moduli of a model.
 pub const MODULI: usize = 2;
 
-/// The batch that a model prices, as it stands before the iteration.
+/// The batch to be priced, in its state before the iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape<'a> {
     /// The chunks of the batch.
@@ -70,21 +70,21 @@ pub struct Shape<'a> {
     pub decodes: u64,
     /// Σ context over the decodes. Contexts and their number are below 2^32.
     pub decode_context: u64,
-    /// Tokens of decodes beyond one each: drafts that they verify. Attention reads a context once for all of them.
+    /// Draft tokens verified by decodes, beyond one token each. Attention reads the context once for all of them.
     pub drafts: u64,
     /// Σ ⌈(context + 1) / m⌉ over the decodes, for each modulus m that the model declares.
     pub ceilings: [u128; MODULI],
-    /// Identical iterations, this one included, over which no ceiling takes a step.
+    /// Identical iterations, including this one, during which no ceiling changes.
     pub steady: u64,
 }
 
 impl<'a> Shape<'a> {
-    /// A batch of chunks alone.
+    /// Builds a batch of chunks only.
     pub(crate) fn of(chunks: &'a [ChunkShape]) -> Shape<'a> {
         Shape::summed(chunks, &chunks.iter().copied().collect())
     }
 
-    /// The same, where the sums over the chunks are known.
+    /// Builds a batch of chunks with known sums.
     #[inline]
     pub(crate) fn summed(chunks: &'a [ChunkShape], sums: &ChunkSums) -> Shape<'a> {
         Shape {
@@ -101,7 +101,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// The sums over the chunks.
+    /// Returns the sums over the chunks.
     #[inline]
     fn sums(&self) -> ChunkSums {
         ChunkSums {
@@ -112,14 +112,14 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Adds decodes whose contexts have the given sum.
+    /// Adds decodes with this sum of contexts.
     #[inline]
     pub(crate) fn add_decodes(&mut self, count: u64, context: u64) {
         self.decodes += count;
         self.decode_context += context;
     }
 
-    /// Adds a decode of so many tokens, drafts but for one, for a model that declares these moduli.
+    /// Adds a decode of `tokens` tokens, all but one of them drafts, for a model with these moduli.
     pub(crate) fn add_decode(&mut self, context: u64, tokens: u64, moduli: &[u64]) {
         self.add_decodes(1, context);
         self.drafts += tokens - 1;
@@ -128,7 +128,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Tokens that the iteration loads.
+    /// Tokens that the iteration computes.
     #[inline]
     pub fn tokens(&self) -> u64 {
         self.chunk_tokens + self.decodes + self.drafts
@@ -138,28 +138,28 @@ impl<'a> Shape<'a> {
 /// An exact line: iteration j of a stretch takes `first + j · growth` for every j below `holds`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Length of the first iteration.
+    /// Duration of the first iteration.
     pub first: Span,
-    /// Attoseconds that each further identical iteration adds.
+    /// Attoseconds added by each further identical iteration.
     pub growth: i128,
     /// Iterations for which the line is exact, at least 1.
     pub holds: u64,
 }
 
 impl Pace {
-    /// All iterations alike.
+    /// The same duration for all iterations.
     #[inline]
     pub fn constant(length: Span) -> Pace {
         Pace { first: length, growth: 0, holds: u64::MAX }
     }
 
-    /// Lengths that grow by the same amount for ever.
+    /// Durations that grow by the same amount without end.
     #[inline]
     pub fn line(first: u128, growth: u128) -> Result<Pace> {
         Ok(Pace { first: Span(first), growth: i128::try_from(growth).map_err(|_| overflow())?, holds: u64::MAX })
     }
 
-    /// One after the other.
+    /// The sum of two paces.
     #[inline]
     pub(crate) fn plus(&self, other: &Pace) -> Result<Pace> {
         Ok(Pace {
@@ -169,14 +169,14 @@ impl Pace {
         })
     }
 
-    /// Both at once: the longer of the two, up to the iteration in which the other one becomes it.
+    /// The longer of two concurrent paces, up to the iteration in which the other one becomes longer.
     #[inline]
     pub(crate) fn larger(&self, other: &Pace) -> Pace {
         let is_self = (self.first, self.growth) >= (other.first, other.growth);
         let (above, below) = if is_self { (self, other) } else { (other, self) };
         let mut holds = above.holds.min(below.holds);
         if below.growth > above.growth {
-            // Iteration j is the upper line's while j · (difference of growths) ≤ difference of firsts.
+            // Iteration j is on the upper line while j · (difference of growths) ≤ difference of firsts.
             let closing = below.growth.abs_diff(above.growth);
             let iterations = (above.first.0 - below.first.0) / closing;
             holds = holds.min(u64::try_from(iterations).map_or(u64::MAX, |iterations| iterations.saturating_add(1)));
@@ -184,21 +184,21 @@ impl Pace {
         Pace { holds, ..*above }
     }
 
-    /// Length of the first iteration and growth, where 64 bits hold them: nearly all are below 18 s and do not shrink.
+    /// First duration and growth if they fit 64 bits: nearly all are below 18 s and do not shrink.
     #[inline(always)]
     fn short(&self) -> Option<(u64, u64)> {
         let is_short = (self.first.0 | self.growth as u128) >> 64 == 0;
         is_short.then_some((self.first.0 as u64, self.growth as u64))
     }
 
-    /// The pace, of which only as much is looked at as can be there; that of one iteration has any growth.
+    /// Restricts the pace to the given width; the growth of a single iteration is arbitrary.
     #[inline(always)]
     pub(crate) fn within<W: Width>(&self) -> Pace {
         let growth = if W::IS_SHORT { i128::from(self.growth as u64) } else { self.growth };
         Pace { first: self.first.within::<W>(), growth, holds: self.holds }
     }
 
-    /// When the first `count` iterations from `start` on are over, if 64 bits hold all of that.
+    /// Returns the end of the first `count` iterations from `start` on, if everything fits 64 bits.
     #[inline(always)]
     pub(crate) fn short_end(&self, start: Instant, count: u64) -> Option<Instant> {
         let (start, first) = (u64::try_from(start.0).ok()?, u64::try_from(self.first.0).ok()?);
@@ -214,7 +214,7 @@ impl Pace {
         start.checked_add(first.checked_mul(count)?)?.checked_add(growth.checked_mul(pairs)?)
     }
 
-    /// What the first `count` iterations take together.
+    /// Total duration of the first `count` iterations.
     #[inline(always)]
     pub fn total(&self, count: u64) -> Result<Span> {
         if count == 1 {
@@ -238,7 +238,7 @@ impl Pace {
         total.map(Span).ok_or_else(overflow)
     }
 
-    /// The most iterations, up to `limit`, that together take no longer than `span`.
+    /// Maximum number of iterations, up to `limit`, with a total duration of at most `span`.
     #[inline]
     pub(crate) fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
         if limit <= 1 || span < self.first {
@@ -258,7 +258,7 @@ impl Pace {
 
     #[inline(never)]
     fn long_count_within(&self, span: Span, limit: u64) -> Result<u64> {
-        // Most stretches that are cut are cut early: there a walk is cheapest.
+        // Most cut stretches are cut early, where a linear scan is fastest.
         let (mut end, mut length) = (self.first.0, self.first);
         for count in 0..limit.min(4) {
             if end > span.0 {
@@ -267,7 +267,7 @@ impl Pace {
             length = Pace { first: length, ..*self }.length(1)?;
             end = end.checked_add(length.0).ok_or_else(overflow)?;
         }
-        // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
+        // A float estimate, corrected by integer tests: the result is exact for any estimate.
         let (first, target) = (float(self.first.0), float(span.0));
         let growth = i64::try_from(self.growth).map_or_else(|_| self.growth as f64, |short| short as f64);
         let slope = first - growth / 2.0;
@@ -282,7 +282,7 @@ impl Pace {
         Ok(count)
     }
 
-    /// The longest of the first `count` iterations, which are over some time.
+    /// Longest of the first `count` iterations, whose total is valid.
     #[inline(always)]
     pub(crate) fn longest<W: Width>(&self, count: u64) -> Result<Span> {
         if W::IS_SHORT {
@@ -292,7 +292,7 @@ impl Pace {
         if count > 1 && self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
     }
 
-    /// The length of iteration `index`, counted from 0.
+    /// Duration of iteration `index`, counted from 0.
     #[inline(always)]
     pub fn length(&self, index: u64) -> Result<Span> {
         match self.short() {
@@ -310,21 +310,22 @@ impl Pace {
     }
 }
 
-/// What fewer than 2^32 iterations take together that begin with `first` and grow: below 2^96 + 2^127.
+/// Total duration of fewer than 2^32 iterations that begin with `first` and grow: below 2^96 + 2^127.
 #[inline(always)]
 fn total(first: u64, growth: u64, count: u64) -> u128 {
     let pairs = count * count.wrapping_sub(1) / 2;
     u128::from(first) * u128::from(count) + u128::from(growth) * u128::from(pairs)
 }
 
-/// The most iterations, up to `limit`, which is below 2^32, that together take no longer than `span`; no number is negative.
+/// Maximum number of iterations, up to `limit` < 2^32, with a total duration of at most `span`; all numbers are
+/// nonnegative.
 #[inline]
 fn count_within(first: i64, growth: i64, span: i64, limit: u64) -> u64 {
-    // Most stretches that are cut are cut early.
+    // Most cut stretches are cut early.
     if span - first - first < growth {
         return 1;
     }
-    // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
+    // A float estimate, corrected by integer tests: the result is exact for any estimate.
     let (rise, target) = (growth as f64, span as f64);
     let slope = first as f64 - rise / 2.0;
     let guess = 2.0 * target / (slope + (slope * slope + 2.0 * rise * target).sqrt());
@@ -345,7 +346,7 @@ fn count_within(first: i64, growth: i64, span: i64, limit: u64) -> u64 {
     count
 }
 
-/// A number as a float; most fit 64 bits, where the conversion is many times cheaper.
+/// Converts a number to a float; most fit 64 bits, for which the conversion is much cheaper.
 #[inline]
 fn float(number: u128) -> f64 {
     i64::try_from(number).map_or_else(|_| number as f64, |short| short as f64)
@@ -356,7 +357,7 @@ fn overflow() -> Error {
     Error::overflow("the length of an iteration")
 }
 
-/// Axes on which a model was asked for more than it was measured for: a set.
+/// A set of axes on which a shape exceeded the measured range of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beyond(u8);
 
@@ -367,7 +368,7 @@ impl Beyond {
     const SEQUENCES: Beyond = Beyond(8);
     const MEAN_CONTEXT: Beyond = Beyond(16);
 
-    /// The axes of both.
+    /// The union of two sets.
     #[must_use]
     pub(crate) fn and(self, other: Beyond) -> Beyond {
         Beyond(self.0 | other.0)
@@ -386,38 +387,38 @@ impl Beyond {
     }
 }
 
-/// A model of iteration times. It is pure: the same shape always has the same pace, and the shape after j identical
-/// iterations has the pace whose `first` is `first + j · growth`, for every j below `holds`.
+/// A model of iteration times. It is pure: equal shapes have equal paces, and the shape after j identical iterations
+/// has a pace whose `first` is `first + j · growth`, for every j below `holds`.
 pub trait Timing: Send + Sync {
-    /// The moduli whose ceilings the model reads from the shape, at most [`MODULI`].
+    /// The moduli whose ceilings the model uses, at most [`MODULI`].
     fn moduli(&self) -> &[u64] {
         &[]
     }
 
-    /// The pace of identical iterations that begin with this shape.
+    /// Returns the pace of identical iterations that begin with this shape.
     fn pace(&self, shape: &Shape) -> Result<Pace>;
 
-    /// Where the shapes that it was asked for so far go beyond what it was measured for.
+    /// Returns the axes on which shapes priced so far exceeded the measured range.
     fn beyond(&self) -> Beyond {
         Beyond::default()
     }
 
-    /// A number of attoseconds that divides every time that the model can answer; 0: all are 0.
+    /// Returns a divisor, in attoseconds, of all times of the model; 0: all are 0.
     fn unit(&self) -> u128 {
         1
     }
 
-    /// From now on the model answers in units of so many attoseconds, which divide [`Timing::unit`].
+    /// Switches to units of `attoseconds`, a divisor of [`Timing::unit`].
     fn count_in(&mut self, _attoseconds: u128) {}
 
-    /// The model in 64 bits, if it is piecewise linear: then the sums that a batch keeps are all that
-    /// it needs, and no shape is made for it.
+    /// Returns the model in 64 bits if it is piecewise linear. Then the sums of a batch are sufficient and no shape
+    /// is built.
     fn short_line(&self) -> Option<&PiecewiseLinear<u64>> {
         None
     }
 }
 
-/// The pace of a batch that is given row by row: chunks, and the contexts of the decodes.
+/// Returns the pace of a batch given row by row: chunks, and the contexts of the decodes.
 pub fn pace_of(model: &dyn Timing, chunks: &[ChunkShape], decodes: &[u64]) -> Result<Pace> {
     let contexts = chunks.iter().map(|chunk| chunk.context).chain(decodes.iter().copied());
     if contexts.map(u128::from).sum::<u128>() > u128::from(u64::MAX) {
@@ -433,20 +434,20 @@ pub fn pace_of(model: &dyn Timing, chunks: &[ChunkShape], decodes: &[u64]) -> Re
     model.pace(&shape)
 }
 
-/// The parameters of a timing model, as a user describes them: each model's file implements this for its own.
+/// Parameters of a timing model as described by the user; implemented in each model's file.
 trait TimingParameters {
-    /// The model itself, its parameters as whole attoseconds.
+    /// Builds the model, with parameters in attoseconds.
     fn build(&self) -> Result<Box<dyn Timing>>;
 }
 
-/// What a timing model's file speaks of.
+/// Imports of a timing model's file.
 mod prelude {
     pub(super) use super::{Pace, Shape, Timing, TimingParameters};
     pub(super) use crate::kinds::prelude::*;
 }
 
 kinds! {
-    /// A timing model and its parameters; times in seconds.
+    /// Timing models and their parameters; times in seconds.
     TimingModel: TimingParameters {
         constant::Constant,
         piecewise_linear::PiecewiseLinear,
@@ -459,13 +460,13 @@ kinds! {
 }
 
 impl TimingModel {
-    /// The model itself, its parameters as whole attoseconds.
+    /// Builds the model, with parameters in attoseconds.
     pub fn build(&self) -> Result<Box<dyn Timing>> {
         self.parameters().build()
     }
 }
 
-/// The greatest common divisor of some times.
+/// Greatest common divisor of times.
 fn common_divisor(times: &[u128]) -> u128 {
     times.iter().copied().fold(0, greatest_common_divisor)
 }

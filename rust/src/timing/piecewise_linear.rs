@@ -1,31 +1,31 @@
-//! Linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
+//! Iteration time linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
 
 use super::prelude::*;
 use super::{ChunkSums, common_divisor, sum};
 use crate::clock::{Span, attoseconds};
 
-/// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built, in the unit of a
-/// run in it.
+/// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds when built, in the
+/// unit of a run during the run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PiecewiseLinear<Time = f64> {
-    /// Length of every iteration.
+    /// Time per iteration.
     pub base: Time,
-    /// Per token above the knee.
+    /// Time per token above the knee.
     pub per_token: Time,
-    /// Tokens that cost nothing more.
+    /// Tokens without additional time.
     #[serde(default)]
     pub knee: u64,
-    /// Per decode.
+    /// Time per decode.
     #[serde(default)]
     pub per_decode: Time,
-    /// β: per token of context of a decode.
+    /// β: time per context token of a decode.
     #[serde(default)]
     pub per_context_token: Time,
-    /// α: per squared chunk token.
+    /// α: time per squared chunk token.
     #[serde(default)]
     pub per_prefill_square: Time,
-    /// ε: per chunk token and token of context.
+    /// ε: time per chunk token and context token.
     #[serde(default)]
     pub per_chunk_context: Time,
 }
@@ -59,14 +59,15 @@ impl Sample for PiecewiseLinear {
     }
 }
 
-/// The model in the unit of its times; in 64 bits too, which hold all but absurd iterations at a fraction of the cost.
+/// The model in the unit of its times, and in 64 bits, which are sufficient for all realistic iterations at a
+/// fraction of the cost.
 struct PiecewiseLine {
     short: Option<PiecewiseLinear<u64>>,
     wide: PiecewiseLinear<u128>,
 }
 
 impl PiecewiseLinear<u128> {
-    /// The same in 64 bits, if they hold it. Without a cost of its own a decode costs no multiplication.
+    /// Converts to 64 bits if the times fit. If decodes have no cost of their own, the multiplication is skipped.
     fn short(&self) -> Option<PiecewiseLinear<u64>> {
         let short = |time: u128| u64::try_from(time).ok();
         (self.per_decode == 0).then_some(PiecewiseLinear {
@@ -103,7 +104,7 @@ impl PiecewiseLinear<u128> {
             (self.per_prefill_square, shape.chunk_squares),
             (self.per_chunk_context, shape.chunk_cross),
         ])?;
-        // Every decode's context grows by 1, every chunk's by its own tokens.
+        // The context of a decode grows by 1, that of a chunk by its own tokens.
         let growth =
             sum(&[(self.per_context_token, u128::from(shape.decodes)), (self.per_chunk_context, shape.chunk_squares)])?;
         Pace::line(first, growth)
@@ -111,8 +112,8 @@ impl PiecewiseLinear<u128> {
 }
 
 impl PiecewiseLinear<u64> {
-    /// The pace of a batch of chunks, of which these are the sums, and of so many decodes with so much context in all; if
-    /// 64 bits hold it and it is not nothing at all.
+    /// Returns the pace of a batch with these sums over chunks, decodes and their total context, if it fits 64 bits
+    /// and is positive.
     #[inline(always)]
     pub(crate) fn pace(&self, chunks: &ChunkSums, decodes: u64, context: u64) -> Option<Pace> {
         let above = (chunks.tokens + decodes).saturating_sub(self.knee);

@@ -1,4 +1,4 @@
-//! From first principles: the larger of computing and memory, part by part.
+//! Roofline model: the larger of compute and memory time for each part.
 
 use super::prelude::*;
 use super::sum;
@@ -8,11 +8,11 @@ use crate::clock::attoseconds;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearRoof {
-    /// Computing a token.
+    /// Compute time per token.
     pub flops_s_per_token: f64,
-    /// Reading the weights.
+    /// Time to read the weights.
     pub weight_s: f64,
-    /// Reading and writing the activations of a token.
+    /// Time to read and write the activations of a token.
     pub activation_s_per_token: f64,
 }
 
@@ -20,33 +20,34 @@ pub struct LinearRoof {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkRoof {
-    /// Computing a pair of a token and one that it attends to, itself included: c·(x + (c + 1)/2) pairs a chunk.
+    /// Compute time per pair of a token and a token that it attends to, itself included: c·(x + (c + 1)/2) pairs per
+    /// chunk.
     pub compute_s_per_pair: f64,
-    /// Reading a token of the cache: x + c a chunk.
+    /// Time to read a token of the cache: x + c per chunk.
     pub memory_s_per_token: f64,
 }
 
-/// The attention of decodes, in seconds for each token that a decode attends to, itself included.
+/// The attention of decodes, in seconds per token that a decode attends to, itself included.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeRoof {
-    /// Computing.
+    /// Compute time.
     pub compute_s_per_token: f64,
-    /// Reading the cache.
+    /// Time to read the cache.
     pub memory_s_per_token: f64,
 }
 
-/// What the GPUs of a group tell one another, in seconds; nothing where there is one.
+/// Communication between the GPUs of a tensor-parallel group, in seconds; zero for a single GPU.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllReduce {
-    /// All exchanges of an iteration, however short.
+    /// Total latency of all exchanges of an iteration.
     pub latency_s: f64,
-    /// Sending a token's activations.
+    /// Time to send the activations of a token.
     pub s_per_token: f64,
 }
 
-/// For each part, the larger of computing and memory.
+/// The larger of compute and memory time for each part.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Roofline {
@@ -56,10 +57,10 @@ pub struct Roofline {
     pub chunk: ChunkRoof,
     /// Attention of decodes.
     pub decode: DecodeRoof,
-    /// Exchanges between GPUs.
+    /// Communication between GPUs.
     #[serde(default)]
     pub all_reduce: AllReduce,
-    /// Everything else, once an iteration.
+    /// Fixed time per iteration.
     pub base_s: f64,
 }
 
@@ -95,7 +96,7 @@ impl TimingParameters for Roofline {
 
 impl Sample for Roofline {
     fn sample(dice: &mut Dice) -> Roofline {
-        // Reading a token costs as much as so many pairs, so that the two lines of a chunk often cross.
+        // Reading a token costs as much as `pairs` pairs, so that the two lines of a chunk often cross.
         let (pair, pairs) = ((1 + dice.below(49)) as f64 / 1e8, dice.below(100) as f64);
         let base_s = dice.seconds(1000, 9000);
         Roofline {
@@ -112,8 +113,8 @@ impl Sample for Roofline {
     }
 }
 
-/// base + all-reduce(τ) + max(flops·τ, weights + activations·τ) + max(compute·Σ c·(x + (c + 1)/2), memory·Σ (x + c)) over
-/// chunks + max(compute, memory)·Σ (context + 1) over decodes, with τ tokens in the batch, all in attoseconds.
+/// base + all-reduce(τ) + max(flops·τ, weights + activations·τ) + max(compute·Σ c·(x + (c + 1)/2), memory·Σ (x + c))
+/// over chunks + max(compute, memory)·Σ (context + 1) over decodes, for τ tokens in the batch, in attoseconds.
 #[derive(Debug)]
 struct RooflineTiming {
     flops_per_token: u128,
@@ -121,9 +122,9 @@ struct RooflineTiming {
     activation_per_token: u128,
     chunk_compute_per_pair: u128,
     chunk_memory_per_token: u128,
-    /// The larger of the two: they share one factor.
+    /// The larger of the two, which share one factor.
     decode_per_token: u128,
-    /// Base and latency of the exchanges.
+    /// Base plus latency of the exchanges.
     base: u128,
     exchange_per_token: u128,
 }
@@ -145,7 +146,7 @@ impl Timing for RooflineTiming {
             return Ok(pace);
         }
         let of_chunks = u128::from(shape.chunk_tokens);
-        // Σ (c² + c) is even, chunk by chunk.
+        // c² + c is even for every chunk.
         let pairs = shape.chunk_cross + (shape.chunk_squares + of_chunks) / 2;
         let compute = Pace::line(
             sum(&[(self.chunk_compute_per_pair, pairs)])?,
@@ -164,7 +165,8 @@ mod tests {
     use super::super::tests::price;
     use super::*;
 
-    /// Weights take as long as 100 tokens are computed; a chunk reads a token as long as it computes 64 pairs.
+    /// Reading the weights takes as long as computing 100 tokens; reading a token of a chunk as long as computing 64
+    /// pairs.
     fn roofline() -> RooflineTiming {
         let roofline = Roofline {
             linear: LinearRoof { flops_s_per_token: 10e-6, weight_s: 1e-3, activation_s_per_token: 0.0 },
@@ -179,7 +181,7 @@ mod tests {
     const NANOSECONDS: u128 = 1_000_000_000;
 
     #[test]
-    fn a_small_batch_reads_weights_and_a_large_one_computes() {
+    fn a_small_batch_is_memory_bound_and_a_large_one_compute_bound() {
         // 3 ms + 20 µs + τ µs of exchanges, and 1 ms of weights up to 100 tokens; attention of contexts of 999 tokens.
         let of_decodes = |count: usize| price(&roofline(), &[], &vec![999; count], 0);
         for (count, linear) in [(1, 1_000_000), (100, 1_000_000), (101, 1_010_000), (200, 2_000_000)] {
@@ -192,10 +194,10 @@ mod tests {
 
     #[test]
     fn the_attention_of_a_chunk_crosses_from_memory_to_computing_once() {
-        // c = 48: computing 48·x + 48·49/2 = 48·x + 1176 ns, memory 64·x + 3072 ns: memory for ever.
+        // c = 48: compute 48·x + 48·49/2 = 48·x + 1176 ns, memory 64·x + 3072 ns: always memory bound.
         let short = price(&roofline(), &[(48, 0)], &[], 0);
         assert_eq!((short.growth, short.holds), ((64 * 48 * NANOSECONDS) as i128, u64::MAX));
-        // c = 96: 96·x + 4656 and 64·x + 6144: memory while 32·x ≤ 1488, which is x ≤ 46: the first iteration.
+        // c = 96: 96·x + 4656 and 64·x + 6144: memory bound while 32·x ≤ 1488, i.e. x ≤ 46: the first iteration.
         let long = price(&roofline(), &[(96, 0)], &[], 0);
         assert_eq!((long.growth, long.holds), ((64 * 96 * NANOSECONDS) as i128, 1));
         let later = price(&roofline(), &[(96, 0)], &[], 1);

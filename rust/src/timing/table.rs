@@ -1,4 +1,4 @@
-//! Measured: the linear layers, the attention of chunks and the attention of decodes on a grid.
+//! Measured timing tables: linear layers, attention of chunks and attention of decodes on a grid.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,44 +8,44 @@ use super::{Beyond, overflow};
 use crate::clock::{Span, attoseconds};
 use crate::dice::Scale;
 
-/// What the linear layers take, by all tokens of the batch.
+/// Time of the linear layers by tokens of the batch.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearGrid {
-    /// Tokens, ascending, at least two.
+    /// Tokens, ascending, at least two points.
     pub tokens: Vec<u64>,
-    /// A time for each.
+    /// A time per point.
     pub seconds: Vec<Option<f64>>,
 }
 
-/// What the attention of one chunk takes.
+/// Attention time of one chunk.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkGrid {
-    /// Tokens that the chunk computes, ascending, at least two.
+    /// Tokens of the chunk, ascending, at least two points.
     pub chunk: Vec<u64>,
-    /// Tokens of its request that were computed before, ascending, at least two.
+    /// Tokens of its request computed earlier, ascending, at least two points.
     pub context: Vec<u64>,
-    /// A row for each chunk, in it a time for each context.
+    /// One row per chunk size, with a time per context.
     pub seconds: Vec<Vec<Option<f64>>>,
-    /// Of each of these times, in seconds, what the chunks of a batch share: it is counted once.
+    /// The part of each of these times, in seconds, that all chunks of a batch share and that counts once.
     #[serde(default)]
     pub shared_s: f64,
 }
 
-/// What the attention of all decodes takes.
+/// Attention time of all decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeGrid {
-    /// Decodes in the batch, ascending, at least two.
+    /// Number of decodes in the batch, ascending, at least two points.
     pub sequences: Vec<u64>,
-    /// The mean of their contexts, ascending, at least two.
+    /// Mean context of the decodes, ascending, at least two points.
     pub mean_context: Vec<u64>,
-    /// A row for each number of sequences, in it a time for each mean.
+    /// One row per number of sequences, with a time per mean context.
     pub seconds: Vec<Vec<Option<f64>>>,
 }
 
-/// Measured on a grid.
+/// Times measured on a grid.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimingTable {
@@ -71,7 +71,7 @@ impl TimingTable {
             let mut surface = surface((&chunk.chunk, "chunk"), (&chunk.context, "context"), &chunk.seconds)?;
             let shared = i128::try_from(attoseconds(chunk.shared_s, "shared_s")?).map_err(|_| overflow())?;
             if surface.values.iter().any(|&value| value < shared) {
-                let message = format!("{} s: some chunk of the grid takes less", chunk.shared_s);
+                let message = format!("must not exceed the smallest chunk time of the grid, got {} s", chunk.shared_s);
                 return Err(Error::config("shared_s", message));
             }
             surface.values.iter_mut().for_each(|value| *value -= shared);
@@ -100,19 +100,19 @@ impl TimingParameters for TimingTable {
 impl Sample for TimingTable {
     fn sample(dice: &mut Dice) -> TimingTable {
         let Scale { token_budget, max_seqs, longest, .. } = dice.scale;
-        let mut points = |least: u64, most: u64| {
-            let points: BTreeSet<u64> = (0..2 + dice.below(4)).map(|_| least + dice.below(most - least)).collect();
-            // With the last there are at least two.
-            points.into_iter().chain([most]).collect::<Vec<u64>>()
+        let mut points = |low: u64, high: u64| {
+            let points: BTreeSet<u64> = (0..2 + dice.below(4)).map(|_| low + dice.below(high - low)).collect();
+            // Together with the last point there are at least two.
+            points.into_iter().chain([high]).collect::<Vec<u64>>()
         };
         let (mut tokens, chunk) = (points(1, token_budget.max(80)), points(1, token_budget.max(80)));
         let (context, mean_context) = (points(0, longest.max(20)), points(0, longest.max(20)));
         let sequences = points(1, max_seqs.max(12));
-        // The linear layers of one token are measured and more take no less, so that every batch takes a while.
+        // The linear layers of one token are measured and times do not decrease, so every batch takes some time.
         tokens[0] = 1;
         let mut of_linear: Vec<f64> = tokens.iter().map(|_| dice.seconds(1000, 3000)).collect();
         of_linear.sort_by(f64::total_cmp);
-        // Times of attention fall as well as rise.
+        // Attention times may decrease as well as increase.
         let mut surface = |rows: &[u64], columns: &[u64]| -> Vec<Vec<Option<f64>>> {
             rows.iter().map(|_| columns.iter().map(|_| Some(dice.seconds(0, 900))).collect()).collect()
         };
@@ -126,23 +126,23 @@ impl Sample for TimingTable {
     }
 }
 
-/// linear(tokens) + shared + Σ chunks (chunk(c, x) − shared) + decode(n, Σ contexts / n), each a straight line from one grid
-/// point to the next; shared only where there are chunks.
+/// linear(tokens) + shared + Σ chunks (chunk(c, x) − shared) + decode(n, Σ contexts / n), each interpolated linearly
+/// between grid points; `shared` only if there are chunks.
 ///
-/// A line rises by a whole number of attoseconds a step: the exact slope, rounded towards 0 once. So it meets the grid point
-/// where it begins, stays between its two, and is short of the second by less than an attosecond a step. Between two rows the
-/// values at the columns are such lines, and then the line along the columns is drawn through them; along the contexts of
-/// n decodes a step is one token of their sum.
+/// A line rises by whole attoseconds per step: the exact slope, rounded towards 0 once. So it starts exactly at its
+/// grid point, stays between its two points, and misses the second by less than an attosecond per step. Between two
+/// rows, the values at the columns are such lines, and the line along the columns connects them; along the contexts
+/// of n decodes a step is one token of their sum.
 ///
-/// Along tokens and contexts a table that does not fall on its grid does not fall in between either. Along chunks, between two
-/// columns, it can fall by the rounding alone, which is less than an attosecond for each step of context.
+/// Along tokens and contexts, interpolation is monotonic wherever the grid is. Along chunks, between two columns, it
+/// may decrease by rounding, by less than an attosecond per step of context.
 ///
-/// Before the first point the first line goes on, and no part falls below 0, no chunk below what is shared. Beyond the last point the last line goes on,
-/// and [`Timing::beyond`] tells which axis was too short.
+/// Before the first point the first line is extended; no part falls below 0, and no chunk below the shared part.
+/// Beyond the last point the last line is extended, and [`Timing::beyond`] returns the axis.
 #[derive(Debug)]
 struct TableTiming {
     linear: GridRow,
-    /// Without what the chunks share.
+    /// Chunk times without the shared part.
     chunk: Surface,
     shared: i128,
     decode: Surface,
@@ -152,7 +152,7 @@ struct TableTiming {
 impl TableTiming {
     #[cold]
     fn note(&self, beyond: Beyond) {
-        // A set only grows, and is read when the run is over: the order of the notes does not matter.
+        // The set only grows and is read after the run, so the order of updates does not matter.
         self.beyond.fetch_or(beyond.0, Ordering::Relaxed);
     }
 
@@ -163,7 +163,7 @@ impl TableTiming {
         }
     }
 
-    /// Σ over the chunks, and what they share.
+    /// Sum over the chunks, plus the shared part.
     fn chunks(&self, shape: &Shape) -> Result<GridLine> {
         let surface = &self.chunk;
         let mut all = GridLine { first: self.shared, growth: 0, holds: u64::MAX };
@@ -180,11 +180,11 @@ impl TableTiming {
             let first = add(value, multiply(slope, distance)?)?;
             let holds = match surface.columns.get(column + 1) {
                 Some(edge) => (edge - context).div_ceil(tokens),
-                // The next iteration is the first beyond the grid.
+                // The next iteration is the first one beyond the grid.
                 None if context == last => 1,
                 None => u64::MAX,
             };
-            all = all.plus(GridLine { first, growth: multiply(slope, i128::from(tokens))?, holds }.not_negative())?;
+            all = all.plus(GridLine { first, growth: multiply(slope, i128::from(tokens))?, holds }.positive_part())?;
         }
         Ok(all)
     }
@@ -193,7 +193,7 @@ impl TableTiming {
         let surface = &self.decode;
         let count = shape.decodes;
         let context = shape.decode_context;
-        // n · m ≤ Σ contexts is m ≤ ⌊Σ contexts / n⌋, and each iteration raises the mean by one.
+        // n · m ≤ Σ contexts is m ≤ ⌊Σ contexts / n⌋, and each iteration increases the mean by one.
         let mean = context / count;
         let row = surface.row(count);
         let column = cell(&surface.columns, mean);
@@ -210,7 +210,7 @@ impl TableTiming {
             None if shape.decode_context == of_last => 1,
             None => u64::MAX,
         };
-        Ok(GridLine { first, growth: multiply(slope, i128::from(count))?, holds }.not_negative())
+        Ok(GridLine { first, growth: multiply(slope, i128::from(count))?, holds }.positive_part())
     }
 }
 
@@ -225,7 +225,7 @@ impl Timing for TableTiming {
         if shape.decodes > 0 {
             line = line.plus(self.decodes(shape)?)?;
         }
-        debug_assert!(line.first >= 0, "no part is negative");
+        debug_assert!(line.first >= 0, "times are nonnegative");
         Ok(Pace { first: Span(line.first as u128), growth: line.growth, holds: line.holds })
     }
 
@@ -234,7 +234,7 @@ impl Timing for TableTiming {
     }
 }
 
-/// A pace while it is summed up: what a line was extended to may be negative.
+/// A pace during summation; extended lines may be negative.
 #[derive(Clone, Copy, Debug)]
 struct GridLine {
     first: i128,
@@ -252,33 +252,33 @@ impl GridLine {
         })
     }
 
-    /// The same line where it is positive and 0 where it is not, up to where it crosses.
+    /// The positive part of the line, up to where it crosses 0.
     #[inline]
-    fn not_negative(self) -> GridLine {
-        if self.first >= 0 && self.growth >= 0 { self } else { self.cut_at_nothing() }
+    fn positive_part(self) -> GridLine {
+        if self.first >= 0 && self.growth >= 0 { self } else { self.clamp_at_zero() }
     }
 
     #[cold]
-    fn cut_at_nothing(self) -> GridLine {
+    fn clamp_at_zero(self) -> GridLine {
         let GridLine { first, growth, holds } = self;
         let up_to = |count: i128| holds.min(u64::try_from(count).unwrap_or(u64::MAX));
         match (first < 0, growth > 0) {
             // The crossing is the first j with first + j · growth ≥ 0.
             (true, true) => GridLine { first: 0, growth: 0, holds: up_to((-first - 1) / growth + 1) },
             (true, false) => GridLine { first: 0, growth: 0, holds },
-            // It falls: j is the last one with first + j · growth ≥ 0.
+            // The line decreases: j is the last one with first + j · growth ≥ 0.
             (false, _) => GridLine { first, growth, holds: up_to(first / -growth + 1) },
         }
     }
 }
 
-/// The place of the last point that is not above `at`, or of the first.
+/// Index of the last point that is at most `at`, or of the first point.
 #[inline]
 fn cell(points: &[u64], at: u64) -> usize {
     points.partition_point(|&point| point <= at).max(1) - 1
 }
 
-/// Values at points, and the slope from each to the next; the last slope goes on.
+/// Values at points, and the slope to the next point; the last slope is extended.
 #[derive(Debug)]
 struct GridRow {
     points: Vec<u64>,
@@ -304,7 +304,7 @@ impl GridRow {
     }
 }
 
-/// The slope from each point to the next, rounded towards 0; that of the last point is the one before.
+/// Slopes between points, rounded towards 0; the last point repeats the previous slope.
 fn slopes(points: &[u64], value: impl Fn(usize) -> i128) -> Vec<i128> {
     let slope = |place: usize| {
         let place = place.min(points.len() - 2);
@@ -313,29 +313,29 @@ fn slopes(points: &[u64], value: impl Fn(usize) -> i128) -> Vec<i128> {
     (0..points.len()).map(slope).collect()
 }
 
-/// Values at rows and columns, row after row.
+/// Values at rows and columns, in row-major order.
 #[derive(Debug)]
 struct Surface {
     rows: Vec<u64>,
     columns: Vec<u64>,
     values: Vec<i128>,
-    /// From each value to the one in the next row.
+    /// Slopes from each value to the value in the next row.
     slopes: Vec<i128>,
 }
 
-/// Between which rows a number lies.
+/// Position between two rows.
 #[derive(Clone, Copy)]
 struct Between {
-    /// Where the values of the lower row begin.
+    /// Index of the first value of the lower row.
     start: usize,
-    /// How far it is above the lower row; below the first row, negative.
+    /// Distance above the lower row; negative before the first row.
     distance: i128,
 }
 
 impl Surface {
     fn new(rows: Vec<u64>, columns: Vec<u64>, seconds: &[Vec<Option<f64>>]) -> Result<Surface> {
         if seconds.len() != rows.len() {
-            return Err(Error::config("seconds", format!("{} rows, must be {}", seconds.len(), rows.len())));
+            return Err(Error::config("seconds", format!("must have {} rows, got {}", rows.len(), seconds.len())));
         }
         let width = columns.len();
         let mut values = Vec::with_capacity(rows.len() * width);
@@ -369,7 +369,7 @@ impl Surface {
         Ok(add(self.values[place], multiply(self.slopes[place], row.distance)?)?.max(0))
     }
 
-    /// What one step along the columns adds between rows, where `steps` of them raise the column by one.
+    /// The increment of one step along the columns between rows, if `steps` steps increase the column by one.
     #[inline]
     fn slope(&self, row: Between, column: usize, steps: u64) -> Result<i128> {
         let column = column.min(self.columns.len() - 2);
@@ -387,7 +387,7 @@ fn add(left: i128, right: i128) -> Result<i128> {
     left.checked_add(right).ok_or_else(overflow)
 }
 
-/// The product; both factors fit into 64 bits in practice, where one multiplication answers and nothing can overflow.
+/// The product; in practice both factors fit 64 bits, where overflow is impossible.
 #[inline]
 fn multiply(left: i128, right: i128) -> Result<i128> {
     if left == i128::from(left as i64) && right == i128::from(right as i64) {
@@ -396,37 +396,37 @@ fn multiply(left: i128, right: i128) -> Result<i128> {
     left.checked_mul(right).ok_or_else(overflow)
 }
 
-/// More tokens than any batch has.
+/// Upper bound of tokens in a batch.
 const LARGEST: u64 = 1 << 40;
 
-/// The points of an axis, tested.
+/// Checks the points of an axis.
 fn axis(points: &[u64], name: &str, least: u64) -> Result<Vec<u64>> {
     if points.len() < 2 {
-        return Err(Error::config(name, format!("{points:?}: a line needs at least two points")));
+        return Err(Error::config(name, format!("must have at least two points, got {points:?}")));
     }
     for (place, &point) in points.iter().enumerate() {
         if !(least..=LARGEST).contains(&point) {
-            let message = format!("{point}: it must be at least {least} and at most 2^40");
+            let message = format!("must be from {least} to 2^40, got {point}");
             return Err(Error::config(format!("{name}[{place}]"), message));
         }
         if place > 0 && points[place - 1] >= point {
-            let message = format!("{point} after {}: the points must ascend", points[place - 1]);
+            let message = format!("must ascend, got {point} after {}", points[place - 1]);
             return Err(Error::config(format!("{name}[{place}]"), message));
         }
     }
     Ok(points.to_vec())
 }
 
-/// The times of a row in attoseconds, tested.
+/// Converts the times of a row to attoseconds and checks them.
 fn times(seconds: &[Option<f64>], count: usize, name: &str) -> Result<Vec<i128>> {
     if seconds.len() != count {
-        let message = format!("{} times, must be {count}: one for each point", seconds.len());
+        let message = format!("must have one time per point ({count}), got {}", seconds.len());
         return Err(Error::config(name, message));
     }
     let time = |(place, seconds): (usize, &Option<f64>)| {
         let field = format!("{name}[{place}]");
         let Some(seconds) = *seconds else {
-            return Err(Error::config(field, "a hole in the grid: every point needs a time"));
+            return Err(Error::config(field, "missing: every point of the grid requires a time"));
         };
         let whole = attoseconds(seconds, &field)?;
         i128::try_from(whole).map_err(|_| Error::config(field, format!("{seconds} s does not fit the clock")))

@@ -1,4 +1,4 @@
-//! Every pace is the price of what comes later.
+//! Tests that every pace equals the prices of later iterations.
 
 use super::*;
 use crate::dice::{Dice, Scale};
@@ -11,7 +11,7 @@ fn model() -> impl Strategy<Value = TimingModel> {
         .prop_map(move |(kind, words)| TimingModel::sample(kind, &mut Dice::new(words, scale)).expect("a kind"))
 }
 
-/// The pace of a batch after so many identical iterations.
+/// The pace of a batch after `later` identical iterations.
 pub(super) fn price(model: &dyn Timing, chunks: &[(u64, u64)], decodes: &[u64], later: u64) -> Pace {
     let chunks: Vec<ChunkShape> =
         chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context: context + later * tokens }).collect();
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pace_is_that_of_its_iterations_one_by_one_in_64_bits_and_beyond(
+    fn a_pace_matches_single_iterations_in_64_bits_and_beyond(
         first in (1_u128..1 << 66, 0_u32..66).prop_map(|(first, shift)| (first >> shift).max(1)),
         growth in (-(1_i128 << 66)..1 << 66, 0_u32..66).prop_map(|(growth, shift)| growth >> shift),
         count in 1_u64..200,
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_prices_the_sums_of_a_batch_as_its_rows(
+    fn a_line_prices_sums_like_rows(
         words in prop::collection::vec(any::<u32>(), 80),
         chunks in prop::collection::vec((1_u64..600, 0_u64..5000), 0..4),
         decodes in prop::collection::vec(1_u64..5000, 0..20),
@@ -69,9 +69,9 @@ proptest! {
         let sample = <PiecewiseLinear as crate::dice::Sample>::sample(&mut Dice::new(words, scale));
         let model = PiecewiseLinear { per_decode: 0.0, ..sample };
         let model = model.build().expect("a model");
-        let line = model.short_line().expect("64 bits hold it");
+        let line = model.short_line().expect("fits 64 bits");
         let sums = chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context }).collect();
-        let pace = line.pace(&sums, decodes.len() as u64, decodes.iter().sum()).expect("64 bits hold it");
+        let pace = line.pace(&sums, decodes.len() as u64, decodes.iter().sum()).expect("fits 64 bits");
         prop_assert_eq!(pace, price(model.as_ref(), &chunks, &decodes, 0));
         let tokens = chunks.iter().map(|chunk| chunk.0).sum::<u64>() + decodes.len() as u64;
         let of_chunk = |&(c, x): &(u64, u64)| line.per_prefill_square * c * c + line.per_chunk_context * c * x;
@@ -96,7 +96,7 @@ proptest! {
         }
         if larger.holds < 100 {
             let j = larger.holds;
-            prop_assert!(length(&larger, j) < length(&left, j).max(length(&right, j)), "no earlier than it must");
+            prop_assert!(length(&larger, j) < length(&left, j).max(length(&right, j)), "the pace ends no earlier than necessary");
         }
     }
 }

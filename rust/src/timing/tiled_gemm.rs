@@ -1,10 +1,10 @@
-//! A staircase, because tiles of matrix products are computed whole: bari2025 (7).
+//! A step function from the tiles of matrix products, which are computed whole: bari2025 (7).
 
 use super::prelude::*;
 use super::{common_divisor, overflow, sum};
 use crate::clock::{Span, attoseconds, product};
 
-/// A staircase: tiles of matrix products, each computed whole.
+/// Matrix products in whole tiles, which make the time a step function.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TiledGemm {
@@ -12,17 +12,17 @@ pub struct TiledGemm {
     pub rows: u64,
     /// Columns of an output tile.
     pub columns: u64,
-    /// Length of the reduction of a tile.
+    /// Reduction length of a tile.
     pub reduction: u64,
-    /// Width of the model's attention, a multiple of each of the three.
+    /// Width of the model's attention, a multiple of the three tile sizes.
     pub width: u64,
-    /// Linear layers, for each tile of columns of tokens.
+    /// Time of the linear layers per tile of token columns.
     pub linear_s_per_tile: f64,
-    /// Everything else that is done for each token.
+    /// Time of everything else per token.
     pub other_s_per_token: f64,
-    /// A pair of tiles of a matrix product in the attention of chunks.
+    /// Time of a pair of tiles of a matrix product in the attention of chunks.
     pub gemm_s: f64,
-    /// A tile of a matrix-vector product in the attention of decodes.
+    /// Time of a tile of a matrix-vector product in the attention of decodes.
     pub gemv_s: f64,
     /// Layers of the model.
     pub layers: u64,
@@ -40,12 +40,12 @@ impl TiledGemm {
         let tiles = [("rows", rows), ("columns", columns), ("reduction", reduction)];
         for (name, size) in tiles.into_iter().chain([("width", width), ("layers", layers)]) {
             if !(1..=LARGEST).contains(&size) {
-                return Err(Error::config(name, format!("{size}: it must be at least 1 and at most {LARGEST}")));
+                return Err(Error::config(name, format!("must be from 1 to {LARGEST}, got {size}")));
             }
         }
         for (name, size) in tiles {
             if width % size != 0 {
-                return Err(Error::config(name, format!("{size} does not divide the width, {width}")));
+                return Err(Error::config(name, format!("must divide the width ({width}), got {size}")));
             }
         }
         let in_all_layers = |cost: u128, tiles: u64| product(cost, u128::from(layers * tiles));
@@ -83,7 +83,7 @@ impl Sample for TiledGemm {
     }
 }
 
-/// The sizes of a tile.
+/// Tile sizes.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     rows: u64,
@@ -104,7 +104,7 @@ struct Costs {
     gemv: u128,
 }
 
-/// With t_row, t_col, t_red, d for rows, columns, reduction, width, the tokens of the batch τ, decodes that compute their
+/// With t_row, t_col, t_red, d for rows, columns, reduction, width, τ tokens in the batch, decodes that compute their
 /// i-th token, and chunks of c tokens at context x:
 ///
 /// ```text
@@ -117,22 +117,22 @@ struct Costs {
 struct TiledGemmTiming {
     sizes: Sizes,
     costs: Costs,
-    /// t_row and t_col: a decode takes a tile more whenever its context fills one of either.
+    /// t_row and t_col: a decode needs another tile whenever its context fills one.
     moduli: [u64; 2],
-    /// A step of the decodes' ceilings by rows, and by columns.
+    /// Step of the decodes' ceilings by rows, and by columns.
     decode_by_rows: u128,
     decode_by_columns: u128,
-    /// A pair of tiles of the chunks, counted by rows of their contexts, and by reductions.
+    /// A pair of tiles of chunks, counted by rows of their contexts, and by reductions.
     chunk_by_rows: u128,
     chunk_by_reduction: u128,
 }
 
-/// Far above every model and every tile: a tile has a counter for each of its rows and columns.
+/// Far above realistic models and tiles; a tile has a counter for each of its rows and columns.
 const LARGEST: u64 = 1 << 20;
 
 impl Timing for TiledGemmTiming {
     fn moduli(&self) -> &[u64] {
-        // Decodes whose attention costs nothing take no step.
+        // Decodes whose attention costs nothing cause no steps.
         if self.costs.gemv == 0 { &[] } else { &self.moduli }
     }
 
@@ -146,7 +146,7 @@ impl Timing for TiledGemmTiming {
             let wide = u128::from(tokens.div_ceil(columns));
             by_rows += wide * u128::from(end.div_ceil(rows));
             by_reduction += wide * u128::from(end.div_ceil(reduction));
-            // Whole tiles more in each further iteration, whatever part of one the context ends in.
+            // Whole tiles are added in each further iteration, wherever the context ends within a tile.
             is_whole &= tokens % rows == 0 && tokens % reduction == 0;
             more_by_rows += wide * u128::from(tokens / rows);
             more_by_reduction += wide * u128::from(tokens / reduction);
@@ -193,7 +193,7 @@ mod tests {
     use super::super::tests::price;
     use super::*;
 
-    /// Every term of the sum has decimal places of its own.
+    /// Every term of the sum has its own decimal places.
     const MODEL: TiledGemm = TiledGemm {
         rows: 8,
         columns: 4,
@@ -211,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_small_batch_is_worked_by_hand() {
-        // Two decodes, of their tokens 8 and 9, and chunks of 6 tokens at context 5 and of 1 token at context 0.
+    fn a_small_batch_matches_a_hand_calculation() {
+        // Two decodes at their tokens 8 and 9, and chunks of 6 tokens at context 5 and of 1 token at context 0.
         let pace = price(&model(), &[(6, 5), (1, 0)], &[7, 8], 0);
         // τ = 9: ⌈9/4⌉ = 3 tiles.
         let linear = 3 + 9 * 1_000;
@@ -224,30 +224,30 @@ mod tests {
     }
 
     #[test]
-    fn decodes_climb_a_stair_when_a_context_fills_a_tile() {
+    fn decodes_take_a_step_when_a_context_fills_a_tile() {
         let model = model();
         let first = |context: u64| price(&model, &[], &[context], 0).first.0;
-        // Tokens 1 to 4 lie in the first tile of columns, 5 to 8 in the second, both in the first tile of rows.
+        // Tokens 1 to 4 are in the first tile of columns, 5 to 8 in the second, all in the first tile of rows.
         let by_columns = 3 * (16 / 8) * 1_000_000_000_000;
         let by_rows = 3 * (16 / 4) * 1_000_000_000_000;
         assert!([0, 1, 2, 3].iter().all(|&context| first(context) == first(0)));
         assert_eq!(first(4), first(0) + by_columns);
         assert!([4, 5, 6, 7].iter().all(|&context| first(context) == first(4)));
         assert_eq!(first(8), first(4) + by_columns + by_rows);
-        // The pace holds up to the step of the decode that takes it first.
+        // The pace holds up to the first step of any decode.
         let holds = |contexts: &[u64]| price(&model, &[], contexts, 0).holds;
         assert_eq!((holds(&[0]), holds(&[2]), holds(&[3]), holds(&[4])), (4, 2, 1, 4));
         assert_eq!(holds(&[4, 2, 1]), 2);
     }
 
     #[test]
-    fn linear_layers_climb_a_stair_when_tokens_fill_a_tile() {
+    fn linear_layers_take_a_step_when_tokens_fill_a_tile() {
         let linear = TiledGemm { linear_s_per_tile: 7e-18, other_s_per_token: 0.0, gemm_s: 0.0, gemv_s: 0.0, ..MODEL };
         let model = linear.timing().expect("a model");
         let pace = |decodes: usize| price(&model, &[(3, 1)], &vec![5; decodes], 0);
         let lengths: Vec<u128> = (0..7).map(|decodes| pace(decodes).first.0).collect();
         assert_eq!(lengths, [7, 7, 14, 14, 14, 14, 21]);
-        // Attention that costs nothing takes no step.
+        // Attention without cost causes no steps.
         assert!(model.moduli().is_empty());
         assert_eq!(pace(3), Pace::constant(Span(14)));
     }
@@ -258,15 +258,15 @@ mod tests {
         // A chunk of 8 tokens adds one tile of rows and four of reduction to each later one: 2·(8·1 + 2·4) pairs.
         let pace = price(&model, &[(8, 3)], &[], 0);
         assert_eq!((pace.growth, pace.holds), (3 * 32 * 1_000_000, u64::MAX));
-        // With a decode beside it, until that takes a step.
+        // With a decode, until the decode takes a step.
         assert_eq!(price(&model, &[(8, 3)], &[1], 0).holds, 3);
         // 4 tokens are half a tile of rows.
         assert_eq!(price(&model, &[(8, 3), (4, 0)], &[], 0).holds, 1);
     }
 
     #[test]
-    fn chunks_of_the_common_multiple_cost_what_theorem_1_says() {
-        // layers·gemm·width/(rows·columns·reduction)·p·(p + lcm), for prompts of whole multiples.
+    fn chunks_of_the_common_multiple_match_theorem_1() {
+        // layers·gemm·width/(rows·columns·reduction)·p·(p + lcm), for prompts that are multiples of the lcm.
         let (model, lcm) = (model(), 8);
         for chunks in 1..20 {
             let prompt = chunks * lcm;
@@ -278,15 +278,15 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_tiles_are_refused() {
+    fn invalid_tile_sizes_are_errors() {
         let refused = |model: TiledGemm| model.timing().expect_err("a wrong size").to_string();
-        assert!(refused(TiledGemm { rows: 0, ..MODEL }).starts_with("rows: 0: "));
-        assert!(refused(TiledGemm { columns: LARGEST + 1, ..MODEL }).starts_with("columns: 1048577: "));
-        assert!(refused(TiledGemm { layers: 0, ..MODEL }).starts_with("layers: 0: "));
-        assert!(refused(TiledGemm { width: 0, ..MODEL }).starts_with("width: 0: "));
+        assert!(refused(TiledGemm { rows: 0, ..MODEL }).starts_with("rows: must be from 1 to "));
+        assert!(refused(TiledGemm { columns: LARGEST + 1, ..MODEL }).starts_with("columns: must be from 1 to "));
+        assert!(refused(TiledGemm { layers: 0, ..MODEL }).starts_with("layers: must be from 1 to "));
+        assert!(refused(TiledGemm { width: 0, ..MODEL }).starts_with("width: must be from 1 to "));
         assert!(refused(TiledGemm { width: u64::MAX, ..MODEL }).starts_with("width: "));
-        assert_eq!(refused(TiledGemm { reduction: 3, ..MODEL }), "reduction: 3 does not divide the width, 16");
-        assert_eq!(refused(TiledGemm { rows: 32, ..MODEL }), "rows: 32 does not divide the width, 16");
+        assert_eq!(refused(TiledGemm { reduction: 3, ..MODEL }), "reduction: must divide the width (16), got 3");
+        assert_eq!(refused(TiledGemm { rows: 32, ..MODEL }), "rows: must divide the width (16), got 32");
         let endless = TiledGemm { layers: LARGEST, gemm_s: 1e15, ..MODEL };
         let error = endless.timing().expect_err("more time than fits");
         assert!(matches!(error.kind(), crate::error::Kind::Overflow(_)));

@@ -1,9 +1,9 @@
-//! Rows of a workload that own their columns, where rows are taken one after the other.
+//! Workload rows that own their columns, for workloads that are processed in parts.
 
 use super::{Accepted, Content, NO_ROW, Workload};
 use crate::kv::Segment;
 
-/// Rows of a workload that own their columns. As in [`Workload`], the optional ones may be empty.
+/// Workload rows that own their columns. As in [`Workload`], optional columns may be empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Columns {
     /// See [`Workload::arrival_s`].
@@ -45,7 +45,8 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The rows from `start` on as a workload of so many classes, which all enter the first pool and wait for no other.
+    /// Returns the rows from `start` on as a workload of `class_count` classes, in the first pool and without
+    /// dependencies.
     pub fn view(&self, start: usize, class_count: usize) -> Workload<'_> {
         fn rest<T>(column: &[T], start: usize) -> &[T] {
             column.get(start..).unwrap_or_default()
@@ -69,7 +70,7 @@ impl Columns {
         }
     }
 
-    /// With what the prompts of all rows begin.
+    /// Shared beginnings of the prompts of all rows.
     fn content(&self) -> Content<'_> {
         Content {
             after: &self.content_after,
@@ -81,7 +82,7 @@ impl Columns {
         }
     }
 
-    /// Appends some rows of a workload, but for the pools that they enter and the rows that they wait for.
+    /// Appends rows of a workload, without pools and dependencies.
     pub(crate) fn append(&mut self, workload: &Workload, rows: &[u32]) {
         fn put<T: Copy>(to: &mut Vec<T>, column: &[T], rows: &[u32]) {
             if !column.is_empty() {
@@ -113,8 +114,8 @@ impl Columns {
         }
     }
 
-    /// Appends what prompts of some rows begin with, in their order. One that goes on from another does so here as well:
-    /// from the latest before it that is among these rows.
+    /// Appends the beginnings of the prompts of these rows, in order. A row that continues another one continues the
+    /// latest such row among these rows.
     fn append_content(&mut self, content: &Content, rows: &[u32]) {
         if self.content_start.is_empty() {
             self.content_start.push(0);
@@ -149,7 +150,7 @@ impl Columns {
         }
     }
 
-    /// Forgets the first rows.
+    /// Removes the first rows.
     pub(crate) fn forget(&mut self, rows: usize) {
         fn cut<T>(column: &mut Vec<T>, rows: usize) {
             column.drain(..rows.min(column.len()));

@@ -1,4 +1,4 @@
-//! With what prompts begin, as the chains of a workload say it.
+//! Shared beginnings of prompts, as chains of contents.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -7,31 +7,31 @@ use super::Workload;
 use crate::error::{Error, Result};
 use crate::kv::{OWN, Segment};
 
-/// With what each prompt begins: shared contents, each from its beginning for some tokens, one after the other. What they
-/// leave of a prompt is the request's own, as is its output. Empty slices: all prompts are wholly their own.
+/// Beginning of each prompt: prefixes of shared contents, one after another. The rest of the prompt is the request's
+/// own content, as is its output. Empty slices: no prompt has shared content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Content<'a> {
-    /// The earlier row with whose segments those of each begin; `NO_ROW`: none. Empty: none for all.
+    /// The earlier row whose segments come first; `NO_ROW`: none. Empty: none for all.
     pub after: &'a [u32],
-    /// The segments of row r are, behind those, the ones from `start[r]` to `start[r + 1]`.
+    /// The segments of row r after these are those from `start[r]` to `start[r + 1]`.
     pub start: &'a [u64],
-    /// Which content: a number below 2^63, or 2^63 and the id of an earlier request whose own content it is.
+    /// Content id: below 2^63 a shared one; otherwise 2^63 plus the id of the earlier request that owns it.
     pub id: &'a [u64],
-    /// How many tokens of it.
+    /// Tokens of each segment.
     pub tokens: &'a [u32],
-    /// How many later rows begin with the segments of each. Empty: that is not known.
+    /// Number of later rows that begin with the segments of each row. Empty: unknown.
     pub continued: &'a [u32],
-    /// Which of those rows the requests here are. Empty: all, in their order.
+    /// The rows of the requests of this workload. Empty: all rows in order.
     pub rows: &'a [u32],
-    /// How many of those rows come before the ones of the requests here.
+    /// Number of rows before those of this workload's requests.
     pub skipped: usize,
 }
 
-/// In `Content::after`: the segments of a row begin with those of no other.
+/// Value of `Content::after` for rows that continue no other row.
 pub const NO_ROW: u32 = u32::MAX;
 
 impl Content<'_> {
-    /// The segments of a request.
+    /// Segments of a request.
     pub fn of(&self, request: usize) -> Vec<Segment> {
         let mut segments = Vec::new();
         if !self.start.is_empty() {
@@ -52,19 +52,19 @@ impl Content<'_> {
         segments.reverse();
     }
 
-    /// The row of a request.
+    /// Row of a request.
     #[inline]
     fn row(&self, request: usize) -> usize {
         self.rows.get(request).map_or(self.skipped + request, |&row| row as usize)
     }
 
-    /// The row with whose segments those of a row begin.
+    /// The row whose segments a row continues.
     #[inline]
     pub(super) fn after(&self, row: usize) -> Option<usize> {
         self.after.get(row).filter(|&&after| after != NO_ROW).map(|&after| after as usize)
     }
 
-    /// The segments that are given of a row.
+    /// Segments given for a row itself.
     pub(super) fn parts(&self, row: usize) -> impl DoubleEndedIterator<Item = Segment> + ExactSizeIterator {
         let range = self.start[row] as usize..self.start[row + 1] as usize;
         let parts = self.id[range.clone()].iter().zip(&self.tokens[range]);
@@ -84,7 +84,7 @@ impl Content<'_> {
             && (self.after.is_empty() || self.after.len() == rows)
             && (self.continued.is_empty() || self.continued.len() == rows);
         if !is_whole {
-            return Err(Error::config("content", "after, start, id, tokens and continued do not go together"));
+            return Err(Error::config("content", "after, start, id, tokens and continued have inconsistent lengths"));
         }
         let mut totals = Vec::new();
         for row in 0..rows {
@@ -93,7 +93,7 @@ impl Content<'_> {
                 if after >= row {
                     return Err(Error::trace(
                         row,
-                        format!("its prompt begins with that of row {after}, which comes later"),
+                        format!("its prompt begins with that of row {after}, which is not an earlier row"),
                     ));
                 }
                 tokens += totals[after];
@@ -103,21 +103,25 @@ impl Content<'_> {
             }
             let (prompt, id) = (workload.prompt_tokens[row], workload.id(row));
             if tokens > prompt as u64 || self.parts(row).any(|part| part.tokens == 0) {
-                return Err(Error::trace(row, format!("{tokens} tokens of shared content in a prompt of {prompt}")));
+                return Err(Error::trace(
+                    row,
+                    format!("{tokens} tokens of shared content exceed the prompt of {prompt} tokens"),
+                ));
             }
             if self.parts(row).any(|part| part.content >= OWN | u64::from(id)) {
-                return Err(Error::trace(row, "its prompt begins with what a later request says"));
+                return Err(Error::trace(row, "its prompt begins with the own content of a later request"));
             }
-            if !self.goes_on_behind_all(row, workload) {
-                let what = "its prompt goes on from what another request says, without what that one begins with";
+            if !self.continues_all(row, workload) {
+                let what = "its prompt continues the own content of another request without the beginning of that request's prompt";
                 return Err(Error::trace(row, what));
             }
         }
         Ok(())
     }
 
-    /// Does what the last of the others says stand behind all that it begins with? It is known of rows that are here.
-    fn goes_on_behind_all(&self, row: usize, workload: &Workload) -> bool {
+    /// Whether the last own content of another request follows the complete beginning of that request. Checked for
+    /// rows of this workload.
+    fn continues_all(&self, row: usize, workload: &Workload) -> bool {
         let last = self.parts(row).enumerate().rev().find(|(_, part)| part.content >= OWN);
         let Some((at, part)) = last else { return true };
         let Some(other) = workload.row_of((part.content ^ OWN) as u32) else { return true };
@@ -127,29 +131,30 @@ impl Content<'_> {
         let (mut own, mut others) = (Vec::new(), Vec::new());
         self.read(row, &mut own);
         self.read(other, &mut others);
-        let given = self.parts(row).len();
-        own.truncate(own.len() - given + at);
+        let count = self.parts(row).len();
+        own.truncate(own.len() - count + at);
         own == others
     }
 }
 
-/// The beginnings of requests as they arrive, one at a time.
+/// The beginnings of arriving requests, one at a time.
 ///
-/// A row that begins with the segments of another one is read behind those of it, where they are at hand: so the turns of
-/// a long session cost what they add. Kept are those of rows that go on, if they are many, until all have gone on.
+/// A row that continues another one extends the segments of that row if they are available, so each turn of a long
+/// session costs only what it adds. Long segments of rows with further continuations are kept until all of these have
+/// been read.
 #[derive(Debug, Default)]
 pub(crate) struct Beginning {
     segments: Vec<Segment>,
-    /// The row whose segments they are, and how many rows are still to go on from it.
+    /// The row of the segments, and the number of rows that have yet to continue it.
     of: (u32, u32),
-    kept: HashMap<u32, (Vec<Segment>, u32)>,
+    pending: HashMap<u32, (Vec<Segment>, u32)>,
 }
 
-/// So few segments are read anew.
+/// Up to this number, segments are read again.
 const FEW: usize = 16;
 
 impl Beginning {
-    /// Reads that of a request of the workload.
+    /// Reads the beginning of a request of the workload.
     #[inline]
     pub(crate) fn read(&mut self, content: &Content, request: usize) {
         if !content.start.is_empty() {
@@ -160,8 +165,8 @@ impl Beginning {
     #[inline(never)]
     fn read_row(&mut self, content: &Content, row: usize) {
         self.keep();
-        let kept = content.after(row).and_then(|after| self.take(after as u32));
-        if let Some(before) = kept {
+        let previous = content.after(row).and_then(|after| self.take(after as u32));
+        if let Some(before) = previous {
             self.segments = before;
             self.segments.extend(content.parts(row));
         } else {
@@ -170,7 +175,7 @@ impl Beginning {
         self.of = (row as u32, content.continued.get(row).copied().unwrap_or(0));
     }
 
-    /// Another begins like this, and is of no row here.
+    /// Sets a beginning that belongs to no row of this workload.
     pub(crate) fn set(&mut self, segments: &[Segment]) {
         self.keep();
         self.of = (NO_ROW, 0);
@@ -178,27 +183,27 @@ impl Beginning {
         self.segments.extend_from_slice(segments);
     }
 
-    /// The rows are numbered anew.
+    /// Drops the kept rows, because rows are renumbered.
     pub(crate) fn forget(&mut self) {
         *self = Beginning::default();
     }
 
-    /// Keeps what rows are still to go on from.
+    /// Keeps the current segments if further rows continue them.
     fn keep(&mut self) {
         let (row, left) = self.of;
         if left > 0 && self.segments.len() >= FEW {
-            self.kept.insert(row, (std::mem::take(&mut self.segments), left));
+            self.pending.insert(row, (std::mem::take(&mut self.segments), left));
         }
     }
 
-    /// The segments of a row that is kept, as one row more goes on from it.
+    /// Returns the segments of a kept row for one of its continuations.
     fn take(&mut self, row: u32) -> Option<Vec<Segment>> {
-        let (segments, left) = self.kept.get_mut(&row)?;
+        let (segments, left) = self.pending.get_mut(&row)?;
         *left -= 1;
         if *left > 0 {
             return Some(segments.clone());
         }
-        self.kept.remove(&row).map(|(segments, _)| segments)
+        self.pending.remove(&row).map(|(segments, _)| segments)
     }
 }
 
@@ -214,11 +219,11 @@ impl Deref for Beginning {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::wrong;
+    use super::super::tests::error_after;
     use super::*;
 
     #[test]
-    fn a_prompt_begins_with_that_of_a_row_before_it_and_goes_on() {
+    fn a_prompt_continues_the_prompt_of_an_earlier_row() {
         let content = Content {
             after: &[NO_ROW, 0, NO_ROW, 1],
             start: &[0, 1, 3, 3, 4],
@@ -233,32 +238,32 @@ mod tests {
         let chain =
             Content { after: &[NO_ROW, 0], start: &[0, 1, 2], id: &[7, OWN], tokens: &[1, 1], ..Content::default() };
         for (after, tokens, what) in [
-            (&[NO_ROW, 1][..], &[1, 1][..], "row 1, which comes later"),
-            (&[1, NO_ROW], &[1, 1], "row 1, which comes later"),
-            (&[NO_ROW, 9], &[1, 1], "row 9, which comes later"),
-            (&[NO_ROW], &[1, 1], "do not go together"),
-            (&[NO_ROW, 0], &[2, 2], "4 tokens of shared content in a prompt of 3"),
+            (&[NO_ROW, 1][..], &[1, 1][..], "row 1, which is not an earlier row"),
+            (&[1, NO_ROW], &[1, 1], "row 1, which is not an earlier row"),
+            (&[NO_ROW, 9], &[1, 1], "row 9, which is not an earlier row"),
+            (&[NO_ROW], &[1, 1], "have inconsistent lengths"),
+            (&[NO_ROW, 0], &[2, 2], "4 tokens of shared content exceed the prompt of 3 tokens"),
         ] {
-            let message = wrong(|workload| workload.content = Content { after, tokens, ..chain });
+            let message = error_after(|workload| workload.content = Content { after, tokens, ..chain });
             assert!(message.contains(what), "{message}");
         }
     }
 
-    /// A forest of rows that go on from one another, with what each adds.
+    /// A forest of rows that continue each other, with the number of segments that each row adds.
     fn forest() -> impl Strategy<Value = Vec<(Option<usize>, usize)>> {
         let row = |of: usize| (prop_oneof![Just(None), Just(Some(1)), (1..=of.max(1)).prop_map(Some)], 0_usize..12);
         prop::collection::vec((0_usize..40).prop_flat_map(row), 1..60)
     }
 
     proptest! {
-        /// Whatever is kept, and whether or not it is known how many rows go on from each, in any order of arrival.
+        /// For any kept rows, with known or unknown numbers of continuations, in any order of arrival.
         #[test]
-        fn what_is_read_one_by_one_is_what_each_row_has(
+        fn reading_in_sequence_equals_reading_each_row(
             rows in forest(),
             arrives in prop::collection::vec(0_usize..60, 0..120),
             is_known in any::<bool>(),
         ) {
-            let before = |row: usize| rows[row].0.and_then(|back| row.checked_sub(back));
+            let before = |row: usize| rows[row].0.and_then(|distance| row.checked_sub(distance));
             let after: Vec<u32> = (0..rows.len()).map(|row| before(row).map_or(NO_ROW, |row| row as u32)).collect();
             let (mut start, mut id, mut continued) = (vec![0], Vec::new(), vec![0; rows.len()]);
             for (row, &(_, adds)) in rows.iter().enumerate() {
@@ -282,8 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_says_stands_behind_one_chain_alone() {
+    fn own_content_follows_a_single_chain() {
         let content = Content { start: &[0, 1, 3], id: &[7, 8, OWN], tokens: &[1, 1, 1], ..Content::default() };
-        assert!(wrong(|workload| workload.content = content).contains("without what that one begins with"));
+        assert!(
+            error_after(|workload| workload.content = content)
+                .contains("without the beginning of that request's prompt")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Replicas that come and go: the laws, with autoscalers, drains and deaths.
+//! Autoscaling and failures: the invariants with autoscalers, drains and failures.
 
 use inferq_core::autoscaler::{AutoscalerDescription, BySchedule, ScalingConfig};
 use inferq_core::cluster::{Capacity, Cluster, Pool};
@@ -15,9 +15,9 @@ use crate::scenario::{Results, Scenario, any_scenario};
 use crate::streamed;
 use crate::tier::cases;
 
-/// How many replicas there are, and what makes them come and go.
+/// The initial number of replicas, and the events of the fleet.
 #[derive(Clone, Debug)]
-struct Coming {
+struct FleetEvents {
     replicas: usize,
     autoscaler: Option<AutoscalerDescription>,
     failures: Option<FailuresDescription>,
@@ -25,7 +25,7 @@ struct Coming {
     seed: u64,
 }
 
-impl Coming {
+impl FleetEvents {
     fn places(&self) -> usize {
         self.autoscaler.as_ref().map_or(self.replicas, |autoscaler| autoscaler.max)
     }
@@ -81,7 +81,7 @@ fn autoscaler() -> impl Strategy<Value = AutoscalerDescription> {
     )
 }
 
-fn told(most: usize) -> impl Strategy<Value = Vec<(f64, usize)>> {
+fn commands(most: usize) -> impl Strategy<Value = Vec<(f64, usize)>> {
     let at = prop::collection::btree_set((0_u32..600, 0_usize..1), 0..most);
     at.prop_map(|at| at.into_iter().map(|(ms, replica)| (f64::from(ms) / 1e3, replica)).collect())
 }
@@ -89,13 +89,15 @@ fn told(most: usize) -> impl Strategy<Value = Vec<(f64, usize)>> {
 fn failures() -> impl Strategy<Value = FailuresDescription> {
     let repair = prop_oneof![1 => Just(None), 2 => seconds(0, 300).prop_map(Some)];
     let mtbf = prop_oneof![1 => Just(None), 2 => seconds(20, 900).prop_map(Some)];
-    (told(4), told(3), told(4), mtbf, repair, 0_u32..4).prop_map(|(at, drains, starts, mtbf_s, repair_s, retries)| {
-        let mtbf_s = if at.is_empty() { mtbf_s.or(Some(0.2)) } else { mtbf_s };
-        FailuresDescription { at, drains, starts, mtbf_s, repair_s, retries }
-    })
+    (commands(4), commands(3), commands(4), mtbf, repair, 0_u32..4).prop_map(
+        |(at, drains, starts, mtbf_s, repair_s, retries)| {
+            let mtbf_s = if at.is_empty() { mtbf_s.or(Some(0.2)) } else { mtbf_s };
+            FailuresDescription { at, drains, starts, mtbf_s, repair_s, retries }
+        },
+    )
 }
 
-fn coming() -> impl Strategy<Value = Coming> {
+fn events() -> impl Strategy<Value = FleetEvents> {
     let both = prop_oneof![
         (autoscaler().prop_map(Some), Just(None)).boxed(),
         (Just(None), failures().prop_map(Some)).boxed(),
@@ -104,20 +106,20 @@ fn coming() -> impl Strategy<Value = Coming> {
     (both, 1_usize..5, router(), any::<u64>()).prop_map(|((autoscaler, failures), replicas, router, seed)| {
         let replicas =
             autoscaler.as_ref().map_or(replicas, |autoscaler| replicas.clamp(autoscaler.min, autoscaler.max));
-        Coming { replicas, autoscaler, failures, router, seed }
+        FleetEvents { replicas, autoscaler, failures, router, seed }
     })
 }
 
-/// A policy that looks at a share of something without limit is refused.
-fn is_refused(coming: &Coming, scenario: &Scenario) -> bool {
-    let Some(AutoscalerDescription { policy, .. }) = &coming.autoscaler else { return false };
+/// A policy that scales by an unlimited resource is an error.
+fn is_rejected(events: &FleetEvents, scenario: &Scenario) -> bool {
+    let Some(AutoscalerDescription { policy, .. }) = &events.autoscaler else { return false };
     policy.build().expect("a policy").check(&scenario.parts()).is_err()
 }
 
-/// What is told of replicas is one life after the other, and says how many there are.
-fn events_are_lives(results: &Results, coming: &Coming) -> Outcome {
+/// The events of each replica are a sequence of lives, with the right counts.
+fn events_are_lives(results: &Results, events: &FleetEvents) -> Outcome {
     let mut open = 0;
-    let mut last = vec![Change::Ended; coming.places()];
+    let mut last = vec![Change::Ended; events.places()];
     for event in &results.fleet_events {
         let before = std::mem::replace(&mut last[event.replica as usize], event.change);
         let may_follow: &[Change] = match event.change {
@@ -131,21 +133,21 @@ fn events_are_lives(results: &Results, coming: &Coming) -> Outcome {
         open += i64::from(event.change == Change::Ready);
         open -= i64::from(before == Change::Ready && event.change != Change::Ready);
         prop_assert_eq!(i64::from(event.open), open);
-        prop_assert!((event.open + event.starting + event.draining) as usize <= coming.places());
+        prop_assert!((event.open + event.starting + event.draining) as usize <= events.places());
     }
     prop_assert!(results.fleet_events.is_sorted_by_key(|event| event.at));
     Ok(())
 }
 
-/// Requests are served only where and while a replica serves.
+/// Requests are served only by serving replicas.
 fn iterations_run_on_living_replicas(results: &Results) -> Outcome {
     for row in &results.iterations {
         let end = row.start.after(row.pace.total(row.count).expect("fits")).expect("fits");
         let events = results.fleet_events.iter().filter(|event| event.replica == row.replica);
         let before = events.clone().rfind(|event| event.at <= row.start && event.change != Change::Asked);
         prop_assert!(before.is_some_and(|event| matches!(event.change, Change::Ready | Change::Drains)));
-        let gone = |change| matches!(change, Change::Ended | Change::Died);
-        prop_assert!(!events.clone().any(|event| event.at > row.start && event.at < end && gone(event.change)));
+        let has_ended = |change| matches!(change, Change::Ended | Change::Died);
+        prop_assert!(!events.clone().any(|event| event.at > row.start && event.at < end && has_ended(event.change)));
     }
     Ok(())
 }
@@ -154,9 +156,9 @@ proptest! {
     #![proptest_config(cases(4_000))]
 
     #[test]
-    fn l8_stretches_equal_stepping_as_replicas_come_drain_and_die(scenario in any_scenario(), coming in coming()) {
-        prop_assume!(!is_refused(&coming, &scenario));
-        let run = |stepping| coming.run(&scenario, &scenario.options(stepping));
+    fn l8_stretches_equal_stepping_with_autoscaling_and_failures(scenario in any_scenario(), events in events()) {
+        prop_assume!(!is_rejected(&events, &scenario));
+        let run = |stepping| events.run(&scenario, &scenario.options(stepping));
         let (fast, slow) = (run(false), run(true));
         prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
         prop_assert_eq!(&fast.requests.retries, &slow.requests.retries);
@@ -166,9 +168,9 @@ proptest! {
     }
 
     #[test]
-    fn l1_l2_l5_and_l9_hold_as_replicas_come_drain_and_die(scenario in any_scenario(), coming in coming()) {
-        prop_assume!(!is_refused(&coming, &scenario));
-        let results = coming.run(&scenario, &scenario.options(false));
+    fn l1_l2_l5_and_l9_hold_with_autoscaling_and_failures(scenario in any_scenario(), events in events()) {
+        prop_assume!(!is_rejected(&events, &scenario));
+        let results = events.run(&scenario, &scenario.options(false));
         let columns = &results.requests;
         let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
         let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
@@ -184,16 +186,16 @@ proptest! {
                 prop_assert_eq!(tokens_of(&scenario, &results, row).1, scenario.owed(row));
             }
             let retries = columns.retries.get(row).copied().unwrap_or(0);
-            let most = coming.failures.as_ref().map_or(0, |failures| failures.retries);
+            let most = events.failures.as_ref().map_or(0, |failures| failures.retries);
             prop_assert!(retries <= most);
-            prop_assert!(status != Status::Lost as u8 || retries == most && coming.failures.is_some());
+            prop_assert!(status != Status::Lost as u8 || retries == most && events.failures.is_some());
         }
         let is_repaired = |failures: &FailuresDescription| failures.repair_s.is_some() && failures.drains.is_empty();
-        let stays = coming.autoscaler.is_some() || coming.failures.as_ref().is_none_or(is_repaired);
+        let stays = events.autoscaler.is_some() || events.failures.as_ref().is_none_or(is_repaired);
         if scenario.horizon_s.is_none() && stays {
             prop_assert_eq!(results.totals.by_status[Status::Unfinished as usize], 0);
         }
-        events_are_lives(&results, &coming)?;
+        events_are_lives(&results, &events)?;
         iterations_run_on_living_replicas(&results)?;
     }
 
@@ -201,25 +203,25 @@ proptest! {
     fn a_capacity_that_never_changes_is_the_fixed_fleet(
         scenario in any_scenario(), replicas in 1_usize..4, more in 0_usize..3, every in 1_u32..300, router in router(), seed: u64,
     ) {
-        let looks = built(router.clone(), seed, 0).looks();
+        let uses_state = built(router.clone(), seed, 0).uses_state();
         let policy = BySchedule { steps: vec![(0.0, replicas)], period_s: None }.into();
         let (every_s, startup_s) = (f64::from(every) / 1e3, 0.01);
         let autoscaler = AutoscalerDescription { policy, min: 1, max: replicas + more, startup_s, every_s, cooldown_s: 0.0 };
-        let fixed = Coming { replicas, autoscaler: None, failures: None, router, seed };
-        let scaled = Coming { autoscaler: Some(autoscaler), ..fixed.clone() };
+        let fixed = FleetEvents { replicas, autoscaler: None, failures: None, router, seed };
+        let scaled = FleetEvents { autoscaler: Some(autoscaler), ..fixed.clone() };
         let (fixed, scaled) = (fixed.run(&scenario, &scenario.options(false)), scaled.run(&scenario, &scenario.options(false)));
         prop_assert_eq!(scaled.fleet_events.len(), replicas);
-        // Behind a router that looks at nothing a fixed replica is drained when nothing more comes to it alone.
-        prop_assume!(fixed.drained.is_empty() || looks);
+        // Behind a router that does not read state, a fixed replica is drained when no request is left for it alone.
+        prop_assume!(fixed.drained.is_empty() || uses_state);
         every_bit_is_the_same(fixed, Results { fleet_events: Vec::new(), ..scaled })?;
     }
 
     #[test]
-    fn parts_are_the_whole_as_replicas_come_drain_and_die(
-        scenario in any_scenario(), coming in coming(), sizes in streamed::sizes(), automatic: bool,
+    fn parts_equal_the_whole_with_autoscaling_and_failures(
+        scenario in any_scenario(), events in events(), sizes in streamed::sizes(), automatic: bool,
     ) {
-        prop_assume!(!is_refused(&coming, &scenario));
+        prop_assume!(!is_rejected(&events, &scenario));
         let options = streamed::options(&scenario, automatic, 1);
-        streamed::same(&scenario, &sizes, || coming.cluster(&scenario), &options)?;
+        streamed::same(&scenario, &sizes, || events.cluster(&scenario), &options)?;
     }
 }

@@ -1,4 +1,5 @@
-//! The stochastic model of slots: its laws over random scenarios under every gate and router, and cases worked by hand.
+//! Tests of the exponential slot model: invariants over random scenarios for every gate and router, and cases
+//! computed by hand.
 
 use crate::exponential_audit::Audit;
 use crate::tier::cases;
@@ -10,7 +11,7 @@ use inferq_core::workload::Workload;
 use proptest::prelude::*;
 
 const GATES: [&str; 4] = ["occupancy", "queue", "priority", "fcfs"];
-/// With a plan, and without.
+/// Routers, with and without a plan.
 const ROUTERS: [(&str, bool); 6] = [
     ("greedy", true),
     ("greedy", false),
@@ -29,16 +30,16 @@ pub(super) struct Scenario {
     pub(super) chunk: u32,
     pub(super) tau_ms: u32,
     pub(super) solo_ms: u32,
-    /// Of each class x*, y_m*, y_s* and q_p* in thousandths, and the mean patience in seconds.
+    /// For each class x*, y_m*, y_s* and q_p* in thousandths, and the mean patience in seconds.
     pub(super) plan: Vec<[u32; 5]>,
-    /// Gap to the arrival before in milliseconds, class, P, D.
+    /// Gap to the previous arrival in milliseconds, class, P, D.
     pub(super) rows: Vec<(u32, usize, i32, i32)>,
     pub(super) horizon_s: Option<f64>,
     pub(super) warmup_s: f64,
     pub(super) seed: u64,
 }
 
-/// Beyond this many seconds of patience no request gives up.
+/// Patience in seconds that counts as infinite.
 const PATIENT: u32 = 40;
 
 impl Scenario {
@@ -119,7 +120,7 @@ impl Scenario {
             ..Workload::default()
         };
         let classes: Vec<String> = (0..self.plan.len()).map(|class| class.to_string()).collect();
-        let setup = parse::<GateAndRoute>(&self.json()).and_then(|one| one.build(&classes)).expect("a set-up");
+        let setup = parse::<GateAndRoute>(&self.json()).and_then(|setup| setup.build(&classes)).expect("a set-up");
         let instant = |s: f64| inferq_core::clock::Instant((s * 1000.0) as u128 * 1_000_000_000_000_000);
         let options = ExponentialOptions {
             seed: self.seed,
@@ -138,7 +139,7 @@ fn scenarios(gate: &'static str, router: (&'static str, bool)) -> impl Strategy<
     (plan, rows, sizes, prop::option::of(0_u32..12_000), 0_u32..6_000, any::<u64>()).prop_map(
         move |(plan, mut rows, (replicas, slots, chunk, tau_ms, solo_ms), horizon_ms, warmup_ms, seed)| {
             let mut plan: Vec<[u32; 5]> = plan.into_iter().map(|(x, m, s, q, t)| [x, m, s, q, t]).collect();
-            // A plan serves some class, and leaves a solo replica to routers that send decodes there.
+            // The plan serves at least one class, and has a solo replica if the router sends decodes there.
             plan[0][0] += 1;
             let pools = matches!(router.0, "randomized" | "general");
             let replicas = if pools { replicas + 4 } else { replicas };
@@ -156,7 +157,7 @@ fn scenarios(gate: &'static str, router: (&'static str, bool)) -> impl Strategy<
 fn holds(scenario: &Scenario) {
     let results = scenario.run();
     assert_eq!(results.in_system, results.sojourn, "L9");
-    // NaN is not equal to itself, and its text is.
+    // The text form treats NaN as equal to itself.
     assert_eq!(format!("{results:?}"), format!("{:?}", scenario.run()), "L6");
     Audit::new(scenario, &results).holds(&results);
 }
@@ -195,10 +196,10 @@ audits! {
 ///
 /// ```text
 ///   request 0   |prefill|decode, solo |decode, slower      |decode, solo|
-///   request 1               arrives at a |prefill          |waits       |decode|
+///   request 1                 arrives |prefill             |waits       |decode|
 /// ```
 #[test]
-fn a_decode_slows_down_for_as_long_as_a_prefill_runs_beside_it() {
+fn a_decode_is_slower_while_a_prefill_runs_on_its_replica() {
     let scenario = Scenario {
         gate: "fcfs",
         router: ("greedy", true),
@@ -217,22 +218,22 @@ fn a_decode_slows_down_for_as_long_as_a_prefill_runs_beside_it() {
     let draw = |id, number| exponential_quantile(Stream::new(3, Source::Service).uniform(id, number));
     let prefilled = draw(0, 0) * 10.0 * 0.03;
     let work = draw(0, 1) * 400.0;
-    let beside = draw(1, 0) * 20.0 * 0.03;
+    let prefill = draw(1, 0) * 20.0 * 0.03;
     let solo_before = (2.0 - prefilled) / 0.02;
-    let rest = work - solo_before - beside / 0.03;
-    assert!(prefilled < 2.0 && rest > 0.0, "the picture above is that of this seed");
-    let finish = 2.0 + beside + rest * 0.02;
-    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12 * expected, "{found} {expected}");
+    let rest = work - solo_before - prefill / 0.03;
+    assert!(prefilled < 2.0 && rest > 0.0, "the seed leads to the drawn case");
+    let finish = 2.0 + prefill + rest * 0.02;
+    let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12 * expected, "{value} {expected}");
     near(rows.first_token_s[0], prefilled);
-    near(rows.first_token_s[1], 2.0 + beside);
+    near(rows.first_token_s[1], 2.0 + prefill);
     near(rows.finish_s[0], finish);
-    near(rows.handoff_s[1], finish - 2.0 - beside);
+    near(rows.handoff_s[1], finish - 2.0 - prefill);
     near(rows.finish_s[1], finish + draw(1, 1) * 10.0 * 0.02);
 }
 
-/// Ninety-nine decodes beside a prefill that outlasts them, and alone.
+/// Ninety-nine decodes next to a prefill that outlasts them, and on their own.
 #[test]
-fn decodes_run_at_the_mixed_rate_always_or_never() {
+fn decodes_run_at_the_mixed_or_the_solo_rate() {
     for (always, pace_s) in [(true, 0.03), (false, 0.02)] {
         let mut rows: Vec<(u32, usize, i32, i32)> = (0..99).map(|_| (0, 0, 1, 1000)).collect();
         if always {
@@ -252,17 +253,17 @@ fn decodes_run_at_the_mixed_rate_always_or_never() {
             warmup_s: 0.0,
             seed: 5,
         };
-        let found = scenario.run().requests;
+        let rows = scenario.run().requests;
         let stream = Stream::new(5, Source::Service);
-        // Until then short prefills ran one after another; a request that decoded did so beside them.
-        let mixed_until = found.first_token_s[98];
+        // Before that, short prefills ran one after another, next to the decodes.
+        let mixed_until = rows.first_token_s[98];
         for id in 0..99 {
             let expected = exponential_quantile(stream.uniform(id as u64, 1)) * 1000.0 * pace_s;
-            let took = found.finish_s[id] - found.first_token_s[id];
-            let off = mixed_until - found.first_token_s[id] + 1e-9;
+            let took = rows.finish_s[id] - rows.first_token_s[id];
+            let off = mixed_until - rows.first_token_s[id] + 1e-9;
             assert!((took - expected).abs() <= off, "{id}: {took}, not {expected}");
-            assert!(off < 0.02 * expected || expected < 0.5, "{id}: the bound says something");
-            assert!(!always || found.finish_s[id] < found.first_token_s[99], "the last prefill outlasts {id}");
+            assert!(off < 0.02 * expected || expected < 0.5, "{id}: the bound is tight enough");
+            assert!(!always || rows.finish_s[id] < rows.first_token_s[99], "the last prefill outlasts {id}");
         }
     }
 }

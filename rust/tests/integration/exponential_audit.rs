@@ -1,7 +1,7 @@
-//! What do the rows of a run say by themselves?
+//! An audit of the exponential slot model from its request rows.
 //!
-//! The audit takes the instants and replicas of every request and reckons everything else from them: which ran
-//! where, which waited, what each gate and router had to choose from. Draws are taken from the documented streams.
+//! The audit uses only the times and replicas of requests and derives everything else from them: running and waiting
+//! requests, and the options of each gate and router. Draws are taken from the documented streams.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::exponential::Scenario;
 const FINISHED: u8 = 0;
 const ABANDONED: u8 = 2;
 
-/// What the rows say about a run, and nothing else.
+/// The rows of a run, without its other results.
 pub(super) struct Audit<'a> {
     scenario: &'a Scenario,
     rows: &'a ExponentialColumns,
-    /// The instants of all rows, and the middles of the gaps between them.
+    /// The instants of all rows, and the midpoints between them.
     instants: Vec<f64>,
     middles: Vec<f64>,
 }
 
-/// Instants closer than this are one: the start of a decode comes out as a sum of two doubles.
+/// Instants closer than this are equal: the start of a decode is a sum of two doubles.
 const SAME_S: f64 = 1e-9;
 
-/// An instant that is not there lies after all others.
+/// Replaces a missing instant by infinity.
 fn or_never(instant: f64) -> f64 {
     if instant.is_nan() { f64::INFINITY } else { instant }
 }
@@ -102,7 +102,7 @@ impl Audit<'_> {
         self.scenario.router.1
     }
 
-    /// Is there room for a prefill, and for a decode?
+    /// Whether a replica can take a prefill, and a decode.
     fn open(&self, replica: usize, (prefills, decodes): (usize, usize)) -> (bool, bool) {
         let has_slot = prefills + decodes < self.scenario.slots;
         match self.is_planned() {
@@ -112,7 +112,7 @@ impl Audit<'_> {
         }
     }
 
-    /// Slots are never overrun, and no request waits for one that is free.
+    /// No replica exceeds its slots, and no request waits while a suitable slot is free.
     fn slots(&self) {
         let mixed = self.scenario.mixed();
         for &at in &self.middles {
@@ -128,22 +128,22 @@ impl Audit<'_> {
             let open: Vec<(bool, bool)> =
                 load.iter().enumerate().map(|(replica, &load)| self.open(replica, load)).collect();
             let waits = self.ids().any(|id| self.waits_at(id, at));
-            assert!(!(waits && open.iter().any(|open| open.0)), "a request waits at {at} beside {open:?}");
+            assert!(!(waits && open.iter().any(|open| open.0)), "a request waits at {at} despite {open:?}");
             for id in self.ids().filter(|&id| self.waits_for_decode_at(id, at)) {
                 assert_ne!(self.scenario.router.0, "immediate");
-                // A request that gave up in a pool's buffer does not say in which.
+                // The rows do not contain the pool of a request that abandoned in a pool's buffer.
                 let pool = match self.scenario.router.0 {
                     "randomized" | "general" if self.start(id).is_nan() => continue,
                     "randomized" | "general" if (self.rows.replica[id] as usize) < mixed => 0..mixed,
                     "randomized" | "general" => mixed..self.scenario.replicas,
                     _ => 0..self.scenario.replicas,
                 };
-                assert!(pool.clone().all(|replica| !open[replica].1), "{id} waits to decode at {at} beside {open:?}");
+                assert!(pool.clone().all(|replica| !open[replica].1), "{id} waits to decode at {at} despite {open:?}");
             }
         }
     }
 
-    /// Every service and every patience is what was drawn for it.
+    /// Every service and every patience matches its draw.
     fn services(&self) {
         let scenario = self.scenario;
         let (tau_s, solo_s) = (scenario.tau_s(), scenario.solo_s());
@@ -151,7 +151,7 @@ impl Audit<'_> {
             exponential_quantile(Stream::new(scenario.seed, source).uniform(id as u64, number))
         };
         let is =
-            |found: f64, drawn: f64| assert!((found - drawn).abs() <= 1e-9 * (1.0 + drawn), "{found}, not {drawn}");
+            |value: f64, drawn: f64| assert!((value - drawn).abs() <= 1e-9 * (1.0 + drawn), "{value}, not {drawn}");
         for id in self.ids() {
             let (_, class, prompt, output) = scenario.rows[id];
             let (admitted, first, finish) =
@@ -164,7 +164,7 @@ impl Audit<'_> {
             }
             if self.rows.status[id] == FINISHED {
                 let start = self.start(id);
-                let beside: f64 = self
+                let mixed_s: f64 = self
                     .ids()
                     .filter(|&other| self.rows.prefill_replica[other] == self.rows.replica[id])
                     .map(|other| {
@@ -174,7 +174,7 @@ impl Audit<'_> {
                     .filter(|&overlap| overlap > 0.0)
                     .sum();
                 is(
-                    beside / tau_s + (finish - start - beside) / solo_s,
+                    mixed_s / tau_s + (finish - start - mixed_s) / solo_s,
                     draw(Source::Service, id, 1) * f64::from(output),
                 );
             }
@@ -185,7 +185,7 @@ impl Audit<'_> {
         }
     }
 
-    /// First come, first served, within a class and, where the rule says so, over classes.
+    /// First come, first served, within a class and, for some policies, over all classes.
     fn order(&self) {
         for id in self.ids() {
             for later in id + 1..self.rows.status.len() {
@@ -204,7 +204,7 @@ impl Audit<'_> {
         }
     }
 
-    /// Each admission, if it is the only one at its instant, is the gate's.
+    /// Each admission that is the only one at its instant matches the gate.
     fn gate(&self) {
         let mut tokens: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
         for &(_, class, prompt, output) in &self.scenario.rows {
@@ -228,7 +228,7 @@ impl Audit<'_> {
             let plan = &self.scenario.plan;
             let deviation =
                 |class: usize| 1000 * queue[class] - self.scenario.replicas as i64 * i64::from(plan[class][3]);
-            // Less is better; all numbers are whole, or quotients of small whole numbers whose order doubles keep.
+            // Less is better; all numbers are integers, or quotients of small integers whose order doubles preserve.
             let index = |class: usize| -> (f64, f64, usize) {
                 match self.scenario.gate {
                     "occupancy" => {
@@ -249,7 +249,7 @@ impl Audit<'_> {
         }
     }
 
-    /// Decodes go where their router sends them.
+    /// Decodes go to the replicas chosen by their router.
     fn router(&self) {
         let mixed = self.scenario.mixed();
         for id in self.ids().filter(|&id| !self.start(id).is_nan()) {
@@ -260,7 +260,7 @@ impl Audit<'_> {
                     assert_eq!(self.rows.replica[id], self.rows.prefill_replica[id]);
                 }
                 ("greedy", true) if replica < mixed => {
-                    // A request that decodes just after its start: all solo replicas are full.
+                    // State just after the start of a decode: all solo replicas are full.
                     let load = self.load(at + SAME_S);
                     let more = self.instants.iter().any(|&other| other > at + 1e-12 && other < at + 2.0 * SAME_S);
                     assert!(more || load[mixed..].iter().all(|load| load.1 == self.scenario.slots), "{id}: {load:?}");
@@ -299,7 +299,7 @@ impl Audit<'_> {
         }
     }
 
-    /// ∫ number in each stage dt since the warm-up, and the revenue, from the rows.
+    /// ∫ number in each stage dt since the warm-up, and the revenue, computed from the rows.
     fn averages(&self, results: &ExponentialResults) {
         let (from, to) = (results.warmup.seconds(), results.end.seconds());
         let classes = self.scenario.plan.len();
@@ -315,7 +315,7 @@ impl Audit<'_> {
             stages[0] += span(self.rows.arrival_s[id], if admitted.is_nan() { left } else { admitted });
             stages[1] += span(admitted, first);
             stages[2] += span(first, if start.is_nan() { left } else { start });
-            let beside: f64 = self
+            let mixed_s: f64 = self
                 .ids()
                 .filter(|&other| !start.is_nan() && self.rows.prefill_replica[other] == self.rows.replica[id])
                 .map(|other| {
@@ -324,8 +324,8 @@ impl Audit<'_> {
                 })
                 .filter(|&overlap| overlap > 0.0)
                 .sum();
-            stages[3] += beside;
-            stages[4] += span(start, left) - beside;
+            stages[3] += mixed_s;
+            stages[4] += span(start, left) - mixed_s;
             let (_, _, prompt, output) = self.scenario.rows[id];
             let (prefill, decode) = (0.1 * f64::from(prompt), 0.2 * f64::from(output));
             let counts = |instant: f64| instant >= from && from <= to;
@@ -333,9 +333,9 @@ impl Audit<'_> {
             earned.1 +=
                 if counts(first) { prefill } else { 0.0 } + if counts(self.rows.finish_s[id]) { decode } else { 0.0 };
         }
-        for (found, reckoned) in results.areas.iter().flatten().zip(areas.iter().flatten()) {
-            let found = *found as f64 / 1e18;
-            assert!((found - reckoned).abs() < 1e-6, "{:?} {areas:?}", results.areas);
+        for (area, expected) in results.areas.iter().flatten().zip(areas.iter().flatten()) {
+            let area = *area as f64 / 1e18;
+            assert!((area - expected).abs() < 1e-6, "{:?} {areas:?}", results.areas);
         }
         let last = results.samples.last().expect("the end");
         let since = |total: u128, before: u128| (total - before) as f64 / 1e18;
@@ -343,7 +343,7 @@ impl Audit<'_> {
         assert!((since(last.separate, results.revenue_before.1) - earned.1).abs() < 1e-6);
     }
 
-    /// Everything that the rows can say.
+    /// All checks.
     pub(super) fn holds(&self, results: &ExponentialResults) {
         self.counts(results);
         self.slots();

@@ -1,8 +1,8 @@
-//! L12 for the model of slots: where it is a known queue, it gives what the theory of that queue says.
+//! L12 for the exponential slot model: special cases match queueing theory.
 //!
-//! Closed forms are summed here from the balance of births and deaths. Each is met within a 99 % interval: 40 independent
-//! replications (seeds 1 to 40), each long and without its warm-up, whose mean follows Student's t. So that a test can
-//! fail, the interval must be narrow: 3 % of the expected number to either side. The seeds are fixed.
+//! Closed forms are computed from the balance equations. Each must lie in a 99 % confidence interval from 40
+//! independent replications (seeds 1 to 40), each long and without its warm-up, whose means follow Student's t. The
+//! interval must be at most ±3 % of the expected number, so that the test can fail. The seeds are fixed.
 
 use inferq_core::clock::{Instant, SECOND};
 use inferq_core::distributions::{DrawnColumns, Synthetic, seconds};
@@ -12,14 +12,14 @@ use inferq_core::gate_and_route::exponential::{ExponentialOptions, ExponentialRe
 use inferq_core::workload::Workload;
 
 const REPLICATIONS: u64 = 40;
-/// Student's t with 39 degrees of freedom: 99 % lie within this many standard errors.
+/// Student's t with 39 degrees of freedom: 99 % are within this many standard errors.
 const STUDENT_99: f64 = 2.7079;
 const NARROW: f64 = 0.03;
 const REQUESTS: usize = 40_000;
-/// Of the arrivals' span; far longer than a service or a patience.
+/// Share of the span of the arrivals; far longer than a service or a patience.
 const WARM_UP: f64 = 0.1;
 
-/// One class; a prefill takes 1 s and a decode 2 s on average, beside a prefill too.
+/// One class; a prefill takes 1 s and a decode 2 s on average, also next to a prefill.
 struct Queue {
     replicas: u32,
     slots: u32,
@@ -54,7 +54,7 @@ impl Queue {
             self.replicas, self.slots, self.impatience
         );
         let setup =
-            parse::<GateAndRoute>(&setup).and_then(|one| one.build(&["default".to_string()])).expect("a set-up");
+            parse::<GateAndRoute>(&setup).and_then(|setup| setup.build(&["default".to_string()])).expect("a set-up");
         let last = (arrival_s[REQUESTS - 1] * 1e9) as u64;
         let warmup = Instant::from_nanoseconds((WARM_UP * last as f64) as u64);
         let options =
@@ -62,21 +62,22 @@ impl Queue {
         simulate(&workload, &setup, &options, &mut ()).expect("a run")
     }
 
-    /// What a replication gives, over all of them, is the theory's.
+    /// Checks that the mean over all replications matches the theory.
     fn agrees(&self, expected: f64, of: impl Fn(&ExponentialResults) -> f64) {
         let means: Vec<f64> = (1..=REPLICATIONS).map(|seed| of(&self.run(seed))).collect();
         let number = REPLICATIONS as f64;
         let mean = means.iter().sum::<f64>() / number;
-        let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (number - 1.0);
+        let variance = means.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (number - 1.0);
         let half_width = STUDENT_99 * (variance / number).sqrt();
-        let says = format!("theory {expected}, simulated {mean} ± {half_width}");
-        assert!(half_width <= NARROW * expected, "the interval is too wide to tell: {says}");
-        assert!((mean - expected).abs() <= half_width, "{says}");
+        let message = format!("theory {expected}, simulated {mean} ± {half_width}");
+        assert!(half_width <= NARROW * expected, "the interval is too wide: {message}");
+        assert!((mean - expected).abs() <= half_width, "{message}");
     }
 }
 
-/// The mean number that waits in a queue with Poisson arrivals, `servers` and exponential patience, by its balance: from k
-/// to k + 1 with the rate of arrivals, back with min(k + 1, servers) / service + (k + 1 − servers)⁺ · impatience.
+/// The mean queue length with Poisson arrivals, `servers` servers and exponential patience, from its balance
+/// equations: from k to k + 1 at the arrival rate, back at min(k + 1, servers) / service + (k + 1 − servers)⁺ ·
+/// impatience.
 fn mean_queue(rate: f64, service_s: f64, servers: u32, impatience: f64) -> f64 {
     let (mut weight, mut total, mut waiting) = (1.0_f64, 1.0, 0.0);
     for k in 1..20_000_u32 {
@@ -93,7 +94,7 @@ fn average(results: &ExponentialResults, stage: Stage) -> f64 {
     results.areas[0][stage as usize] as f64 / results.end.since(results.warmup).0 as f64
 }
 
-/// Of those that arrived after the warm-up.
+/// Share of abandoned requests among those that arrived after the warm-up.
 fn abandoned_share(results: &ExponentialResults) -> f64 {
     let from = results.warmup.0 as f64 / SECOND as f64;
     let after: Vec<usize> = (0..REQUESTS).filter(|&id| results.requests.arrival_s[id] >= from).collect();
@@ -102,16 +103,16 @@ fn abandoned_share(results: &ExponentialResults) -> f64 {
     abandoned.count() as f64 / after.len() as f64
 }
 
-/// λ = 4.4 for 4 servers of 1 s: overloaded but for requests that give up.
+/// λ = 4.4 for 4 servers of 1 s: overloaded if no request abandoned.
 const ERLANG_A: Queue = Queue { replicas: 10, slots: 20, mixed: 4, rate: 4.4, impatience: 0.5 };
 
 #[test]
 fn the_prefills_are_erlang_a() {
     let waiting = mean_queue(4.4, 1.0, 4, 0.5);
     ERLANG_A.agrees(waiting, |results| average(results, Stage::PrefillQueue));
-    // Requests give up at the rate θ Q.
+    // Requests abandon at the rate θ Q.
     ERLANG_A.agrees(0.5 * waiting / 4.4, abandoned_share);
-    // A request that does not give up is served.
+    // A request that does not abandon is served.
     ERLANG_A.agrees(4.4 - 0.5 * waiting, |results| average(results, Stage::Prefill));
 }
 
@@ -121,8 +122,8 @@ fn without_impatience_the_prefills_are_m_m_c() {
     queue.agrees(mean_queue(2.8, 1.0, 4, 0.0), |results| average(results, Stage::PrefillQueue));
 }
 
-/// By Burke's theorem the ends of the prefills are Poisson. Both speeds are the same here, so a decode finds
-/// 2 · 2 + 3 · 1 = 7 servers of 2 s: one slot of each of the 3 mixed replicas is for prefills.
+/// By Burke's theorem the ends of the prefills are Poisson. Both speeds are equal here, so decodes have 2 · 2 + 3 · 1
+/// = 7 servers of 2 s: one slot of each of the 3 mixed replicas is reserved for prefills.
 #[test]
 fn without_impatience_the_decodes_are_m_m_c_too() {
     let queue = Queue { replicas: 5, slots: 2, mixed: 3, rate: 2.6, impatience: 0.0 };

@@ -1,4 +1,4 @@
-//! Several replicas: the laws, what a fleet equals, and what each router says of itself.
+//! Several replicas: the invariants, equivalent fleets, and the rule of each router.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -21,7 +21,7 @@ use crate::laws::{Outcome, same};
 use crate::scenario::{Results, Scenario, any_scenario};
 use crate::tier::cases;
 
-/// Any router, with any parameters.
+/// Any router with random parameters.
 pub(crate) fn router() -> impl Strategy<Value = RouterConfig> {
     let sample = |(kind, words)| RouterConfig::sample(kind, &mut Dice::new(words, Scale::default())).expect("a router");
     (prop::sample::select(RouterConfig::KINDS), prop::collection::vec(any::<u32>(), 4)).prop_map(sample)
@@ -46,25 +46,25 @@ fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
     Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None, capacity: None }])
 }
 
-/// What one replica saw is what it would have seen alone with the requests that it was given.
-fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, replicas: usize) -> Outcome {
+/// Each replica behaves as if it were alone with the requests routed to it.
+fn every_replica_behaves_independently(scenario: &Scenario, in_event_loop: &Results, replicas: usize) -> Outcome {
     for replica in 0..replicas {
-        let rows: Vec<usize> = (0..together.requests.replica.len())
-            .filter(|&row| together.requests.replica[row] == replica as u32)
+        let rows: Vec<usize> = (0..in_event_loop.requests.replica.len())
+            .filter(|&row| in_event_loop.requests.replica[row] == replica as u32)
             .collect();
-        // They keep their ids, by which it is drawn what becomes of their drafts.
+        // They keep their ids, which determine the draws of accepted drafts.
         let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
         let columns = scenario.columns.part(&rows);
         let workload = Workload { ids: &ids, ..columns.view() };
-        // The measured requests are a range of rows of the whole.
+        // Measured requests are a range of rows of the whole workload.
         let options = Options { measured: 0..0, ..scenario.options(false) };
         let alone = simulate(&workload, scenario.parts(), &options, &mut ()).expect("a run").with_columns(&workload);
         if !alone.drained.is_empty() {
-            // Requests that come to the others are company that may still come here.
+            // Requests at other replicas may still arrive here.
             continue;
         }
         for (place, &row) in rows.iter().enumerate() {
-            let (left, right) = (&together.requests, &alone.requests);
+            let (left, right) = (&in_event_loop.requests, &alone.requests);
             prop_assert_eq!(left.status[row], right.status[place]);
             prop_assert_eq!(left.preemptions[row], right.preemptions[place]);
             let seconds = [
@@ -82,7 +82,7 @@ fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, repli
     Ok(())
 }
 
-/// Two runs have the same results, iterations and batches included.
+/// Two runs have the same results, including iterations and batches.
 pub(crate) fn every_bit_is_the_same(left: Results, right: Results) -> Outcome {
     same(&left, &right)?;
     prop_assert_eq!(&left.requests.replica, &right.requests.replica);
@@ -100,7 +100,7 @@ proptest! {
     ) {
         let (fast, slow) = (run(&scenario, replicas, built(router.clone(), seed, 0), false), run(&scenario, replicas, built(router.clone(), seed, 0), true));
         prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
-        // The rows of iterations come in the order of the ends of stretches, which differs between the two.
+        // Rows of iterations are in the order of the ends of stretches, which differs between the two.
         same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
     }
 
@@ -112,9 +112,9 @@ proptest! {
         prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, results.requests.status.len());
         prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
         prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
-        // A horizon cuts all alike, but what is drained depends on the others.
+        // A horizon cuts all replicas alike, but draining depends on the other replicas.
         if results.drained.is_empty() {
-            every_replica_runs_as_if_alone(&scenario, &results, replicas)?;
+            every_replica_behaves_independently(&scenario, &results, replicas)?;
         }
     }
 
@@ -133,43 +133,44 @@ proptest! {
     ) {
         let on = |threads| {
             let options = Options { threads: NonZeroUsize::new(threads), ..scenario.options(false) };
-            // Written out, since what is absent is NaN.
+            // As text, since absent values are NaN.
             format!("{:?}", run_with(&scenario, replicas, built(router.clone(), seed, 0), &options))
         };
-        let one = on(1);
-        prop_assert_eq!(&on(2), &one);
-        prop_assert_eq!(&on(4), &one);
+        let single = on(1);
+        prop_assert_eq!(&on(2), &single);
+        prop_assert_eq!(&on(4), &single);
     }
 
     #[test]
-    fn round_robin_apart_equals_round_robin_together(scenario in any_scenario(), replicas in 1_usize..5, automatic: bool) {
-        // The spy goes by turns too, but looks: so all replicas run on one clock.
+    fn round_robin_in_lanes_equals_round_robin_in_the_event_loop(scenario in any_scenario(), replicas in 1_usize..5, automatic: bool) {
+        // The spy routes round robin too, but reads state, so all replicas run on one clock.
         let mut options = scenario.options(false);
         if automatic {
             options.timeline = Timeline::Automatic;
         }
         let spy = Box::new(Spy { seen: std::sync::Arc::default() });
-        let together = run_with(&scenario, replicas, spy, &options);
-        let apart = run_with(&scenario, replicas, built(RoundRobin {}, 0, 0), &options);
-        if !apart.drained.is_empty() {
-            // A replica apart is drained when nothing more comes to it, and one on a common clock when nothing comes to any.
+        let in_event_loop = run_with(&scenario, replicas, spy, &options);
+        let in_lanes = run_with(&scenario, replicas, built(RoundRobin {}, 0, 0), &options);
+        if !in_lanes.drained.is_empty() {
+            // An independent replica is drained when no request is left for it; a replica on a common clock when none
+            // is left at all.
             return Ok(());
         }
-        same(&together, &apart)?;
-        prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
-        prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
-        prop_assert_eq!((together.totals.sojourn, together.totals.by_status), (apart.totals.sojourn, apart.totals.by_status));
+        same(&in_event_loop, &in_lanes)?;
+        prop_assert_eq!(&in_event_loop.requests.replica, &in_lanes.requests.replica);
+        prop_assert_eq!((in_event_loop.iterations, in_event_loop.batches), (in_lanes.iterations, in_lanes.batches));
+        prop_assert_eq!((in_event_loop.totals.sojourn, in_event_loop.totals.by_status), (in_lanes.totals.sojourn, in_lanes.totals.by_status));
     }
 
     #[test]
-    fn replicas_apart_equal_replicas_together(
+    fn replicas_in_lanes_equal_replicas_in_the_event_loop(
         scenario in any_scenario(), replicas in 1_usize..6, router in router(), seed: u64, automatic: bool, stepping: bool,
         on_boundaries: bool,
     ) {
         let scenario = if on_boundaries { scenario.on_boundaries(2) } else { scenario };
-        // Where a column says that requests may lose patience, all replicas stand on one calendar.
-        let run = |is_said| {
-            let (scenario, mut options) = (scenario.patient(is_said), scenario.options(stepping));
+        // If a column allows requests to lose patience, all replicas share one calendar.
+        let run = |is_explicit| {
+            let (scenario, mut options) = (scenario.patient(is_explicit), scenario.options(stepping));
             if automatic {
                 options.timeline = Timeline::Automatic;
             }
@@ -194,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn one_replica_apart_equals_one_on_a_calendar(scenario in any_scenario(), stepping: bool, on_boundaries: bool) {
+    fn a_single_replica_equals_one_in_the_event_loop(scenario in any_scenario(), stepping: bool, on_boundaries: bool) {
         let scenario = if on_boundaries { scenario.on_boundaries(3) } else { scenario };
         every_bit_is_the_same(scenario.patient(false).run(stepping), scenario.patient(true).run(stepping))?;
     }
@@ -214,7 +215,7 @@ proptest! {
 
     #[test]
     fn routers_see_what_there_is(scenario in any_scenario(), replicas in 1_usize..4, stepping: bool) {
-        // The state that a router is shown inside a stretch is the state of a run that steps there.
+        // The state that a router sees inside a stretch equals that of a run with single iterations.
         let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let spy = |stepping| {
             seen.lock().expect("one thread").clear();
@@ -227,7 +228,7 @@ proptest! {
 
 type Look = (u32, Vec<[u64; 5]>);
 
-/// Writes down all that a router may look at.
+/// Records everything that a router may read.
 struct Spy {
     seen: std::sync::Arc<std::sync::Mutex<Vec<Look>>>,
 }
@@ -235,13 +236,13 @@ struct Spy {
 impl Router for Spy {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replicas = fleet.len();
-        let look = |replica| {
+        let state = |replica| {
             let caches = (fleet.reported_tokens(replica)?, fleet.cached_tokens(replica)?);
             let (tokens, blocks) = (fleet.tokens(replica)?, fleet.blocks(replica)?);
             Ok([u64::from(fleet.requests()[replica]), tokens, blocks, caches.0, caches.1])
         };
-        let looks = (0..replicas).map(look).collect::<Result<_>>()?;
-        self.seen.lock().expect("one thread").push((arrival.id, looks));
+        let states = (0..replicas).map(state).collect::<Result<_>>()?;
+        self.seen.lock().expect("one thread").push((arrival.id, states));
         Ok(arrival.id as usize % replicas)
     }
 
@@ -250,7 +251,7 @@ impl Router for Spy {
     }
 }
 
-/// One-second iterations of one request each, no limit of memory.
+/// Iterations of one second with one request each, and unlimited memory.
 fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: impl Into<RouterConfig>) -> Results {
     let engine: Engine = parse(
         r#"{"timing": {"kind": "Constant", "seconds": 1}, "kv": {"tokens": null, "block": 4},
@@ -275,7 +276,7 @@ fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: impl Into<Ro
 }
 
 #[test]
-fn round_robin_goes_by_turns() {
+fn round_robin_alternates() {
     let requests = [(0.0, 1, 1, NO_SESSION); 5];
     assert_eq!(calm(&requests, 3, RoundRobin {}).requests.replica, [0, 1, 2, 0, 1]);
 }
@@ -290,25 +291,26 @@ fn sessions_stay_where_they_began() {
 fn least_requests_joins_the_shortest_queue() {
     // Replica 0 has one request until 5 s, replica 1 one until 1 s. At 1 s the latter has just left.
     let requests = [(0.0, 1, 5, 0), (0.0, 1, 1, 0), (0.5, 1, 1, 0), (1.0, 1, 1, 0), (1.0, 1, 1, 0)];
-    // 0.5 s: one each, the lower; 1 s: two against none, then two against one.
+    // 0.5 s: one each, so the lower index; 1 s: two against none, then two against one.
     assert_eq!(calm(&requests, 2, LeastRequests {}).requests.replica, [0, 1, 0, 1, 1]);
 }
 
 #[test]
 fn least_tokens_counts_prompts_not_computed_and_outputs_not_emitted() {
-    // Request 0 brings 10 + 3 tokens to replica 0, request 1 brings 5 + 7 to replica 1. Chunks of 4: at 2.5 s replica 0 has
-    // computed 8 and owes 2 + 3; replica 1 has computed 5 and emitted its first token at 2 s: 6.
+    // Request 0 brings 10 + 3 tokens to replica 0, request 1 brings 5 + 7 to replica 1. Chunks of 4: at 2.5 s replica
+    // 0 has computed 8 and owes 2 + 3. Replica 1 has computed 5 and emitted its first token at 2 s: it owes 6.
     let requests = [(0.0, 10, 3, 0), (0.0, 5, 7, 0), (2.5, 1, 1, 0)];
     assert_eq!(calm(&requests, 2, LeastTokens {}).requests.replica, [0, 1, 0]);
-    // A second later replica 0 has emitted once more than its prompt: 2 left, replica 1 5.
+    // A second later replica 0 has completed its prompt and emitted once: it owes 2, replica 1 owes 5.
     let requests = [(0.0, 10, 3, 0), (0.0, 5, 9, 0), (0.0, 1, 20, 0), (3.5, 1, 1, 0)];
-    // Request 2 went where 13 tokens were ahead, not 14: 13 + 21 − 11 ahead there, 14 − 7 here.
+    // Request 2 went to the replica with 13 tokens ahead, not 14: 13 + 21 − 11 ahead there, 14 − 7 here.
     assert_eq!(calm(&requests, 2, LeastTokens {}).requests.replica, [0, 1, 0, 1]);
 }
 
 #[test]
 fn least_kv_counts_blocks_in_use_and_those_of_waiting_prompts() {
-    // Blocks of 4. Replica 0: a prompt of 9 takes 3 blocks at once; replica 1: one of 4 takes 1, and one of 12 waits for 3.
+    // Blocks of 4. Replica 0: a prompt of 9 takes 3 blocks at once. Replica 1: a prompt of 4 takes 1, and one of 12
+    // waits for 3.
     let requests = [(0.0, 9, 9, 0), (0.0, 4, 9, 0), (0.0, 12, 1, 0), (0.5, 1, 1, 0)];
     assert_eq!(calm(&requests, 2, LeastKv {}).requests.replica, [0, 1, 1, 0]);
 }
@@ -327,13 +329,13 @@ fn random_is_even_and_belongs_to_the_request() {
     let all = calm(&requests, 3, Random {}).requests.replica;
     let mut counts = BTreeMap::new();
     all.iter().for_each(|&replica| *counts.entry(replica).or_insert(0_i32) += 1);
-    // Binomial with 6,000 draws of 1/3: the standard deviation is 36.5, five of them are 183.
+    // Binomial with 6,000 draws of 1/3: the standard deviation is 36.5, and five of them are 183.
     assert!(counts.len() == 3 && counts.values().all(|count| (count - 2000).abs() < 183), "{counts:?}");
     assert_eq!(calm(&requests[..100], 3, Random {}).requests.replica, all[..100]);
 }
 
 #[test]
-fn replicas_that_serve_nobody_are_told_of() {
+fn unused_replicas_are_a_finding() {
     let results = calm(&[(0.0, 1, 1, 0), (5.0, 1, 1, 0)], 3, LeastRequests {});
     let findings: Vec<String> = results.findings.iter().map(ToString::to_string).collect();
     assert_eq!(findings, ["idle-replicas: 2 of 3 replicas served no request"]);
@@ -344,7 +346,7 @@ fn a_fleet_of_nobody_is_refused() {
     let workload = Workload { class_count: 1, ..Workload::default() };
     let cluster = pool_of(Vec::new(), built(RoundRobin {}, 0, 0));
     let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("no replica");
-    assert_eq!(error.to_string(), "pools[0].replicas: 0: there must be at least one");
+    assert_eq!(error.to_string(), "pools[0].replicas: must be at least 1, got 0");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Gate and route over real iterations: the same control as over slots, held against the laws.
+//! Tests of gate and route over real iterations, with the same invariants as over slots.
 
 use inferq_core::cluster::Cluster;
 use inferq_core::engine::{Engine, parse};
@@ -11,7 +11,7 @@ use crate::laws::same;
 use crate::scenario::{Results, Scenario, scenario};
 use crate::tier::cases;
 
-/// Gate, router and plan that go together.
+/// Compatible combinations of gate, router and plan.
 const POLICIES: [(&str, &str, bool); 9] = [
     ("occupancy", "greedy", true),
     ("queue", "greedy", true),
@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn the_laws_hold_and_no_slot_is_taken_twice(scenario in scenario("SlotGreedy"), controlled in controlled()) {
+    fn the_invariants_hold_and_no_slot_is_used_twice(scenario in scenario("SlotGreedy"), controlled in controlled()) {
         let results = controlled.run(&scenario, false);
         let columns = &results.requests;
         prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, columns.status.len());
@@ -89,7 +89,7 @@ proptest! {
             prop_assert!(instants.is_sorted());
             prop_assert!(columns.replica[row] != NO_REPLICA && columns.handoff_s[row] >= 0.0);
         }
-        // One prefill at most and no more rows than slots in any batch; solo replicas compute no prompt.
+        // At most one prefill and no more rows than slots in any batch; solo replicas compute no prompt.
         let mixed = (controlled.replicas as f64 * PREFILLS).ceil() as u32;
         let mut rows = vec![(0_u64, 0_u64); results.iterations.len()];
         for row in &results.batches {

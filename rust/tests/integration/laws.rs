@@ -1,4 +1,4 @@
-//! L1 to L11 over random scenarios, for every policy.
+//! Invariants L1 to L11 over random scenarios, for every policy.
 
 use std::num::NonZeroU64;
 
@@ -14,7 +14,7 @@ use crate::tier::check;
 
 pub(crate) type Outcome = Result<(), TestCaseError>;
 
-/// Every column that holds seconds.
+/// All columns in seconds.
 fn seconds(results: &Results) -> [&Vec<f64>; 12] {
     let columns = &results.requests;
     [
@@ -40,7 +40,7 @@ fn bits(column: &[f64]) -> Vec<u64> {
 /// One iteration: start, length, prefill tokens, decodes, their contexts.
 type Single = (Instant, Span, u64, u64, u128);
 
-/// Stretches as single iterations, each with its rows.
+/// Expands stretches into single iterations, each with its rows.
 fn singles(results: &Results) -> (Vec<Single>, Vec<Vec<BatchRow>>) {
     let mut iterations = Vec::new();
     let mut batches = Vec::new();
@@ -87,13 +87,13 @@ fn l8_stretches_equal_stepping(scenario: &Scenario) -> Outcome {
     same(&scenario.run(false), &stepped)
 }
 
-/// Does the policy plan ahead and drop the token in flight of a request that it preempts?
+/// Whether the policy plans ahead and drops the token in flight of a preempted request.
 fn drops_tokens(scenario: &Scenario) -> bool {
     scenario.engine.contains(r#""overlap":true"#)
 }
 
-/// Tokens that a request emitted, and those of them that it keeps: none twice. A token that was in flight at a preemption may
-/// have been dropped.
+/// The tokens emitted by a request, and those it keeps, none of them twice. A token in flight at a preemption may be
+/// dropped.
 pub(crate) fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u64) {
     let left_s = results.requests.left_s[request];
     let (late, rows): (Vec<&BatchRow>, Vec<&BatchRow>) = results
@@ -101,7 +101,7 @@ pub(crate) fn tokens_of(scenario: &Scenario, results: &Results, request: usize) 
         .iter()
         .filter(|row| row.request as usize == request && row.emits)
         .partition(|row| results.iterations[row.iteration as usize].start.seconds() >= left_s);
-    // What is computed behind a stop token is dropped.
+    // Tokens after a stop token are dropped.
     let is_ahead = scenario.engine.contains(r#""async_scheduling":true"#) || drops_tokens(scenario);
     assert!(late.len() <= usize::from(is_ahead), "L5: a finished request emits no more");
     let of_row = |row: &BatchRow| results.iterations[row.iteration as usize].count * u64::from(row.emitted);
@@ -125,7 +125,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
     prop_assert_eq!(results.totals.by_status.iter().sum::<u64>(), arrived as u64);
     for row in 0..rows {
         let status = columns.status[row];
-        // L2, where the events happened.
+        // L2, for the events that happened.
         let road = [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
         let happened: Vec<f64> = road.into_iter().filter(|at| !at.is_nan()).collect();
         prop_assert!(happened.is_sorted(), "{road:?}");
@@ -134,8 +134,8 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         let (_, kept) = tokens_of(scenario, &results, row);
         let is_complete = kept == scenario.owed(row);
         let may_lack = drops_tokens(scenario) && columns.preemptions[row] > 0;
-        // Its client may have taken it back while its last token was computed.
-        let taken_back = status == Status::Abandoned as u8 && scenario.columns.view().cancelled_after(row).is_some();
+        // Its client may have cancelled it while its last token was computed.
+        let taken_back = status == Status::Abandoned as u8 && scenario.columns.view().canceled_after(row).is_some();
         prop_assert!(is_complete == (status == Status::Finished as u8) || (is_complete && (may_lack || taken_back)));
         prop_assert!(kept == 0 || status != Status::Abandoned as u8 || taken_back);
         if scenario.horizon_s.is_none() {
@@ -164,7 +164,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
             prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
         }
     }
-    // What was found is what the requests say, but for what came back after preemptions.
+    // The cache hits equal those of the requests, except after preemptions.
     for cache in &results.block_operations {
         let cached = columns.cached_tokens.iter().map(|&tokens| tokens as u64).sum::<u64>() / scenario.block;
         prop_assert!(cached == cache.hit || (cached < cache.hit && columns.preemptions.iter().any(|&n| n > 0)));
@@ -172,7 +172,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
     }
     // L9, Little: both sides in whole attoseconds.
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
-    // Every gap is counted once, by class, for the measured alone.
+    // Every gap is counted once, by class, for measured requests only.
     let expected: u64 = (0..rows)
         .filter(|&row| scenario.measured.contains(&(row as u32)))
         .map(|row| tokens_of(scenario, &results, row).0.saturating_sub(1))
@@ -185,12 +185,12 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
 }
 
 fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
-    // One more request comes a second after all others have left: the samples between see an empty replica. That
-    // free + used = total after every event is asserted in the core.
+    // One more request arrives a second after all others have left, so the samples in between see an empty replica.
+    // The core asserts free + used = total after every event.
     let calm = Scenario { horizon_s: None, ..scenario.clone() };
     let alone = calm.run(false);
     if !alone.drained.is_empty() {
-        // One more arrival is the company that they waited for.
+        // Another arrival could complete the group that they waited for.
         return Ok(());
     }
     let end = alone.totals.end;
@@ -230,9 +230,9 @@ fn l6_the_same_scenario_gives_the_same_bytes(scenario: &Scenario) -> Outcome {
     Ok(())
 }
 
-/// The same run with nothing kept but the rows of requests, and with every record kept and every order of events that
-/// must not matter: a horizon after the end, a bound on requests in flight that is never met, a patience that never ends, in
-/// half of the scenarios a second class of which no request is.
+/// Compares two runs. The first records only the rows of requests. The second records everything and uses every order
+/// of events that must not matter: a horizon after the end, a limit of requests in flight that is never reached, a
+/// patience that never ends, and in half of the scenarios an unused second class.
 fn plain_runs_equal_full_runs(scenario: &Scenario, share: f64) -> Outcome {
     let results = |scenario: &Scenario, class_count: usize, options: &Options| {
         let workload = Workload { class_count, ..scenario.columns.view() };
@@ -257,8 +257,8 @@ fn plain_runs_equal_full_runs(scenario: &Scenario, share: f64) -> Outcome {
     same(&Results { iterations: kept.iterations.clone(), batches: kept.batches.clone(), ..bare }, &kept)
 }
 
-/// The same run counted in its own unit and computed in 64 bits as far as they go, and in attoseconds and 128 bits. In half
-/// of the scenarios a time outgrows 64 bits halfway: most units of these scenarios are a nanosecond.
+/// Compares the run in its own unit with 64 bits, as far as they suffice, and the run in attoseconds with 128 bits.
+/// In half of the scenarios a time no longer fits 64 bits halfway: most units of these scenarios are a nanosecond.
 fn short_runs_equal_long_runs(scenario: &Scenario, share: f64) -> Outcome {
     let mut plain = scenario.patient(false);
     plain.columns.itl_slo_s.clear();
@@ -290,7 +290,7 @@ fn l11_the_future_does_not_change_the_past(scenario: &Scenario, kept: f64) -> Ou
     if !head.drained.is_empty() {
         return Ok(());
     }
-    // Before the first arrival that was dropped, everything is as it was.
+    // Before the first dropped arrival, nothing changes.
     let until = scenario.columns.arrival_s.get(rows_kept).copied().unwrap_or(f64::INFINITY);
     for (column, (left, right)) in seconds(&all).into_iter().zip(seconds(&head)).enumerate().take(5) {
         for (row, (left, right)) in left.iter().zip(right).enumerate() {
@@ -303,7 +303,7 @@ fn l11_the_future_does_not_change_the_past(scenario: &Scenario, kept: f64) -> Ou
     Ok(())
 }
 
-/// The same engine with every second twice as long.
+/// The same engine with all times doubled.
 fn slower(engine: &str) -> String {
     let mut value: serde_json::Value = serde_json::from_str(engine).expect("JSON");
     let double = |object: &mut serde_json::Value, but: &[&str]| {
@@ -326,7 +326,7 @@ fn slower(engine: &str) -> String {
         }
     }
     for drafter in ["/scheduler/speculation/drafter", "/scheduler/inner/speculation/drafter"] {
-        // A share of an iteration is that of a longer one too.
+        // A share of an iteration scales with the iteration.
         if let Some(model) = value.pointer_mut(drafter).filter(|drafter| drafter.is_object()) {
             double(model, &[]);
         }
@@ -336,7 +336,7 @@ fn slower(engine: &str) -> String {
 
 fn l10_twice_the_times_give_twice_the_latencies(scenario: &Scenario) -> Outcome {
     if scenario.engine.contains("TimingTable") {
-        // Its slopes are rounded to whole attoseconds, and twice a rounded one is not the rounded double.
+        // Slopes are rounded to whole attoseconds, and twice a rounded slope differs from the rounded double.
         return Ok(());
     }
     let doubled = Scenario {
@@ -349,7 +349,7 @@ fn l10_twice_the_times_give_twice_the_latencies(scenario: &Scenario) -> Outcome 
     let place_of_tpot = 7;
     for (column, (left, right)) in seconds(&once).into_iter().zip(seconds(&twice)).enumerate() {
         for (left, right) in left.iter().zip(right) {
-            // A quotient is rounded down to an attosecond, once in each run.
+            // A quotient is rounded down to an attosecond once per run.
             let off = if column == place_of_tpot { 2e-18 + right.abs() * f64::EPSILON } else { 0.0 };
             prop_assert!((left.is_nan() && right.is_nan()) || (2.0 * left - right).abs() <= off, "{left} {right}");
         }
@@ -357,7 +357,7 @@ fn l10_twice_the_times_give_twice_the_latencies(scenario: &Scenario) -> Outcome 
     Ok(())
 }
 
-/// A law for every policy that there is, or for `INFERQ_POLICY` alone, over random scenarios and a number below 1.
+/// Checks an invariant for every policy, or for `INFERQ_POLICY` alone, over random scenarios and a number below 1.
 fn every_policy(
     at_night: u32,
     scenarios: fn(&'static str) -> BoxedStrategy<Scenario>,
@@ -373,8 +373,8 @@ fn every_policy(
     }
 }
 
-/// The laws of one replica over some scenarios of every policy, with so many of them at night: for L8 by itself, for L8
-/// with arrivals on the boundaries of iterations, and for each of the others.
+/// The invariants of one replica over scenarios of every policy, with these numbers of scenarios at night: L8, L8
+/// with arrivals at the ends of iterations, and each of the others.
 macro_rules! laws {
     ($module:ident: $scenarios:path, $stretches:literal, $boundaries:literal, $others:literal) => {
         mod $module {
@@ -438,13 +438,13 @@ macro_rules! laws {
     };
 }
 
-// On a change 14 policies have 14 · (300 + 100 + 300 + 50) = 10,500 scenarios of L8.
+// On a change, 14 policies have 14 · (300 + 100 + 300 + 50) = 10,500 scenarios of L8.
 laws! { without_cache: scenario, 3_000, 1_000, 500 }
 laws! { with_prefix_cache: sharing, 3_000, 500, 400 }
 
 #[test]
 fn l8_expands_a_row_into_what_it_says() {
-    // Guards the tests above: a stretch of three iterations is three different ones.
+    // Guards the tests above: a stretch of three iterations expands to three different ones.
     let pace = inferq_core::timing::Pace { first: Span(10), growth: 2, holds: u64::MAX };
     let row = IterationRow {
         start: Instant(100),

@@ -1,4 +1,4 @@
-//! A run that is fed while it goes on is the run over all of its rows, bit for bit, and tells each token at its instant.
+//! A live run equals the run over all of its rows, bit for bit, and reports each token at its instant.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::scenario::{Scenario, any_scenario};
 use crate::streamed::{Table, lines, rows, without_limit};
 use crate::tier::cases;
 
-/// How a run is fed: so many rows at once, after the run was asked for news so often.
+/// How a run is fed: the number of rows at a time, and the queries between them.
 type Feeding = Vec<(usize, Vec<u32>)>;
 
 fn feeding() -> impl Strategy<Value = Feeding> {
-    let looks = prop::collection::vec(prop_oneof![Just(0), Just(1000), 0_u32..=1000], 0..4);
-    prop::collection::vec((1_usize..4, looks), 1..6)
+    let queries = prop::collection::vec(prop_oneof![Just(0), Just(1000), 0_u32..=1000], 0..4);
+    prop::collection::vec((1_usize..4, queries), 1..6)
 }
 
-/// Which tokens were told, and when the run had come how far.
+/// The reported tokens, and the progress of the run at each report.
 #[derive(Default)]
 struct Log {
     tokens: BTreeMap<u32, Vec<Instant>>,
@@ -35,7 +35,7 @@ struct Log {
 }
 
 impl Log {
-    /// All of it lies from the instant up to which all was told before to the one up to which the run went now.
+    /// All reported events are between the previous and the present instant of the run.
     fn note(&mut self, news: News, until: Instant) -> Outcome {
         let mut last = self.known;
         for tokens in news.tokens {
@@ -54,7 +54,7 @@ impl Log {
     }
 }
 
-/// Feeds the rows in their order, each before its arrival happens.
+/// Feeds the rows in order, each before its arrival.
 fn fed(
     scenario: &Scenario,
     feeding: &Feeding,
@@ -69,13 +69,13 @@ fn fed(
     let workload = scenario.columns.view();
     let mut cancels: Vec<(Instant, usize)> = (0..count)
         .filter_map(|row| {
-            Some((workload.arrival_at(row).after(workload.cancelled_after(row)?).expect("an instant"), row))
+            Some((workload.arrival_at(row).after(workload.canceled_after(row)?).expect("an instant"), row))
         })
         .collect();
     cancels.sort();
     cancels.reverse();
-    // Clients take requests back some time before the run comes to that instant, and after the request came.
-    let mut take_back = |until: Instant, taken: usize, live: &mut Live| {
+    // Clients cancel requests after their arrival, and before the run reaches that instant.
+    let mut cancel_requests = |until: Instant, taken: usize, live: &mut Live| {
         cancels.retain(|&(at, row)| {
             let is_due = at < until && row < taken;
             if is_due {
@@ -85,16 +85,16 @@ fn fed(
         });
     };
     while taken < count {
-        let (size, looks) = feeding.next().expect("a cycle");
+        let (size, queries) = feeding.next().expect("a cycle");
         let arrives = scenario.columns.view().arrival_at(taken);
-        for &look in looks {
-            // Somewhere on the way to the next arrival, or right behind what happens next.
+        for &query in queries {
+            // An instant before the next arrival, or just after the next event.
             let next = Instant(
                 (live.next_instant().expect("an instant").0 / NANOSECOND).saturating_add(1).saturating_mul(NANOSECOND),
             );
-            let way = arrives.since(log.known).0 / 1000 * u128::from(look);
-            let until = if look == 1000 { next.min(arrives) } else { Instant(log.known.0 + way) };
-            take_back(until, taken, &mut live);
+            let way = arrives.since(log.known).0 / 1000 * u128::from(query);
+            let until = if query == 1000 { next.min(arrives) } else { Instant(log.known.0 + way) };
+            cancel_requests(until, taken, &mut live);
             let news = live.advance(until, &mut table, &mut ()).expect("a run");
             log.note(news, until)?;
         }
@@ -104,17 +104,17 @@ fn fed(
         prop_assert_eq!(first as usize, taken);
         taken = end;
     }
-    take_back(Instant::NEVER, count, &mut live);
+    cancel_requests(Instant::NEVER, count, &mut live);
     let (news, results) = live.finish(&mut table, &mut ()).expect("a run");
     if !results.drained.is_empty() {
-        // What is drained was due when the last had happened: that no more would come could not be known then.
+        // Drained tokens were due at the last event; it was not known then that nothing followed.
         log.known = Instant::ZERO;
     }
     log.note(news, Instant::NEVER)?;
     Ok((log, table, results))
 }
 
-/// The instants of all tokens that the batches of a run tell of.
+/// The instants of all tokens, from the batches of a run.
 fn emitted(results: &Results) -> BTreeMap<u32, Vec<Instant>> {
     let mut tokens: BTreeMap<u32, Vec<Instant>> = BTreeMap::new();
     for row in results.batches.iter().filter(|row| row.emits) {
@@ -136,29 +136,32 @@ fn same(scenario: &Scenario, feeding: &Feeding, cluster: impl Fn() -> Cluster) -
     let columns = whole.requests.columns(&workload, None);
     prop_assert_eq!(table.lines, lines(&columns, workload.class, workload.prompt_tokens, workload.output_tokens));
     let in_batches = emitted(&whole);
-    // Tokens thrown away are emitted again, and rows run behind the last token of a request.
+    // Discarded tokens are emitted again, and rows run after the last token of a request.
     let may_drop = [r#""overlap":true"#, r#""async_scheduling":true"#, "Restart"]
         .iter()
         .any(|what| scenario.engine.contains(what));
     for row in 0..workload.len() {
         let id = row as u32;
-        let told = log.tokens.get(&id).map_or(&[][..], Vec::as_slice);
+        let reported = log.tokens.get(&id).map_or(&[][..], Vec::as_slice);
         let cut = log.cut.get(&id).map_or(0, |&tokens| tokens as usize);
         match columns.status[row] {
             status if status == Status::Finished as u8 => {
-                prop_assert_eq!(told.len() + cut, workload.output_tokens[row] as usize);
-                prop_assert_eq!(log.finished.get(&id), told.last());
-                prop_assert_eq!(told.last().map(|at| at.seconds()), columns.finish_s.get(row).copied());
-                prop_assert_eq!(told[0].seconds(), columns.first_token_s[row]);
+                prop_assert_eq!(reported.len() + cut, workload.output_tokens[row] as usize);
+                prop_assert_eq!(log.finished.get(&id), reported.last());
+                prop_assert_eq!(reported.last().map(|at| at.seconds()), columns.finish_s.get(row).copied());
+                prop_assert_eq!(reported[0].seconds(), columns.first_token_s[row]);
                 let emitted = in_batches.get(&id).map_or(&[][..], Vec::as_slice);
-                prop_assert!(emitted == told || (may_drop && emitted.len() > told.len()), "{emitted:?} {told:?}");
+                prop_assert!(
+                    emitted == reported || (may_drop && emitted.len() > reported.len()),
+                    "{emitted:?} {reported:?}"
+                );
             }
             status if status == Status::Unfinished as u8 => {
                 prop_assert!(!log.left.contains_key(&id) && !log.finished.contains_key(&id));
             }
             status => {
                 prop_assert_eq!(log.left.get(&id).map(|&left| left as u8), Some(status));
-                prop_assert!(told.is_empty() || !workload.cancel_s.is_empty());
+                prop_assert!(reported.is_empty() || !workload.cancel_s.is_empty());
             }
         }
     }
@@ -197,7 +200,7 @@ proptest! {
     fn a_run_that_is_fed_is_the_whole_over_hand_offs(
         scenario in any_scenario(), feeding in feeding(), decode in 1_usize..3, latency_ms in 0_u32..400, router in router(),
     ) {
-        // A cache that holds no request's KV is an error of its own.
+        // An unlimited prefix cache without requests is an error of its own.
         let scenario = Scenario { engine: without_limit(&scenario.engine), kv_tokens: None, ..scenario };
         let link = LinkDescription {
             latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent: None,

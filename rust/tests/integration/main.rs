@@ -1,4 +1,4 @@
-//! The laws of `DESIGN.md`, over random scenarios and over policies that misbehave.
+//! Tests of the invariants of `DESIGN.md`, over random scenarios and over misbehaving policies.
 
 mod tier;
 mod scenario;

@@ -1,4 +1,4 @@
-//! Requests that move and requests that wait: hand-offs between pools, sessions, jobs of several stages.
+//! Tests of hand-offs between pools, sessions, and jobs of several stages.
 
 use inferq_core::clock::{SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, Pool};
@@ -17,12 +17,12 @@ use crate::laws::{Outcome, same, tokens_of};
 use crate::scenario::{CLASSES, Results, Scenario, any_scenario};
 use crate::tier::cases;
 
-/// How requests go from pool to pool, and which waits for which.
+/// Routing of requests between pools, and dependencies.
 #[derive(Clone, Debug)]
 struct Paths {
     /// Replicas of each pool.
     replicas: Vec<usize>,
-    /// The pool that the first one hands off to, over which link.
+    /// The pool to which the first pool hands off, and the link.
     link: Option<LinkDescription>,
     router: RouterConfig,
     pool: Vec<u32>,
@@ -30,8 +30,8 @@ struct Paths {
     children_start: Vec<u32>,
     children: Vec<u32>,
     delay_s: Vec<f64>,
-    /// How many requests may be in flight.
-    most: Option<NonZeroU64>,
+    /// Limit of requests in flight.
+    max_in_flight: Option<NonZeroU64>,
 }
 
 impl Paths {
@@ -42,10 +42,10 @@ impl Paths {
         for row in 1..rows {
             let (first, second, delay) = waits[row % waits.len()];
             let mut named = vec![first, second];
-            named.retain(|&back| back > 0 && back as usize <= row);
+            named.retain(|&distance| distance > 0 && distance as usize <= row);
             named.dedup();
-            for back in named {
-                of_parent[row - back as usize].push(row as u32);
+            for distance in named {
+                of_parent[row - distance as usize].push(row as u32);
                 parents[row] += 1;
             }
             delay_s[row] = delay;
@@ -57,7 +57,7 @@ impl Paths {
             children_start.push(children.len() as u32);
         }
         let pool = (0..rows).map(|row| pools[row % pools.len()] % replicas.len() as u32).collect();
-        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, most: None }
+        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, max_in_flight: None }
     }
 
     fn flow(&self) -> Flow<'_> {
@@ -69,7 +69,7 @@ impl Paths {
         }
     }
 
-    /// Does a request wait for another or for its delay?
+    /// Whether any request has parents or a delay.
     fn waits(&self) -> bool {
         self.parents.iter().any(|&parents| parents > 0) || self.delay_s.iter().any(|&delay| delay > 0.0)
     }
@@ -87,7 +87,7 @@ impl Paths {
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let flow = if self.waits() { self.flow() } else { Flow::default() };
         let workload = Workload { pool: &self.pool, flow, ..scenario.columns.view() };
-        let options = Options { max_in_flight: self.most, ..scenario.options(stepping) };
+        let options = Options { max_in_flight: self.max_in_flight, ..scenario.options(stepping) };
         let results = simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run");
         results.with_columns(&workload)
     }
@@ -97,19 +97,19 @@ fn seconds() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0.0), (0_u32..400).prop_map(|ms| f64::from(ms) / 1000.0)]
 }
 
-/// How many requests may be in flight, if not any number.
-fn most() -> impl Strategy<Value = Option<NonZeroU64>> {
-    prop::option::of((1_u64..5).prop_map(|most| NonZeroU64::new(most).expect("not 0")))
+/// Limit of requests in flight, or none.
+fn max_in_flight() -> impl Strategy<Value = Option<NonZeroU64>> {
+    prop::option::of((1_u64..5).prop_map(|max_in_flight| NonZeroU64::new(max_in_flight).expect("not 0")))
 }
 
 /// Scenarios of requests that wait for one or two earlier ones, over one to three pools.
 fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
     let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
     let pools = prop::collection::vec(0_u32..3, 1..4);
-    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), most()).prop_map(
-        |(scenario, waits, pools, replicas, router, most)| {
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), max_in_flight()).prop_map(
+        |(scenario, waits, pools, replicas, router, max_in_flight)| {
             let rows = scenario.columns.arrival_s.len();
-            (scenario, Paths { most, ..Paths::new(rows, &waits, &pools, replicas, router) })
+            (scenario, Paths { max_in_flight, ..Paths::new(rows, &waits, &pools, replicas, router) })
         },
     )
 }
@@ -120,12 +120,12 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
             LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
         });
-    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), most());
-    parts.prop_map(|(scenario, link, prefill, decode, router, most)| {
+    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), max_in_flight());
+    parts.prop_map(|(scenario, link, prefill, decode, router, max_in_flight)| {
         let rows = scenario.columns.arrival_s.len();
         let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
-        (paths.link, paths.most) = (Some(link), most);
-        // A cache that holds no request's KV is an error of its own.
+        (paths.link, paths.max_in_flight) = (Some(link), max_in_flight);
+        // A cache too small for a single request is a separate error.
         let longest = |row: usize| scenario.columns.prompt_tokens[row] + scenario.columns.output_tokens[row];
         let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
         let scenario = match scenario.kv_tokens {
@@ -141,15 +141,16 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
     })
 }
 
-/// Never are more requests in flight than may be; one that is sent later than it was due is sent when another leaves.
-fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: usize) -> Outcome {
+/// The limit of requests in flight is never exceeded; a request that is sent late is sent when another one leaves.
+fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, max_in_flight: usize) -> Outcome {
     let columns = &results.requests;
     let sent = |&row: &usize| columns.status[row] != Status::Awaited as u8;
     let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
     for &row in &sent {
         let at = columns.arrival_s[row];
-        let here = sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
-        prop_assert!(here <= most, "{} in flight at {}", here, at);
+        let in_flight =
+            sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
+        prop_assert!(in_flight <= max_in_flight, "{} in flight at {}", in_flight, at);
         if !paths.waits() && at > scenario.columns.arrival_s[row] + 1e-9 {
             prop_assert!(columns.left_s.contains(&at), "row {row} is sent at {at}, when no request leaves");
         }
@@ -160,7 +161,7 @@ fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: us
     Ok(())
 }
 
-/// L1, L2, L4 (in the core's own assertions), L5 and L9, and that everything ends.
+/// L1, L2, L4 (by assertions in the core), L5 and L9, and that all requests end.
 fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     let results = paths.run(scenario, false);
     let columns = &results.requests;
@@ -168,8 +169,8 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize + awaited, columns.status.len());
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
     prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
-    if let Some(most) = paths.most {
-        in_flight_law(&results, scenario, paths, most.get() as usize)?;
+    if let Some(max_in_flight) = paths.max_in_flight {
+        in_flight_law(&results, scenario, paths, max_in_flight.get() as usize)?;
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
         prop_assert_eq!(tokens_of(scenario, &results, row).1, scenario.owed(row));
@@ -183,9 +184,9 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
             }
         }
         if !columns.prefill_replica.is_empty() {
-            // A request that owed a token after its prompt went to the second pool, the others stayed in the first; so may
-            // one that was preempted there by the plan made while a token was in flight: it emits more with what it computes
-            // again, and has perhaps its last then.
+            // A request with tokens left after its prompt moved to the second pool; other requests stayed in the
+            // first. A request may stay if it was preempted there by the plan made while a token was in flight: it
+            // emits another token when it is recomputed, which may be its last.
             let first = paths.replicas[0] as u32;
             if columns.prefill_replica[row] == NO_REPLICA {
                 let is_over = scenario.owed(row) == 1 || columns.preemptions[row] > 0;
@@ -203,7 +204,7 @@ fn l8_holds(scenario: &Scenario, paths: &Paths) -> Outcome {
     let (fast, slow) = (paths.run(scenario, false), paths.run(scenario, true));
     prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
     prop_assert_eq!(&fast.requests.prefill_replica, &slow.requests.prefill_replica);
-    // The rows of iterations come in the order of their starts, which differs between the two.
+    // Rows of iterations are in the order of their starts, which differs between the two runs.
     let bare = |results| Results { iterations: Vec::new(), batches: Vec::new(), ..results };
     same(&bare(fast), &bare(slow))
 }
@@ -212,22 +213,22 @@ proptest! {
     #![proptest_config(cases(1_500))]
 
     #[test]
-    fn networks_keep_the_laws((scenario, paths) in networks()) {
+    fn networks_keep_the_invariants((scenario, paths) in networks()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn networks_stretch_as_they_step((scenario, paths) in networks()) {
+    fn stretches_of_networks_equal_stepping((scenario, paths) in networks()) {
         l8_holds(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_keep_the_laws((scenario, paths) in hand_offs()) {
+    fn hand_offs_keep_the_invariants((scenario, paths) in hand_offs()) {
         laws_hold(&scenario, &paths)?;
     }
 
     #[test]
-    fn hand_offs_stretch_as_they_step((scenario, paths) in hand_offs()) {
+    fn stretches_of_hand_offs_equal_stepping((scenario, paths) in hand_offs()) {
         l8_holds(&scenario, &paths)?;
     }
 }
@@ -240,7 +241,7 @@ fn engine(kv: &str) -> Engine {
     parse(&text.replace("KV", kv)).expect("an engine")
 }
 
-/// One prefill and one decode replica, over a link that takes half a second and a tenth for each token.
+/// One prefill and one decode replica, over a link that takes 0.5 s plus 0.1 s per token.
 fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str; 2]) -> Results {
     let column = |read: fn(&(f64, i32, i32)) -> i32| requests.iter().map(read).collect::<Vec<i32>>();
     let workload = Workload {
@@ -265,11 +266,12 @@ fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str
 
 #[test]
 fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
-    // Prompts of 5 and 3 are computed by 1 s, which emits the first tokens. The transfers take 1.0 s and 0.8 s.
+    // Prompts of 5 and 3 tokens are computed by 1 s, which emits the first tokens. The transfers take 1.0 s and 0.8
+    // s.
     let results = handed_off(&[(0.0, 5, 3), (0.0, 3, 3)], None, ["null", "null"]);
     let columns = &results.requests;
     assert_eq!(columns.first_token_s, [1.0, 1.0]);
-    // Request 1 arrives at 1.8 s and decodes until 3.8 s; request 0 comes at 2 s and joins at 2.8 s.
+    // Request 1 arrives at 1.8 s and decodes until 3.8 s; request 0 arrives at 2 s and joins at 2.8 s.
     assert_eq!(columns.finish_s, [4.8, 3.8]);
     assert_eq!(columns.prefilled_s, [1.0, 1.0]);
     assert_eq!(columns.handoff_s, [1.8, 0.8]);
@@ -278,25 +280,26 @@ fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
 }
 
 #[test]
-fn transfers_beyond_the_lanes_of_a_link_wait() {
-    // One at a time: request 0 from 1.0 to 2.0 s, request 1 from then to 2.8 s.
+fn transfers_beyond_the_concurrency_of_a_link_wait() {
+    // One transfer at a time: request 0 from 1.0 to 2.0 s, request 1 from 2.0 to 2.8 s.
     let results = handed_off(&[(0.0, 5, 2), (0.0, 3, 2)], Some(1), ["null", "null"]);
     assert_eq!(results.requests.finish_s, [3.0, 4.0]);
     assert_eq!(results.requests.handoff_s, [1.0, 2.0]);
 }
 
 #[test]
-fn what_is_sent_stays_taken_until_it_has_arrived() {
-    // The first prompt fills the source until its transfer ends at 1.0 + 1.3 s: only then is the second admitted.
+fn blocks_stay_used_until_the_transfer_ends() {
+    // The first prompt fills the source until its transfer ends at 1.0 + 1.3 s; only then is the second one admitted.
     let results = handed_off(&[(0.0, 8, 2), (0.0, 8, 2)], None, ["8", "null"]);
     assert_eq!(results.requests.admitted_s, [0.0, 2.3]);
 }
 
 #[test]
 fn a_decode_waits_for_blocks() {
-    // The decode cache holds one of the two: 9 tokens and one more to come are 3 blocks of its 4.
+    // The decode cache fits one of the two: 9 tokens plus the next one are 3 of its 4 blocks.
     let results = handed_off(&[(0.0, 4, 6), (0.0, 4, 6)], None, ["null", "16"]);
-    // Both come at 1.9 s with 5 tokens known: 2 blocks each. At 9 tokens both need a third: the later is preempted.
+    // Both arrive at 1.9 s with 5 known tokens: 2 blocks each. At 9 tokens both need a third block: the later one is
+    // preempted.
     assert_eq!(results.requests.preemptions, [0, 1]);
     assert_eq!(results.totals.by_status[0], 2);
 }
@@ -326,9 +329,9 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
 }
 
 #[test]
-fn a_request_beyond_those_that_may_be_in_flight_is_sent_when_one_has_left() {
-    // One-second slots, one token each: request 0 takes 0 to 2, request 1 takes 0 to 3. Two may be in flight, so request
-    // 2, due at 0.5 s, is sent at 2 s, and request 3, due at 1 s, at 3 s: latencies count from there.
+fn a_request_beyond_max_in_flight_is_sent_when_another_leaves() {
+    // Iterations of one second, one token each: request 0 takes 0 to 2, request 1 takes 0 to 3. Two may be in flight,
+    // so request 2, due at 0.5 s, is sent at 2 s, and request 3, due at 1 s, at 3 s: latencies count from there.
     let workload = Workload {
         arrival_s: &[0.0, 0.0, 0.5, 1.0],
         prompt_tokens: &[1, 1, 1, 1],
@@ -345,7 +348,7 @@ fn a_request_beyond_those_that_may_be_in_flight_is_sent_when_one_has_left() {
     assert_eq!(columns.ttft_s, [1.0, 1.0, 1.0, 1.0]);
 }
 
-/// Jobs over one-second engines: `rows` are pool, parents and delay.
+/// Jobs on engines with one-second iterations: `rows` are pool, parents and delay.
 fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32]) -> Results {
     let mut children_start = vec![0];
     let mut children: Vec<u32> = Vec::new();
@@ -382,7 +385,7 @@ fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32
 fn a_join_waits_for_the_last_branch_and_its_delay() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (1, &[0], 0.25), (2, &[0], 0.0), (0, &[1, 2], 0.5)];
     let results = jobs(rows, &[2, 3, 5, 1], &[1; 4]);
-    // Stage 0 ends at 2 s; the branches run from 2.25 to 5.25 s and from 2 to 7 s; the join comes at 7.5 s.
+    // Stage 0 ends at 2 s; the branches run from 2.25 to 5.25 s and from 2 to 7 s; the join arrives at 7.5 s.
     assert_eq!(results.requests.arrival_s, [0.0, 2.25, 2.0, 7.5]);
     assert_eq!(results.requests.finish_s, [2.0, 5.25, 7.0, 8.5]);
     assert_eq!(results.totals.end.0, 17 * SECOND / 2);
@@ -390,14 +393,14 @@ fn a_join_waits_for_the_last_branch_and_its_delay() {
 }
 
 #[test]
-fn who_waits_for_nobody_but_its_delay_comes_after_it() {
+fn a_request_without_parents_arrives_after_its_delay() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.75), (0, &[], 0.0)];
     assert_eq!(jobs(rows, &[1; 2], &[1; 2]).requests.arrival_s, [0.75, 0.0]);
 }
 
 #[test]
 fn nothing_follows_a_rejection() {
-    // The second stage is too long for its engine: the third never comes.
+    // The second stage is too long for its engine: the third never arrives.
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (1, &[0], 0.0), (2, &[1], 0.0)];
     let results = jobs(rows, &[1; 3], &[1, 99, 1]);
     let statuses = [Status::Finished, Status::Rejected, Status::Awaited].map(|status| status as u8);
@@ -406,7 +409,7 @@ fn nothing_follows_a_rejection() {
 }
 
 #[test]
-fn rows_that_wait_in_a_circle_never_come() {
+fn rows_with_cyclic_dependencies_never_arrive() {
     let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (0, &[2], 0.0), (0, &[1], 0.0)];
     assert_eq!(jobs(rows, &[1; 3], &[1; 3]).totals.by_status, [1, 0, 0, 0, 0]);
 }

@@ -1,4 +1,4 @@
-//! What the replica grants to any policy, and what it refuses (rule 6).
+//! The replica's checks of arbitrary policies (R6).
 
 use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::engine::{Engine, EngineParts, parse};
@@ -15,11 +15,11 @@ use crate::tier::cases;
 
 const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
 
-/// A policy made of a function: the requests that wait and those that were admitted, in order, and the plan.
+/// A policy made of a function of the waiting requests, the admitted requests in order, and the plan.
 struct Scripted<F> {
     waiting: Vec<Place>,
     admitted: Vec<Place>,
-    asked: u64,
+    plans: u64,
     script: F,
 }
 
@@ -40,8 +40,8 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        self.asked += 1;
-        let mut lists = Lists { waiting: &mut self.waiting, admitted: &mut self.admitted, asked: self.asked };
+        self.plans += 1;
+        let mut lists = Lists { waiting: &mut self.waiting, admitted: &mut self.admitted, plans: self.plans };
         (self.script)(plan, &mut lists)
     }
 }
@@ -49,11 +49,11 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
 struct Lists<'a> {
     waiting: &'a mut Vec<Place>,
     admitted: &'a mut Vec<Place>,
-    asked: u64,
+    plans: u64,
 }
 
 impl Lists<'_> {
-    /// Admits the head of the queue with blocks for `tokens`, and computes a chunk of it: an odd one apart from the admission.
+    /// Admits the head of the queue with the blocks for `tokens` tokens, and computes a chunk of it in the same plan.
     fn admit(&mut self, plan: &mut Plan, tokens: u64, chunk: u64) -> Result<()> {
         let place = self.waiting.remove(0);
         if chunk.is_multiple_of(2) {
@@ -69,7 +69,7 @@ impl Lists<'_> {
     }
 }
 
-/// One second an iteration; `tokens` of KV cache in blocks of 4.
+/// Runs with one second per iteration and `tokens` tokens of KV cache in blocks of 4.
 fn run_on<F>(columns: &Columns, tokens: u64, stepping: bool, script: F) -> Result<Results>
 where
     F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send + 'static,
@@ -80,7 +80,7 @@ where
                            "preemption": {{"kind": "Recompute"}}}},
             "first_token": "prefill"}}"#
     ))?;
-    let policy = Scripted { waiting: Vec::new(), admitted: Vec::new(), asked: 0, script };
+    let policy = Scripted { waiting: Vec::new(), admitted: Vec::new(), plans: 0, script };
     let parts = EngineParts { scheduler: Box::new(policy), ..engine.build(Some(&[]))? };
     let workload = columns.view();
     let options = Options { iterations: true, batches: true, stepping, ..Options::all(&workload) };
@@ -112,7 +112,7 @@ fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
     // Prompt in [0, 1], a decode in [1, 2], a pause until 5 (another prompt in three chunks), decodes to the end.
     let results = run(&[(0.0, 4, 4), (2.0, 9, 1)], |plan, lists| {
         let first = lists.admitted.first().copied();
-        match lists.asked {
+        match lists.plans {
             1 => lists.admit(plan, 4, 4),
             2 => plan.decode(first.expect("admitted")),
             3 => {
@@ -133,9 +133,9 @@ fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
 
 #[test]
 fn blocks_taken_ahead_last_before_a_decode_takes_new_ones() {
-    // 4 prompt tokens and 14 outputs: contexts up to 17, that is 5 blocks; 3 blocks are taken at admission.
+    // 4 prompt tokens and 14 output tokens: contexts up to 17, so 5 blocks; 3 of them are taken at admission.
     let results = run(&[(0.0, 4, 14)], |plan, lists| {
-        if lists.asked == 1 {
+        if lists.plans == 1 {
             return lists.admit(plan, 12, 4);
         }
         if ready(plan, lists.admitted[0]) {
@@ -146,7 +146,7 @@ fn blocks_taken_ahead_last_before_a_decode_takes_new_ones() {
     })
     .expect("a run");
     let used: Vec<(u64, u64)> = results.iterations.iter().map(|row| (row.count, row.kv_used_tokens)).collect();
-    // The prompt; decodes at contexts 4 … 11 within what was taken; then a block at 12 and one at 16.
+    // The prompt; decodes at contexts 4 … 11 within the taken blocks; then one block at 12 and one at 16.
     assert_eq!(used, [(1, 12), (8, 12), (5, 16)]);
     assert_eq!(results.requests.finish_s, [14.0]);
 }
@@ -154,7 +154,7 @@ fn blocks_taken_ahead_last_before_a_decode_takes_new_ones() {
 #[test]
 fn a_reservation_of_the_maximum_is_never_outgrown() {
     let results = run(&[(0.0, 4, 14)], |plan, lists| {
-        if lists.asked == 1 {
+        if lists.plans == 1 {
             return lists.admit(plan, 64, 4);
         }
         if ready(plan, lists.admitted[0]) {
@@ -182,10 +182,10 @@ fn a_policy_that_sleeps_is_woken_at_the_instant_it_names() {
 }
 
 #[test]
-fn a_policy_that_waits_for_company_is_drained_at_the_end() {
+fn a_policy_that_waits_for_more_requests_is_drained_at_the_end() {
     let results = run(&[(0.0, 4, 1), (1.0, 4, 1), (2.0, 4, 1)], |plan, lists| {
-        let company = if plan.drain() { 1 } else { 2 };
-        if lists.waiting.len() >= company {
+        let needed = if plan.drain() { 1 } else { 2 };
+        if lists.waiting.len() >= needed {
             while !lists.waiting.is_empty() {
                 lists.admit(plan, 4, 4)?;
             }
@@ -199,7 +199,7 @@ fn a_policy_that_waits_for_company_is_drained_at_the_end() {
 }
 
 #[test]
-fn a_policy_that_never_asks_leaves_the_rest_unfinished_and_says_so() {
+fn a_policy_that_never_plans_leaves_requests_unfinished_with_a_finding() {
     let results = run(&[(0.0, 4, 1), (1.0, 4, 1)], |_, _| Ok(())).expect("a run");
     assert_eq!(results.requests.status, [Status::Unfinished as u8; 2]);
     assert!(results.findings[0].kind.name() == "stalled", "{:?}", results.findings);
@@ -207,8 +207,8 @@ fn a_policy_that_never_asks_leaves_the_rest_unfinished_and_says_so() {
 }
 
 #[test]
-fn an_empty_plan_that_preempted_is_asked_again_at_once() {
-    let results = run(&[(0.0, 8, 1)], |plan, lists| match lists.asked {
+fn an_empty_plan_that_preempted_is_repeated_at_once() {
+    let results = run(&[(0.0, 8, 1)], |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => {
             let place = lists.admitted.remove(0);
@@ -224,10 +224,10 @@ fn an_empty_plan_that_preempted_is_asked_again_at_once() {
 #[test]
 fn swapping_is_charged_to_the_iteration_that_swaps() {
     let swap = Preemption::Swap { per_token: Span(SECOND / 10), base: Span(SECOND) };
-    let results = run(&[(0.0, 8, 2), (0.0, 4, 1)], move |plan, lists| match lists.asked {
+    let results = run(&[(0.0, 8, 2), (0.0, 4, 1)], move |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => {
-            // 4 tokens out: 1.4 s, charged to the other request's iteration.
+            // 4 tokens swapped out: 1.4 s, charged to the other request's iteration.
             plan.preempt(lists.admitted[0], swap)?;
             lists.admit(plan, 4, 4)
         }
@@ -244,20 +244,20 @@ fn swapping_is_charged_to_the_iteration_that_swaps() {
 }
 
 #[test]
-fn a_policy_that_swaps_in_and_out_for_ever_is_stopped() {
+fn a_policy_that_swaps_in_and_out_forever_is_stopped() {
     let swap = Preemption::Swap { per_token: Span(1), base: Span(1) };
-    let error = run(&[(0.0, 8, 1)], move |plan, lists| match lists.asked {
+    let error = run(&[(0.0, 8, 1)], move |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => plan.preempt(lists.admitted[0], swap),
         _ => plan.swap_in(lists.admitted[0], swap, 8).and_then(|()| plan.preempt(lists.admitted[0], swap)),
     })
     .expect_err("a policy that never runs anything");
-    let rule = "a policy that preempts comes to an end";
+    let rule = "preemption must make progress";
     assert!(matches!(error.kind(), Kind::Rule { rule: broken, .. } if *broken == rule), "{error}");
 }
 
 #[test]
-fn a_policy_that_computes_a_prompt_anew_for_ever_is_stopped() {
+fn a_policy_that_recomputes_a_prompt_forever_is_stopped() {
     let error = run(&[(0.0, 8, 1)], |plan, lists| {
         if let Some(&place) = lists.admitted.first() {
             plan.preempt(place, Preemption::Recompute)?;
@@ -268,11 +268,11 @@ fn a_policy_that_computes_a_prompt_anew_for_ever_is_stopped() {
         lists.admit(plan, 8, 4)
     })
     .expect_err("a policy that never finishes a prompt");
-    let rule = "a policy that preempts comes to an end";
+    let rule = "preemption must make progress";
     assert!(matches!(error.kind(), Kind::Rule { rule: broken, .. } if *broken == rule), "{error}");
 }
 
-/// The rule that a plan breaks.
+/// The rule that a plan violates.
 fn broken<F>(script: F) -> String
 where
     F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send + 'static,
@@ -287,20 +287,23 @@ where
 
 #[test]
 fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
-    let budget = "no iteration loads more tokens than the budget";
+    let budget = "an iteration must not load more tokens than the budget";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 20, 8).and_then(|()| lists.admit(plan, 20, 9))), budget);
-    let blocks = "no more blocks are taken than are free";
+    let blocks = "a plan takes at most the free blocks";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 65, 8)), blocks);
-    let seats = "no more requests are admitted than max_seqs";
-    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 1, 1))), seats);
-    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 2, 2))), seats);
-    let chunk = "a chunk holds at least 1 token and at most those that its request owes";
+    let sequences = "at most max_seqs requests can be admitted";
+    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 1, 1))), sequences);
+    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 2, 2))), sequences);
+    let chunk = "a chunk has from 1 token to all tokens that its request has still to compute";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 9)), chunk);
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 0)), chunk);
-    let batch = "a request is admitted by the batch that it is in";
-    let alone = "only an admitted request, and only once, can have a chunk in a batch";
-    assert_eq!(broken(|plan, lists| plan.chunk(lists.waiting[0], 1)), alone);
-    assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 1).and_then(|()| plan.chunk(lists.admitted[0], 1))), alone);
+    let batch = "a request is admitted by the batch that computes its first chunk";
+    let one_chunk = "only an admitted request can have a chunk in a batch, and only one";
+    assert_eq!(broken(|plan, lists| plan.chunk(lists.waiting[0], 1)), one_chunk);
+    assert_eq!(
+        broken(|plan, lists| lists.admit(plan, 8, 1).and_then(|()| plan.chunk(lists.admitted[0], 1))),
+        one_chunk
+    );
     assert_eq!(
         broken(|plan, lists| {
             plan.admit(lists.waiting[0], 8)?;
@@ -315,7 +318,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 8).and_then(|()| plan.admit(lists.admitted[0], 8))), waiting);
     let prompt = "no decode before the prompt is complete";
     assert_eq!(
-        broken(|plan, lists| match lists.asked {
+        broken(|plan, lists| match lists.plans {
             1 => lists.admit(plan, 8, 4),
             _ => plan.decode(lists.admitted[0]),
         }),
@@ -323,17 +326,17 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     );
     let once = "a request decodes once in an iteration";
     assert_eq!(
-        broken(|plan, lists| match lists.asked {
+        broken(|plan, lists| match lists.plans {
             1 => lists.admit(plan, 8, 8),
             _ => plan.decode(lists.admitted[0]).and_then(|()| plan.decode(lists.admitted[0])),
         }),
         once
     );
-    let admitted = "only an admitted request that has no chunk in this batch can decode";
+    let admitted = "only an admitted request without a chunk in this batch can decode";
     assert_eq!(broken(|plan, lists| plan.decode(lists.waiting[0])), admitted);
     let victim = "only an admitted request can be preempted";
     assert_eq!(broken(|plan, lists| plan.preempt(lists.waiting[0], Preemption::Recompute)), victim);
-    let same_plan = "a request is not preempted by the plan that admits it";
+    let same_plan = "a plan must not preempt a request that it admits";
     assert_eq!(
         broken(|plan, lists| {
             lists.admit(plan, 8, 8)?;
@@ -349,9 +352,9 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
 
 #[test]
 fn decodes_that_lack_a_block_are_an_error_if_the_policy_lets_them() {
-    // Two prompts of 14 tokens fill a cache of 32 in blocks of 4; the third decodes need a block each.
+    // Two prompts of 14 tokens fill a cache of 32 tokens in blocks of 4. The third decodes need a block each.
     let error = run_on(&columns(&[(0.0, 14, 9), (0.0, 14, 9)]), 32, false, |plan, lists| {
-        if lists.asked <= 2 {
+        if lists.plans <= 2 {
             return lists.admit(plan, 14, 14);
         }
         for &place in lists.admitted.iter() {
@@ -364,16 +367,16 @@ fn decodes_that_lack_a_block_are_an_error_if_the_policy_lets_them() {
     .expect_err("too few blocks");
     match error.kind() {
         Kind::Rule { rule, at_s, .. } => {
-            assert_eq!((*rule, at_s.as_str()), ("no more blocks are taken than are free", "4"));
+            assert_eq!((*rule, at_s.as_str()), ("a plan takes at most the free blocks", "4"));
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// A policy that does anything legal, and much that no sane one would: a hash of state and instant decides.
+/// A policy that makes arbitrary legal decisions from a hash of state and instant.
 fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send + 'static {
     move |plan, lists| {
-        let mut state = seed ^ (plan.now().0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ lists.asked;
+        let mut state = seed ^ (plan.now().0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ lists.plans;
         let mut draw = |below: u64| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -396,7 +399,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
                 _ => {}
             }
         }
-        // A request that lacks a block now is paused, latest first.
+        // A request that lacks a block is paused, latest first.
         for &place in lists.admitted.iter().rev() {
             if plan.free_blocks() < 0 && plan.requests().at(place).phase() == Phase::Decoding {
                 plan.pause(place)?;
@@ -408,7 +411,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
             match plan.requests().at(place).phase() {
                 Phase::Swapped => {
                     let tokens = plan.requests().context(place);
-                    if plan.seats_left() > 0 && plan.blocks(tokens) as i64 <= plan.free_blocks() {
+                    if plan.sequences_left() > 0 && plan.blocks(tokens) as i64 <= plan.free_blocks() {
                         plan.swap_in(place, swap, tokens)?;
                     }
                 }
@@ -423,7 +426,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
                 _ => {}
             }
         }
-        while !lists.waiting.is_empty() && plan.seats_left() > 0 && plan.budget_left() > 0 && draw(3) > 0 {
+        while !lists.waiting.is_empty() && plan.sequences_left() > 0 && plan.budget_left() > 0 && draw(3) > 0 {
             let known = plan.requests().known(lists.waiting[0]);
             let ahead = known + draw(30);
             let chunk = known.min(plan.budget_left()).min(1 + draw(12));

@@ -1,12 +1,13 @@
-//! The rules of Orca, FasterTransformer, SlotGreedy and ClassPriority, worked out by hand.
+//! The rules of Orca, FasterTransformer, SlotGreedy and ClassPriority, in worked examples.
 //!
-//! Every iteration takes 1 s, so an instant is a number of iterations. Requests are called a, b, c in their order;
-//! `[1, 2] a: 3, b: 1` is the iteration from 1 to 2, in which a loads three tokens and b one.
+//! Every iteration takes 1 s, so an instant is a number of iterations. The requests are a, b, c in their order. `[1,
+//! 2] a: 3, b: 1` is the iteration from 1 to 2, in which a loads three tokens and b one.
 
-use inferq_core::engine::{Class, Engine, parse};
+use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::results::Status;
 use inferq_core::simulation::{Options, simulate};
+use inferq_core::workload::Class;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ fn run(scheduler: &Value, kv: &Value, rows: &[Row]) -> Results {
     simulate(&workload, parts, &options, &mut ()).expect("a run").with_columns(&workload)
 }
 
-/// Requests of one class.
+/// Requests of a single class.
 fn plain(rows: &[(f64, i32, i32)]) -> Vec<Row> {
     rows.iter().map(|&(arrival, prompt, output)| (arrival, prompt, output, "batch")).collect()
 }
@@ -68,7 +69,7 @@ fn orca(token_budget: Option<u64>, chunked: bool, max_model_len: u64) -> Value {
 }
 
 #[test]
-fn orca_gives_what_is_left_to_the_first_decodes_by_arrival() {
+fn orca_uses_the_remaining_budget_for_the_first_decodes_by_arrival() {
     // [0, 1] a: 1, b: 1; [1, 2] c: 3, a: 1; [2, 3] a: 1, b: 1; [3, 4] b: 1.
     let rows = plain(&[(0.0, 1, 3), (0.0, 1, 3), (0.5, 3, 1)]);
     let results = run(&orca(Some(4), false, 64), &unlimited(), &rows);
@@ -78,11 +79,11 @@ fn orca_gives_what_is_left_to_the_first_decodes_by_arrival() {
 #[test]
 fn orca_rejects_what_it_can_never_batch() {
     let too_long = run(&orca(None, false, 10), &unlimited(), &plain(&[(0.0, 8, 3)]));
-    assert!(is_rejected(&too_long, "prompt and output together are longer than max_model_len"), "{too_long:?}");
+    assert!(is_rejected(&too_long, "prompt and output together exceed max_model_len"), "{too_long:?}");
     let prompt = run(&orca(Some(7), false, 64), &unlimited(), &plain(&[(0.0, 8, 1)]));
     assert!(is_rejected(&prompt, "its prompt is longer than the token budget"), "{prompt:?}");
     assert_eq!(run(&orca(Some(7), true, 64), &unlimited(), &plain(&[(0.0, 8, 1)])).requests.finish_s, [2.0]);
-    // 9 tokens fit the cache, the 64 to be reserved do not.
+    // 9 tokens fit the cache, the 64 reserved tokens do not.
     let reserved = run(&orca(None, false, 64), &cache(48, 16), &plain(&[(0.0, 8, 1)]));
     assert!(is_rejected(&reserved, "blocks for max_model_len tokens"), "{reserved:?}");
 }
@@ -95,14 +96,14 @@ fn faster_transformer(max_seqs: u64, free: &str) -> Value {
 fn faster_transformer_admits_up_to_its_seats_and_reservations() {
     let rows = plain(&[(0.0, 5, 1), (0.0, 5, 1), (0.0, 5, 1)]);
     assert_eq!(run(&faster_transformer(2, "each"), &unlimited(), &rows).requests.finish_s, [1.0, 1.0, 2.0]);
-    // One block of 16 each: two of them.
+    // Each request takes one block of 16; there are two.
     assert_eq!(run(&faster_transformer(8, "each"), &cache(32, 16), &rows).requests.finish_s, [1.0, 1.0, 2.0]);
 }
 
 #[test]
 fn faster_transformer_rejects_what_it_can_never_batch() {
     let too_long = run(&faster_transformer(2, "each"), &unlimited(), &plain(&[(0.0, 15, 2)]));
-    assert!(is_rejected(&too_long, "prompt and output together are longer than max_model_len"), "{too_long:?}");
+    assert!(is_rejected(&too_long, "prompt and output together exceed max_model_len"), "{too_long:?}");
     let reserved = run(&faster_transformer(2, "each"), &cache(15, 5), &plain(&[(0.0, 8, 1)]));
     assert!(is_rejected(&reserved, "blocks for max_model_len tokens"), "{reserved:?}");
 }
@@ -140,9 +141,9 @@ fn class_priority_lets_the_first_decodes_of_a_lower_class_have_the_rest() {
 
 #[test]
 fn class_priority_admits_no_victim_of_the_same_step() {
-    // 14 tokens of memory, all taken at 1, when the four urgent ones need one each. b goes, the latest, and leaves 2;
-    // then a goes, and leaves 8. Now b's 3 tokens would fit again, but not in this step: [1, 2] four decodes; [2, 3]
-    // a: 9 and b: 3 once more.
+    // The cache has 14 tokens. All are taken at 1, when the four urgent requests need one each. b, the latest, is
+    // preempted and leaves 2; then a is preempted and leaves 8. Now b's 3 tokens would fit again, but not in this
+    // step: [1, 2] four decodes; [2, 3] a: 9 and b: 3.
     let mut inner = sarathi(64, 8);
     inner["order"] = json!("spf");
     let urgent = (0.0, 1, 2, "urgent");
@@ -152,7 +153,7 @@ fn class_priority_admits_no_victim_of_the_same_step() {
     assert_eq!(results.requests.preemptions, [1, 1, 0, 0, 0, 0]);
 }
 
-/// The path and the message of the error that a description gives.
+/// Path and message of the error for a description.
 fn wrong(scheduler: &Value, classes: Option<&[Class]>) -> (String, String) {
     let parts: Result<_> = engine(scheduler, &unlimited()).build(classes);
     match parts.err().map(|error| error.kind().clone()) {
@@ -169,10 +170,10 @@ fn class_priority_names_what_is_wrong_with_it() {
         let expected = ("scheduler.order".to_owned(), message.to_owned());
         assert_eq!(wrong(&ordered(order), Some(&classes())), expected);
     };
-    of_order(&[], "it must name the classes, the first one served first");
-    of_order(&["urgent"], r#"the class "batch" of the workload is missing"#);
-    of_order(&["urgent", "batch", "urgent"], r#"it names the class "urgent" twice"#);
-    of_order(&["urgent", "none"], r#"no request has the class "none"; the workload has batch, urgent"#);
+    of_order(&[], "must list the classes in order of priority, got none");
+    of_order(&["urgent"], r#"must list every class of the workload, "batch" is missing"#);
+    of_order(&["urgent", "batch", "urgent"], r#"must list each class once, got "urgent" twice"#);
+    of_order(&["urgent", "none"], r#"must be a class of the workload (batch, urgent), got "none""#);
     assert_eq!(wrong(&ordered(&["a", "a"]), None).0, "scheduler.order");
     assert!(engine(&ordered(&["a", "b"]), &unlimited()).build(None).is_ok());
     for inner in [slot_greedy(4), orca(Some(8), false, 64), orca(None, false, 64), class_priority(&inner)] {
@@ -183,7 +184,7 @@ fn class_priority_names_what_is_wrong_with_it() {
     assert_eq!(wrong(&class_priority(&sarathi(0, 8)), Some(&classes())).0, "scheduler.inner.token_budget");
 }
 
-/// The same scenario with all requests in one class, the first or the last of `order`, under the policy as `inner`.
+/// The same scenario with all requests in one class, the first or the last of `order`, and the policy as `inner`.
 fn as_inner(scenario: &Scenario, order: [&str; 2]) -> Scenario {
     let mut engine: Value = serde_json::from_str(&scenario.engine).expect("JSON");
     engine["scheduler"] = json!({"kind": "ClassPriority", "order": order, "inner": engine["scheduler"]});
@@ -193,7 +194,7 @@ fn as_inner(scenario: &Scenario, order: [&str; 2]) -> Scenario {
 fn one_class_is_served_as_by_the_inner_policy(scenario: Scenario) -> std::result::Result<(), TestCaseError> {
     let mut scenario = scenario;
     scenario.columns.class.fill(0);
-    // A policy that plans ahead, or with drafts, plans for no class of several.
+    // Policies that plan ahead or use speculation are not supported as `inner`.
     let mut engine: Value = serde_json::from_str(&scenario.engine).expect("JSON");
     for (field, off) in [("async_scheduling", json!(false)), ("speculation", Value::Null)] {
         if let Some(set) = engine["scheduler"].get_mut(field) {

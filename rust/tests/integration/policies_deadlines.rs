@@ -1,4 +1,4 @@
-//! SLAI, a sentence of its rule at a time, and against the rule read literally.
+//! SLAI: each rule in a worked example, and the whole policy against a literal implementation.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use proptest::prelude::*;
 use crate::scenario::{Columns, Results, Scenario, scenario};
 use crate::tier::cases;
 
-/// No ITL.
+/// No ITL objective.
 const NONE: f64 = f64::NAN;
 
-/// An engine for worked cases: a second an iteration, 4 tokens in each, an offset of 1, that is a second.
+/// An engine for worked examples: 1 s per iteration, 4 tokens each, and an offset of 1, which is one second.
 #[derive(Clone)]
 struct Worked {
     timing: &'static str,
@@ -55,7 +55,7 @@ impl Worked {
         engine.build(Some(&["a".into(), "b".into()]))
     }
 
-    /// Runs requests of (arrival, prompt, output, ITL); those of `class_b` are of that class.
+    /// Runs requests of (arrival, prompt, output, ITL); those in `class_b` have that class.
     fn run(&self, requests: &[(f64, i32, i32, f64)], class_b: &[usize]) -> Results {
         let columns = Columns {
             arrival_s: requests.iter().map(|request| request.0).collect(),
@@ -71,7 +71,7 @@ impl Worked {
         results.with_columns(&workload)
     }
 
-    /// The requests of each iteration and their tokens, in order of admission.
+    /// The requests of each iteration with their tokens, in order of admission.
     fn batches(&self, requests: &[(f64, i32, i32, f64)]) -> Vec<Vec<(u32, u64)>> {
         batches(&self.run(requests, &[]))
     }
@@ -88,7 +88,7 @@ fn batches(results: &Results) -> Vec<Vec<(u32, u64)>> {
 
 #[test]
 fn a_decode_waits_behind_prompts_until_its_last_schedulable_time() {
-    // Request 0 is ready at e = 1 and critical from C = 1 + 3 − 1 = 3 on, that instant included; then e = 4 and C = 6.
+    // Request 0 is ready at e = 1 and critical from C = 1 + 3 − 1 = 3 on, inclusive; then e = 4 and C = 6.
     let results = WORKED.run(&[(0.0, 2, 3, 3.0), (0.0, 40, 1, NONE)], &[]);
     let expected: [&[(u32, u64)]; 8] = [
         &[(0, 2), (1, 2)],
@@ -102,15 +102,16 @@ fn a_decode_waits_behind_prompts_until_its_last_schedulable_time() {
     ];
     assert_eq!(batches(&results)[..8], expected);
     assert_eq!((results.requests.finish_s[0], results.requests.max_itl_s[0]), (7.0, 3.0));
-    // Nothing is decided between two critical times: two iterations are one stretch. The rest of the prompt, 16 tokens,
-    // is one of three and the iteration that completes it.
+    // Nothing changes between two critical times, so two iterations are one stretch. The remaining 16 tokens of the
+    // prompt are a stretch of three and the iteration that completes it.
     let counts: Vec<u64> = results.iterations.iter().map(|row| row.count).collect();
     assert_eq!(counts, [1, 2, 1, 2, 1, 3, 1]);
 }
 
 #[test]
 fn critical_decodes_go_by_deadline_and_ties_by_id() {
-    // All are critical, one at a time may decode. Ready at 1, deadlines 6 and 4: request 1 goes twice (4, then 5).
+    // All decodes are critical, and one may run at a time. Ready at 1, deadlines 6 and 4: request 1 runs twice (4,
+    // then 5).
     let engine = Worked { max_decodes: 1, offset: "100", ..WORKED };
     let first = [(0, 1), (1, 1)];
     let by_deadline = engine.batches(&[(0.0, 1, 3, 5.0), (0.0, 1, 3, 3.0)]);
@@ -121,9 +122,9 @@ fn critical_decodes_go_by_deadline_and_ties_by_id() {
 }
 
 #[test]
-fn without_a_itl_a_decode_is_never_critical_and_comes_last_by_id() {
-    // Whatever the offset, requests 0 and 2 wait for the prompt that fills the budget, and request 1 does not; then
-    // one decode goes at a time: 1 before 0 and 2, and 0 until it is done.
+fn without_an_itl_a_decode_is_never_critical_and_is_last_by_id() {
+    // For every offset, requests 0 and 2 wait for the prompt that fills the budget, and request 1 does not. Then one
+    // decode runs at a time: 1 before 0 and 2, then 0 until it ends.
     let engine = Worked { max_decodes: 1, offset: "1e9", ..WORKED };
     let batches = engine.batches(&[(0.0, 1, 3, NONE), (0.0, 1, 5, 1e9), (0.0, 1, 2, NONE), (0.5, 7, 1, NONE)]);
     let expected: [&[(u32, u64)]; 8] = [
@@ -141,8 +142,8 @@ fn without_a_itl_a_decode_is_never_critical_and_comes_last_by_id() {
 
 #[test]
 fn other_decodes_take_what_prompts_leave_by_deadline_and_up_to_the_limit() {
-    // Ready at 1, deadlines 101, 51 and 101. The prompt of 3 leaves one place. Then two may decode, whose deadlines move
-    // behind that of request 2, which waited.
+    // Ready at 1, deadlines 101, 51 and 101. The prompt of 3 tokens leaves budget for one decode. Then two may run.
+    // Their deadlines move behind that of request 2, which waited.
     let engine = Worked { max_decodes: 2, ..WORKED };
     let batches = engine.batches(&[(0.0, 1, 9, 100.0), (0.0, 1, 9, 50.0), (0.0, 1, 9, 100.0), (0.5, 3, 1, NONE)]);
     assert_eq!(batches[1], [(1, 1), (3, 3)]);
@@ -153,8 +154,8 @@ fn other_decodes_take_what_prompts_leave_by_deadline_and_up_to_the_limit() {
 #[test]
 fn a_critical_decode_takes_blocks_from_the_latest_arrival_not_yet_placed() {
     // 6 blocks of 4. Request 0 is always critical and holds 2 blocks from t = 1 on, request 1 the other 4. At t = 5
-    // request 0 has filled its 8 tokens: request 1, whose prompt has begun, gives way, and does not come back in that step.
-    // At t = 6 its 14 tokens do not fit beside the 3 blocks of request 0, at t = 7 they do.
+    // request 0 has filled its 8 tokens. Request 1, in prefill, is preempted and not readmitted in that step. At t =
+    // 6 its 14 tokens do not fit next to the 3 blocks of request 0, at t = 7 they do.
     let engine = Worked { offset: "100", kv: r#"{"tokens": 24, "block": 4}"#, ..WORKED };
     let results = engine.run(&[(0.0, 4, 7, 1.0), (0.0, 14, 1, NONE)], &[]);
     let both = [(0, 1), (1, 3)];
@@ -166,8 +167,9 @@ fn a_critical_decode_takes_blocks_from_the_latest_arrival_not_yet_placed() {
 
 #[test]
 fn another_decode_takes_no_blocks_from_a_prompt_of_its_batch() {
-    // 3 blocks of 4. At t = 1 the prompt of request 1 takes the two that are free, and leaves a place for request 0,
-    // which finds no block: all others are placed, so it goes itself. It comes back with 5 tokens.
+    // 3 blocks of 4. At t = 1 the prompt of request 1 takes the two free blocks, and its budget leaves one decode.
+    // Request 0 finds no block, and all other requests are placed, so it is preempted itself. It returns with 5
+    // tokens.
     let engine = Worked { budget: 9, kv: r#"{"tokens": 12, "block": 4}"#, ..WORKED };
     let results = engine.run(&[(0.0, 4, 3, NONE), (0.5, 8, 1, NONE)], &[]);
     assert_eq!(batches(&results), [[(0, 4)], [(1, 8)], [(0, 5)], [(0, 1)]]);
@@ -176,8 +178,9 @@ fn another_decode_takes_no_blocks_from_a_prompt_of_its_batch() {
 
 #[test]
 fn where_a_prompt_brings_no_token_it_must_find_room_for_one_more() {
-    // 2 blocks of 4. Request 1 would fit into the block that is free at t = 1, which request 0 needs for its next token. But
-    // each could then take the other's block for ever, with no token out: it waits until 0 has decoded four times.
+    // 2 blocks of 4. Request 1 would fit the block that is free at t = 1, which request 0 needs for its next token.
+    // But then each could take the other's block forever without emitting a token. So request 1 waits until request 0
+    // has decoded four times.
     let kv = r#"{"tokens": 8, "block": 4}"#;
     let engine = Worked { budget: 8, kv, first_token: "decode", ..WORKED };
     let results = engine.run(&[(0.0, 4, 4, NONE), (0.5, 4, 4, NONE)], &[]);
@@ -195,8 +198,9 @@ fn the_first_e_is_the_end_of_the_prompts_last_batch_though_it_emits_nothing() {
 
 #[test]
 fn decodes_that_fill_the_cache_bring_the_high_offset_in_the_midst_of_a_long_prompt() {
-    // Request 0 decodes in every iteration from t = 1 on (C = e + 1 − 1), when 1 + 1 + 40 blocks are in use, so that 49 of
-    // the 98 are at t = 8. Request 1 is critical from 1 + 10 − 1 = 10 on, with the high offset from 1 + 10 − 5 = 6 on.
+    // Request 0 decodes in every iteration from t = 1 on (C = e + 1 − 1), when 1 + 1 + 40 blocks are in use. So 49 of
+    // the 98 blocks are in use at t = 8. Request 1 is critical from 1 + 10 − 1 = 10 on, and with the high offset from
+    // 1 + 10 − 5 = 6 on.
     let offset = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0.5}"#;
     let engine = Worked { offset, kv: r#"{"tokens": 98, "block": 1}"#, ..WORKED };
     let batches = engine.batches(&[(0.0, 1, 15, 1.0), (0.0, 1, 3, 10.0), (0.0, 40, 1, NONE)]);
@@ -204,19 +208,19 @@ fn decodes_that_fill_the_cache_bring_the_high_offset_in_the_midst_of_a_long_prom
     assert_eq!(batches[8], [(0, 1), (1, 1), (2, 2)]);
 }
 
-/// The rule, read literally: everything is decided anew, one by one, in every iteration.
+/// A literal implementation of the rule: everything is decided anew for each request and iteration.
 struct Literal {
     limits: Limits,
     max_decodes: usize,
     low: u128,
     high: u128,
     share: Option<u128>,
-    /// What the queue sorts by; `None`: by arrival, victims at the head.
+    /// Sort key of the queue; `None`: by arrival, preempted requests at the head.
     key: Option<fn(&inferq_core::workload::Arrival) -> i64>,
     first: Option<u32>,
     waiting: Vec<Place>,
     running: Vec<Place>,
-    /// Ready requests, each with its e once a plan has seen it.
+    /// Ready requests with their e, once a plan has seen them.
     ready: BTreeMap<u32, Option<Instant>>,
     placed: Vec<Place>,
     victims: Vec<Place>,
@@ -359,7 +363,7 @@ impl Scheduler for Literal {
                 break;
             }
             let blocks = plan.blocks(plan.requests().until_next_token(place));
-            if plan.seats_left() == 0 || blocks as i64 > plan.free_blocks() {
+            if plan.sequences_left() == 0 || blocks as i64 > plan.free_blocks() {
                 break;
             }
             let known = plan.requests().known(place);

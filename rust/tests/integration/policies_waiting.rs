@@ -1,9 +1,10 @@
-//! WAIT and Nested WAIT, sentence by sentence, against batches worked out by hand: each iteration takes a second.
+//! WAIT and Nested WAIT: each rule in a worked example with one second per iteration.
 
 use inferq_core::clock::{Instant, SECOND};
-use inferq_core::engine::{Class, Engine, parse};
+use inferq_core::engine::{Engine, parse};
 use inferq_core::error::Kind;
 use inferq_core::simulation::{Options, simulate};
+use inferq_core::workload::Class;
 
 use crate::scenario::{Columns, Results};
 
@@ -12,7 +13,7 @@ type Row = (f64, u32, i32, i32);
 
 const CLASSES: [&str; 2] = ["a", "b"];
 
-/// A scheduler, the tokens of its KV cache in blocks of 1, and when tokens come out.
+/// A scheduler, its KV cache in tokens with blocks of 1, and the first-token convention.
 struct Case<'a> {
     scheduler: &'a str,
     kv_tokens: Option<u64>,
@@ -53,7 +54,7 @@ impl Case<'_> {
     }
 }
 
-/// The start of each iteration and the requests in it, in the order of admission.
+/// The start of each iteration and its requests in order of admission.
 fn batches(results: &Results) -> Vec<(f64, Vec<u32>)> {
     let mut batches = Vec::new();
     for (place, row) in results.iterations.iter().enumerate() {
@@ -64,7 +65,7 @@ fn batches(results: &Results) -> Vec<(f64, Vec<u32>)> {
     batches
 }
 
-/// The tokens of KV cache in use during each stretch.
+/// Used tokens of KV cache in each stretch.
 fn used(results: &Results) -> Vec<u64> {
     results.iterations.iter().map(|row| row.kv_used_tokens).collect()
 }
@@ -75,12 +76,12 @@ macro_rules! batches {
 
 #[test]
 fn wait_admits_type_by_type_while_there_is_room() {
-    // Both types are eligible; a comes first and takes two of the three seats.
+    // Both types are eligible; a comes first and takes two of the three sequences.
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 2, "max_seqs": 3}"#, ..UNLIMITED };
     let results = wait.run(&[(0.0, 1, 1, 1), (0.0, 1, 1, 1), (0.0, 0, 1, 1), (0.0, 0, 1, 1)]);
     assert_eq!(batches(&results), batches![0: [2, 3, 0], 1: [1]]);
-    // 10 blocks: the second a does not fit into the 3 that the first one leaves and ends its type, so the third, which
-    // would fit, does not begin; the b does.
+    // 10 blocks: the second a does not fit the 3 blocks that the first one leaves, and ends its type. So the third,
+    // which would fit, does not begin. The b does.
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 3, "b": 1}, "max_seqs": null}"#, ..UNLIMITED };
     let wait = Case { kv_tokens: Some(10), ..wait };
     let results = wait.run(&[(0.0, 0, 7, 1), (0.0, 0, 7, 1), (0.0, 0, 1, 1), (0.0, 1, 3, 1)]);
@@ -92,8 +93,8 @@ fn several_who_are_sent_back_keep_their_order() {
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 4, "max_seqs": null}"#, ..UNLIMITED };
     let wait = Case { kv_tokens: Some(8), ..wait };
     let results = wait.run(&[(0.0, 0, 3, 2), (0.0, 0, 3, 2), (0.0, 0, 1, 2), (0.0, 0, 1, 2)]);
-    // 1: none is to come; four decodes need a block each. 3 goes back, one is free for three; 2 goes back, two are
-    // free for two. 2: the cache is empty, and each has two tokens to compute.
+    // 1: no request is still to arrive, and four decodes need a block each. 3 is preempted, one block is free for
+    // three; 2 is preempted, two are free for two. 2: the cache is empty, and each has two tokens to compute.
     assert_eq!(batches(&results), batches![0: [0, 1, 2, 3], 1: [0, 1], 2: [2, 3]]);
     assert_eq!(results.requests.preemptions, [0, 0, 1, 1]);
 }
@@ -116,10 +117,10 @@ fn an_admission_always_leads_to_a_token() {
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 1, "b": 2}, "max_seqs": null}"#, ..UNLIMITED };
     let wait = Case { kv_tokens: Some(10), first_token: "decode", ..wait };
     let results = wait.run(&[(0.0, 1, 4, 2), (0.0, 1, 4, 2), (1.0, 0, 2, 1), (1.0, 0, 2, 1)]);
-    // From 1 on 8 of 10 blocks belong to b, which pauses. Request 2 could compute its prompt in the other two, but not
-    // decode; sent back, it would begin again for ever. So none is admitted, and at the end of all events b goes on:
-    // it takes the last two blocks at 1, and at 2 request 1 goes back so that 0 has its 6th. 3: the cache is empty, a
-    // begins. 5: none waits of a, one waits of b, none is to come.
+    // From 1 on, 8 of 10 blocks belong to b, which pauses. Request 2 could compute its prompt in the other two, but
+    // not decode; preempted, it would restart forever. So no request is admitted. After all events, b resumes: it
+    // takes the last two blocks at 1. At 2 request 1 is preempted so that 0 has its 6th. 3: the cache is empty, a
+    // begins. 5: no a waits, one b waits, no request is still to arrive.
     let expected = batches![0: [0, 1], 1: [0, 1], 2: [0], 3: [2], 4: [2, 3], 5: [3, 1], 6: [1]];
     assert_eq!(batches(&results), expected);
     assert_eq!(results.requests.finish_s, [3.0, 7.0, 5.0, 6.0]);
@@ -130,10 +131,10 @@ fn nested_wait_keeps_the_blocks_of_a_pause_and_sends_back_the_latest_admitted() 
     let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [1, 2], "prompt_groups": []}"#;
     let nested = Case { scheduler: nested, kv_tokens: Some(10), ..UNLIMITED };
     let results = nested.run(&[(0.0, 0, 4, 3), (2.0, 0, 4, 3), (5.0, 0, 1, 1)]);
-    // Request 0 is alone at the entry of segment 2 from 1 on, and waits for 1. 5: both decode, and no block is left for
-    // 2. 6: none is at that entry, segment 1 takes part, but 2 finds no room, and none is to come. So 0 and 1 go
-    // on: 1, admitted last, goes back, and none is admitted. 7: 1 stands before 2, and computes 4 + 2 tokens, which
-    // emits its third; the threshold admits only one.
+    // Request 0 is alone at the entry of segment 2 from 1 on, and waits for 1. 5: both decode, and no block is left
+    // for 2. 6: that entry is empty, and segment 1 takes part. But 2 has no room, and no request is still to arrive.
+    // So 0 and 1 continue: 1, admitted last, is preempted, and no request is admitted. 7: 1 precedes 2 and computes 4
+    // + 2 tokens, which emits its third; the threshold admits only one.
     assert_eq!(batches(&results), batches![0: [0], 2: [1], 5: [0, 1], 6: [0], 7: [1], 8: [2]]);
     assert_eq!(used(&results), [4, 8, 10, 6, 6, 1]);
     assert_eq!(results.requests.preemptions, [0, 1, 0]);
@@ -145,20 +146,20 @@ fn nested_wait_sends_back_the_latest_admitted_of_all_groups() {
     let nested = r#"{"kind": "NestedWait", "segments": [9], "thresholds": [1], "prompt_groups": [4]}"#;
     let nested = Case { scheduler: nested, kv_tokens: Some(12), ..UNLIMITED };
     let results = nested.run(&[(0.0, 0, 3, 8), (1.0, 0, 5, 2), (2.0, 0, 4, 1)]);
-    // From 2 on request 2 waits for 4 blocks, so its group advances: 0 takes one at 2, 3, 4, 5. At 6 it needs the 8th,
-    // and none is free: 1, which pauses in the other group, goes back; 4 are free, but none is admitted. 7 and 8: 3
-    // and 2 are free, 2 needs 4 and 1 needs 6. 0 is done at 9.
+    // From 2 on, request 2 waits for 4 blocks, so its group advances: 0 takes one at 2, 3, 4, 5. At 6 it needs the
+    // 8th, and none is free. 1, which pauses in the other group, is preempted; 4 are free, but no request is
+    // admitted. 7 and 8: 3 and 2 are free, 2 needs 4 and 1 needs 6. 0 ends at 9.
     let expected = batches![
         0: [0], 1: [1], 2: [0], 3: [0], 4: [0], 5: [0], 6: [0], 7: [0], 8: [0], 9: [2, 1],
     ];
     assert_eq!(batches(&results), expected);
     assert_eq!(results.requests.preemptions, [0, 1, 0]);
-    // What nothing can change is one stretch: from 2 to 6, and 7 and 8.
+    // Unchanged iterations are one stretch: from 2 to 6, and 7 and 8.
     let counts: Vec<u64> = results.iterations.iter().map(|row| row.count).collect();
     assert_eq!(counts, [1, 1, 4, 1, 2, 1]);
 }
 
-/// The field that an engine with this scheduler complains about, and what is wrong with it.
+/// Path and message of the error for an engine with this scheduler.
 fn complaint(scheduler: &str, classes: Option<&[Class]>) -> (String, String) {
     let engine: Engine = parse(&format!(
         r#"{{"timing": {{"kind": "Constant", "seconds": 1}}, "kv": {{"tokens": null, "block": 1}},
@@ -179,13 +180,13 @@ fn thresholds_that_make_no_sense_are_errors_that_name_the_field() {
     let wait = |thresholds: &str, classes| {
         complaint(&format!(r#"{{"kind": "Wait", "thresholds": {thresholds}, "max_seqs": null}}"#), classes)
     };
-    // The numbers themselves are tested before any workload is known.
+    // The numbers are checked before any workload is known.
     assert_eq!(wait("0", None).0, "scheduler.thresholds");
     assert_eq!(wait("{}", None).0, "scheduler.thresholds");
     assert_eq!(wait(r#"{"chat": 0}"#, None).0, "scheduler.thresholds.chat");
     let (path, message) = wait(r#"{"a": 1, "b": 1, "chat": 1}"#, classes);
     assert_eq!(path, "scheduler.thresholds.chat");
-    assert!(message.contains("no request has the class \"chat\""), "{message}");
+    assert!(message.contains("got \"chat\""), "{message}");
     let (path, message) = wait(r#"{"a": 1}"#, classes);
     assert_eq!(path, "scheduler.thresholds");
     assert!(message.contains("\"b\""), "{message}");

@@ -1,4 +1,5 @@
-//! Random scenarios: every scheduler with every timing model, KV tight and loose, arrivals on iteration boundaries.
+//! Random scenarios: every scheduler with every timing model, small and large KV caches, arrivals at the ends of
+//! iterations.
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::dice::{Dice, Scale};
@@ -28,7 +29,7 @@ pub(crate) struct Columns {
     pub(crate) itl_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
     pub(crate) session: Vec<u32>,
-    /// With what each prompt begins; empty: no prompt with anything shared.
+    /// Content of each prompt; empty: no prompt shares anything.
     pub(crate) content_start: Vec<u64>,
     pub(crate) content_id: Vec<u64>,
     pub(crate) content_tokens: Vec<u32>,
@@ -36,7 +37,7 @@ pub(crate) struct Columns {
 
 pub(crate) const CLASSES: usize = 2;
 
-/// With the number of a row: what it alone says.
+/// Marks a content id of a single row.
 pub(crate) const OWN: u64 = 1 << 63;
 
 impl Columns {
@@ -64,7 +65,7 @@ impl Columns {
         }
     }
 
-    /// Some rows as a workload of their own.
+    /// Some rows as a separate workload.
     pub(crate) fn rows(&self, rows: &[usize]) -> Columns {
         let mut columns = self.part(rows);
         for id in columns.content_id.iter_mut().filter(|id| **id >= OWN) {
@@ -104,7 +105,7 @@ impl Columns {
         self.rows(&(0..rows).collect::<Vec<_>>())
     }
 
-    /// One row more of content.
+    /// Adds the content of a row.
     pub(crate) fn add_content(&mut self, segments: &[Segment]) {
         if self.content_start.is_empty() {
             self.content_start.push(0);
@@ -114,8 +115,7 @@ impl Columns {
         self.content_start.push(self.content_id.len() as u64);
     }
 
-    /// The same rows with prompts that begin alike: with one shared text or two, or with the whole prompt and output of an
-    /// earlier row.
+    /// The same rows with shared prefixes: one or two shared texts, or the whole prompt and output of an earlier row.
     fn sharing(&self, dice: &[ContentDice]) -> Columns {
         let mut columns = Columns { content_start: Vec::new(), ..self.clone() };
         let mut chains: Vec<Vec<Segment>> = Vec::new();
@@ -125,12 +125,12 @@ impl Columns {
             let mut chain = Vec::new();
             let earlier = (more as usize).checked_rem(row).unwrap_or(0);
             if kind < 3 && row > 0 {
-                let said = (columns.prompt_tokens[earlier] + columns.output_tokens[earlier]) as u32;
-                if said < 400 {
+                let context = (columns.prompt_tokens[earlier] + columns.output_tokens[earlier]) as u32;
+                if context < 400 {
                     chain.clone_from(&chains[earlier]);
                     let shared: u32 = chain.iter().map(|segment| segment.tokens).sum();
-                    chain.push(of(OWN | earlier as u64, said - shared));
-                    columns.prompt_tokens[row] = (said + more % 20) as i32;
+                    chain.push(of(OWN | earlier as u64, context - shared));
+                    columns.prompt_tokens[row] = (context + more % 20) as i32;
                 }
             } else if kind < 8 {
                 let first = (prompt * share / 8).max(1);
@@ -145,7 +145,7 @@ impl Columns {
         columns
     }
 
-    /// All times twice as long.
+    /// All times doubled.
     pub(crate) fn slower(&self) -> Columns {
         Columns {
             arrival_s: self.arrival_s.iter().map(|s| s * 2.0).collect(),
@@ -163,10 +163,11 @@ impl Columns {
     }
 }
 
-/// What a row shares: how, which text, how much of its prompt in eighths, and a number for the rest.
+/// The shared content of a row: its kind, the text, the shared part of the prompt in eighths, and a number for the
+/// rest.
 type ContentDice = (u32, u64, u32, u32);
 
-/// A workload, an engine as JSON, and how the run is looked at.
+/// A workload, an engine as JSON, and the options of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) columns: Columns,
@@ -184,12 +185,12 @@ impl Scenario {
         parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".into(), "b".into()])).expect("an engine")
     }
 
-    /// Do rows bring drafts, which count as tokens of the batch?
+    /// Whether rows have drafts, which count as tokens of the batch.
     pub(crate) fn drafts(&self) -> bool {
         self.engine.contains(r#""speculation":{"#)
     }
 
-    /// Tokens that a request is to emit: its output, unless the longest length comes before its end.
+    /// Tokens that a request emits: its output, cut to the maximum length.
     pub(crate) fn owed(&self, row: usize) -> u64 {
         let longest = u64::from(self.parts().max_model_len);
         let (prompt, output) = (self.columns.prompt_tokens[row] as u64, self.columns.output_tokens[row] as u64);
@@ -216,13 +217,13 @@ impl Scenario {
         results.with_columns(&workload)
     }
 
-    /// The same scenario in which every request waits for ever: because nothing is said of patience, or because all is said.
-    pub(crate) fn patient(&self, is_said: bool) -> Scenario {
-        let rows = if is_said { self.columns.arrival_s.len() } else { 0 };
+    /// The same scenario with unlimited patience: without the column, or with explicit values.
+    pub(crate) fn patient(&self, is_explicit: bool) -> Scenario {
+        let rows = if is_explicit { self.columns.arrival_s.len() } else { 0 };
         Scenario { columns: Columns { patience_s: vec![f64::NAN; rows], ..self.columns.clone() }, ..self.clone() }
     }
 
-    /// The same scenario with some requests arriving exactly when an iteration of it ends.
+    /// The same scenario with some arrivals exactly at ends of iterations.
     pub(crate) fn on_boundaries(&self, every: usize) -> Scenario {
         let results = self.run(false);
         let ends: Vec<u128> = results.iterations.iter().map(|row| row.start.0).collect();
@@ -238,7 +239,7 @@ impl Scenario {
     }
 }
 
-/// The host's share of an iteration, mostly none.
+/// Host time of an iteration, usually none.
 fn overhead() -> impl Strategy<Value = String> {
     let beyond = prop_oneof![1 => Just(0), 1 => 1_u32..9000];
     let some = (0_u32..9000, 0_u32..300, any::<bool>(), beyond, 1_u32..64);
@@ -252,7 +253,7 @@ fn overhead() -> impl Strategy<Value = String> {
     prop_oneof![2 => Just("{}".to_owned()), 1 => some]
 }
 
-/// Tokens and sequences that no iteration of a policy goes beyond: what its description names, or the policy itself.
+/// Limits of tokens and sequences per iteration, from the description or the policy itself.
 fn bounds(scheduler: &SchedulerConfig) -> (u64, u64) {
     let json = serde_json::to_value(scheduler).expect("JSON");
     let inner = json.get("inner").unwrap_or(&json);
@@ -262,7 +263,7 @@ fn bounds(scheduler: &SchedulerConfig) -> (u64, u64) {
     (named("token_budget").unwrap_or(u64::MAX), max_seqs)
 }
 
-/// What draws the parameters of a policy and of a timing model.
+/// Random words for the parameters of a policy and a timing model.
 pub(crate) fn words() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(any::<u32>(), 80)
 }
@@ -270,7 +271,7 @@ pub(crate) fn words() -> impl Strategy<Value = Vec<u32>> {
 fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Columns> {
     let row = (
         prop_oneof![3 => 0_u32..3, 2 => 0_u32..2000, 1 => Just(200_000)],
-        // Where long prompts run short of blocks, short ones may find room beside them.
+        // If long prompts lack blocks, short ones may still fit.
         prop_oneof![2 => 1..=longest_prompt, 1 => 1..=longest_prompt.min(4)],
         1..=longest_output,
         0..CLASSES as u32,
@@ -294,7 +295,8 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
                 columns.output_tokens.push(output);
                 columns.class.push(class);
                 columns.priority.push(priority);
-                // Every third end is foreseen by policies that plan ahead; nothing is said of others, or that they might be longer.
+                // Every third end is foreseen by policies that plan ahead. For the others, no limit or a higher limit
+                // is given.
                 columns.max_output_tokens.push([output, 0, output + 1][class as usize + priority as usize % 2]);
                 columns.patience_s.push(patience);
                 columns.itl_slo_s.push(itl_slo);
@@ -312,7 +314,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
     )
 }
 
-/// Any scenario of a policy.
+/// Random scenarios of a policy.
 pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
     let shape = (
         prop_oneof![Just(1_u64), Just(4), Just(7), Just(16)],
@@ -328,7 +330,7 @@ pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
     let of_shape = move |shape| {
         let (block, prompt, output, token_budget, max_seqs, tightness, first_token, horizon_s, measured): Shape = shape;
         let scale = Scale { token_budget, max_seqs, longest: (prompt + output) as u64, block };
-        // Some requests are longer than may be.
+        // Some requests exceed the maximum length.
         let longest = prop_oneof![4 => Just(None), 1 => (2..=(prompt + output) as u32).prop_map(Some)];
         let drawn = (columns(prompt, output), overhead(), longest, words());
         drawn.prop_map(move |(columns, overhead, longest, words)| {
@@ -355,11 +357,11 @@ pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
     shape.prop_flat_map(of_shape).boxed()
 }
 
-/// Block, longest prompt and output, budget, sequences, memory in percent of the longest request, first token, horizon and
-/// measured requests.
+/// Block, longest prompt and output, budget, sequences, memory in percent of the longest request, first token,
+/// horizon and measured requests.
 type Shape = (u64, i32, i32, u64, u64, Option<u64>, &'static str, Option<f64>, (u32, u32));
 
-/// Any scenario of a policy with a prefix cache, and prompts that begin alike.
+/// Random scenarios of a policy with a prefix cache and shared prefixes.
 pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     let dice = prop::collection::vec((0_u32..9, 0_u64..3, 1_u32..=8, 0_u32..60), 30);
     let shared = (scenario(kind), dice, any::<bool>()).prop_map(move |(scenario, dice, in_blocks)| {
@@ -371,7 +373,7 @@ pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     shared.boxed()
 }
 
-/// A scenario of any policy, with a prefix cache or without.
+/// Random scenarios of any policy, with or without a prefix cache.
 pub(crate) fn any_scenario() -> BoxedStrategy<Scenario> {
     let of_kind = |kind| prop_oneof![2 => scenario(kind), 1 => sharing(kind)];
     prop::sample::select(SchedulerConfig::KINDS).prop_flat_map(of_kind).boxed()

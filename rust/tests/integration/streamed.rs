@@ -1,4 +1,4 @@
-//! A run over parts of a workload is the run over all of it, bit for bit, wherever the parts end.
+//! A streamed run equals the run over the whole workload, bit for bit, for any division into parts.
 
 use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, Pool};
@@ -17,7 +17,7 @@ use crate::laws::Outcome;
 use crate::scenario::{self, CLASSES, OWN, Scenario, any_scenario};
 use crate::tier::cases;
 
-/// Parts of a workload, of the sizes given by turns.
+/// Parts of a workload with the given sizes, repeated.
 struct Parts<'a> {
     columns: &'a scenario::Columns,
     sizes: std::iter::Cycle<std::slice::Iter<'a, usize>>,
@@ -39,7 +39,7 @@ impl WorkloadSource for Parts<'_> {
     }
 }
 
-/// Some rows of a workload as the core takes them.
+/// Some rows of a workload as core columns.
 pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
     let part = columns.part(rows);
     Columns {
@@ -61,15 +61,17 @@ pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
     }
 }
 
-/// The same rows, of which those that go on from another one of them say only what they add.
+/// The same rows; a row that continues another one of them has only its added content.
 fn linked(part: Columns, first: usize) -> Columns {
     let rows = part.arrival_s.len();
     let mut linked = Columns { content_after: vec![NO_ROW; rows], content_continued: vec![0; rows], ..part.clone() };
     (linked.content_id, linked.content_tokens) = Default::default();
     for row in 0..part.content_start.len().saturating_sub(1) {
         let mut own = part.content_start[row] as usize..part.content_start[row + 1] as usize;
-        let said = part.content_id[own.clone()].last().filter(|&&content| content >= OWN);
-        if let Some(earlier) = said.and_then(|said| ((said - OWN) as usize).checked_sub(first)) {
+        let earlier_content = part.content_id[own.clone()].last().filter(|&&content| content >= OWN);
+        if let Some(earlier) =
+            earlier_content.and_then(|earlier_content| ((earlier_content - OWN) as usize).checked_sub(first))
+        {
             linked.content_after[row] = earlier as u32;
             linked.content_continued[earlier] += 1;
             own.start = own.end - 1;
@@ -81,7 +83,7 @@ fn linked(part: Columns, first: usize) -> Columns {
     linked
 }
 
-/// Everything that is said of each row, and the size of each delivery.
+/// All columns, and the size of each delivery.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) lines: Vec<String>,
@@ -97,7 +99,7 @@ impl Sink for Table {
     }
 }
 
-/// Each row in full, absent values included.
+/// Each row in full, including absent values.
 pub(crate) fn lines(requests: &RequestColumns, class: &[u32], prompts: &[i32], outputs: &[i32]) -> Vec<String> {
     let of_row = |row: usize| {
         let seconds = [
@@ -131,7 +133,7 @@ fn streamed(scenario: &Scenario, sizes: &[usize], cluster: Cluster, options: &Op
     (table, results)
 }
 
-/// The whole and the parts give the same rows and the same of everything else.
+/// The whole and the parts give the same rows and the same other results.
 pub(crate) fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, options: &Options) -> Outcome {
     let workload = scenario.columns.view();
     let whole = simulate_cluster(&workload, cluster(), options, &mut ()).expect("a run");
@@ -192,7 +194,7 @@ proptest! {
         scenario in any_scenario(), sizes in sizes(), prefill in 1_usize..3, decode in 1_usize..3, latency_ms in 0_u32..400,
         router in router(), concurrent in prop::option::of(1_usize..3),
     ) {
-        // A cache that holds no request's KV is an error of its own.
+        // An unlimited prefix cache without requests is an error of its own.
         let scenario = Scenario { engine: without_limit(&scenario.engine), kv_tokens: None, ..scenario };
         let link = LinkDescription {
             latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent,
@@ -215,7 +217,7 @@ pub(crate) fn without_limit(engine: &str) -> String {
     engine.to_string()
 }
 
-/// Constant iterations of a second, four requests at most at once.
+/// Constant iterations of one second, with at most four requests.
 fn calm() -> inferq_core::engine::EngineParts {
     let engine: inferq_core::engine::Engine = inferq_core::engine::parse(
         r#"{"timing": {"kind": "Constant", "seconds": 1}, "kv": {"tokens": null, "block": 4},
@@ -227,10 +229,10 @@ fn calm() -> inferq_core::engine::EngineParts {
     engine.build(Some(&[])).expect("a replica")
 }
 
-/// Ready-made parts.
-struct Given(std::vec::IntoIter<Columns>);
+/// Fixed parts.
+struct FixedParts(std::vec::IntoIter<Columns>);
 
-impl WorkloadSource for Given {
+impl WorkloadSource for FixedParts {
     fn next(&mut self) -> Result<Option<Columns>> {
         Ok(self.0.next())
     }
@@ -254,14 +256,14 @@ fn run(parts: Vec<Columns>, arriving: u64, last_s: u128) -> Result<Table> {
         ..Options::all(&Workload::default())
     };
     let mut table = Table::default();
-    let mut source = Given(parts.into_iter());
+    let mut source = FixedParts(parts.into_iter());
     simulate_streamed(&outline, &mut source, &mut table, Cluster::of_one(calm()), &options, &mut ())?;
     Ok(table)
 }
 
 #[test]
-fn what_is_kept_is_what_is_in_the_system() {
-    // One request a second, each for a second: when a part is there, all but the last of the parts before have left.
+fn memory_holds_only_requests_in_the_system() {
+    // One request per second, each for one second: when a part arrives, all earlier requests but the last have left.
     let parts: Vec<Columns> = (0..50_u32)
         .map(|first| part(&(0..20).map(|row| f64::from(first * 20 + row)).collect::<Vec<f64>>(), 1))
         .collect();
@@ -283,9 +285,9 @@ fn rows_behind_one_that_stays_wait_for_it() {
 fn errors_name_the_row_of_the_whole() {
     let error = |parts| run(parts, 4, 9).err().expect("a wrong part").to_string();
     let back = error(vec![part(&[0.0, 1.0], 1), part(&[3.0, 2.0], 1)]);
-    assert_eq!(back, "row 3: arrival_s is 2, before the row above it (3): sort by arrival_s");
+    assert_eq!(back, "row 3: arrival_s is 2, before that of the previous row (3): sort by arrival_s");
     let across = error(vec![part(&[0.0, 5.0], 1), part(&[3.0, 4.0], 1)]);
-    assert_eq!(across, "row 2: arrival_s is 3, before the row above it (5): sort by arrival_s");
+    assert_eq!(across, "row 2: arrival_s is 3, before that of the previous row (5): sort by arrival_s");
     let empty = error(vec![part(&[0.0], 1), part(&[1.0], 1), part(&[2.0], 0)]);
     assert!(empty.starts_with("row 2: prompt_tokens 1, output_tokens 0"), "{empty}");
 }
@@ -296,13 +298,13 @@ fn what_cannot_be_streamed_is_refused() {
         let mut chosen = Options::all(&Workload::default());
         options(&mut chosen);
         let outline = Outline { class_count: 1, arriving: 0, last_arrival: Instant::ZERO };
-        let mut source = Given(Vec::new().into_iter());
+        let mut source = FixedParts(Vec::new().into_iter());
         let cluster = Cluster::of_one(calm());
         let outcome = simulate_streamed(&outline, &mut source, &mut Table::default(), cluster, &chosen, &mut ());
         outcome.map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(refused(&|_| ()), Ok(()));
-    let message = "cannot be kept while results are streamed";
+    let message = "is not supported by streamed runs";
     assert_eq!(refused(&|options| options.iterations = true), Err(format!("iterations: {message}")));
     assert_eq!(refused(&|options| options.batches = true), Err(format!("batches: {message}")));
 }
@@ -316,7 +318,7 @@ fn a_failing_sink_stops_the_run() {
         }
     }
     let outline = Outline { class_count: CLASSES, arriving: 2, last_arrival: Instant(SECOND) };
-    let mut source = Given(vec![part(&[0.0], 1), part(&[9.0], 1)].into_iter());
+    let mut source = FixedParts(vec![part(&[0.0], 1), part(&[9.0], 1)].into_iter());
     let options = Options::all(&Workload::default());
     let outcome = simulate_streamed(&outline, &mut source, &mut Full, Cluster::of_one(calm()), &options, &mut ());
     assert_eq!(outcome.expect_err("a full disk").to_string(), "the run was stopped");

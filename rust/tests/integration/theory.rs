@@ -1,9 +1,9 @@
-//! L12: settings that reduce to a known queue give what the theory of that queue says.
+//! L12: settings that reduce to a known queue match its theory.
 //!
-//! Every number that a test expects comes from a formula, and is met within a 99 % interval: 40 independent replications
-//! (seeds 1 to 40), each long and without its warm-up, give 40 means, whose mean follows Student's t. So that a test can
-//! fail, it also asks for an interval that is narrow: at most 3 % of the expected number to either side. The seeds are
-//! fixed, so a test that passes once passes always.
+//! Every expected number comes from a formula and must lie in a 99 % confidence interval: 40 independent replications
+//! (seeds 1 to 40), each long and without its warm-up, yield 40 means, which follow Student's t. The interval must
+//! also be narrow, at most ±3 % of the expected number, so that the test can fail. The seeds are fixed, so the result
+//! is reproducible.
 //!
 //! Throughout, λ is `rate`, ρ is `load`, d is `slot_s`: prompts have one token, and the first iteration of a request
 //! emits its first token, so a request of o tokens takes part in o iterations.
@@ -15,20 +15,20 @@ use inferq_core::simulation::{Options, simulate};
 use inferq_core::workload::Workload;
 
 const REPLICATIONS: u64 = 40;
-/// Student's t with 39 degrees of freedom: 99 % lie within this many standard errors.
+/// Student's t with 39 degrees of freedom: 99 % are within this many standard errors.
 const STUDENT_99: f64 = 2.7079;
-/// Requests of a replication, and how many of them come before it has forgotten that it began empty.
+/// Requests per replication, and the number of warm-up requests among them.
 const REQUESTS: usize = 100_000;
 const WARM_UP: usize = 10_000;
-/// The widest interval that says something, to either side, relative to the expected number.
+/// Maximum half-width of the interval, relative to the expected number.
 const NARROW: f64 = 0.03;
 
-/// Iterations of one length, and at most so many requests in a batch.
+/// Iterations of a constant length with at most `max_seqs` requests per batch.
 fn constant(slot_s: f64, max_seqs: u32) -> String {
     engine(&format!(r#"{{"kind": "Constant", "seconds": {slot_s}}}"#), max_seqs)
 }
 
-/// Every row of a batch adds `slot_s` to its iteration, and nothing else does.
+/// Each row of a batch adds `slot_s` to its iteration; nothing else takes time.
 fn shared(slot_s: f64) -> String {
     let rest = r#""knee": 0, "per_context_token": 0, "per_prefill_square": 0, "per_chunk_context": 0"#;
     engine(&format!(r#"{{"kind": "PiecewiseLinear", "base": 0, "per_token": {slot_s}, {rest}}}"#), 1_000_000)
@@ -43,7 +43,7 @@ fn engine(timing: &str, max_seqs: u32) -> String {
     )
 }
 
-/// What `mean_of` a replication is within the interval, or the message says by how much it is not.
+/// Checks that the mean of `mean_of` over all replications matches the theory.
 fn agrees(expected: f64, engine: &str, rate: f64, output: &str, mean_of: impl Fn(&RequestColumns) -> &[f64]) {
     let synthetic = format!(
         r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Poisson", "rate": {rate:?}}},
@@ -64,26 +64,27 @@ fn agrees(expected: f64, engine: &str, rate: f64, output: &str, mean_of: impl Fn
         let options = Options { measured: WARM_UP as u32..REQUESTS as u32, ..Options::all(&workload) };
         let parts = engine.build(Some(&[])).expect("a replica");
         let results = simulate(&workload, parts, &options, &mut ()).expect("a run").with_columns(&workload);
-        // Requests are counted by their arrival, whenever they leave, so that none is missed for being slow.
+        // Requests are selected by arrival, so that slow ones are not missed.
         let values = &mean_of(&results.requests)[WARM_UP..];
         values.iter().sum::<f64>() / values.len() as f64
     };
     let means: Vec<f64> = (1..=REPLICATIONS).map(replicate).collect();
     let number = REPLICATIONS as f64;
     let mean = means.iter().sum::<f64>() / number;
-    let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (number - 1.0);
+    let variance = means.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (number - 1.0);
     let half_width = STUDENT_99 * (variance / number).sqrt();
     let relative = half_width / expected;
-    let says = format!("theory {expected}, simulated {mean} ± {half_width} ({:.2} % of the theory)", 100.0 * relative);
-    assert!(relative <= NARROW, "the interval is too wide to tell: {says}");
-    assert!((mean - expected).abs() <= half_width, "{says}");
+    let message =
+        format!("theory {expected}, simulated {mean} ± {half_width} ({:.2} % of the theory)", 100.0 * relative);
+    assert!(relative <= NARROW, "the interval is too wide: {message}");
+    assert!((mean - expected).abs() <= half_width, "{message}");
 }
 
 fn waiting(requests: &RequestColumns) -> &[f64] {
     &requests.queue_s
 }
 
-/// One token a request, one request at a time: M/D/1, W = ρ·d / (2(1 − ρ)).
+/// One token per request, one request at a time: M/D/1, W = ρ·d / (2(1 − ρ)).
 #[test]
 fn one_token_at_a_time_is_m_d_1() {
     let slot_s = 1.0;
@@ -93,8 +94,8 @@ fn one_token_at_a_time_is_m_d_1() {
     }
 }
 
-/// Geometric outputs o, one request at a time: M/G/1 with S = d·o. Pollaczek–Khinchine says W = λ·E\[S²\] / (2(1 − ρ)).
-/// On 1, 2, 3, … with success probability p, E\[o\] = 1/p and E\[o²\] = (2 − p)/p². No cap cuts the tail.
+/// Geometric outputs o, one request at a time: M/G/1 with S = d·o. By Pollaczek–Khinchine W = λ·E\[S²\] / (2(1 − ρ)).
+/// On 1, 2, 3, … with success probability p, E\[o\] = 1/p and E\[o²\] = (2 − p)/p². No cap truncates the tail.
 #[test]
 fn geometric_outputs_one_at_a_time_are_m_g_1() {
     let (slot_s, mean_tokens) = (0.125, 8.0);
@@ -107,12 +108,12 @@ fn geometric_outputs_one_at_a_time_are_m_g_1() {
     }
 }
 
-/// One token a request, any number at a time: bulk service without a bound.
+/// One token per request, any number at a time: bulk service without a bound.
 ///
-/// Every request that waits when an iteration ends is in the next one, so the numbers that iterations leave behind are
-/// independent, Poisson with mean a = λ·d. With probability exp(−a) none is left, and the replica idles for 1/λ. It is busy
-/// for the share a / (a + exp(−a)) of the time, which is the chance that an arrival finds it busy; then the arrival waits
-/// for the rest of the iteration, on average d/2. So W = (d/2)·a / (a + exp(−a)).
+/// Every request that waits when an iteration ends is in the next one, so the numbers of requests that arrive during
+/// iterations are independent and Poisson with mean a = λ·d. With probability exp(−a) none arrives, and the replica
+/// idles for 1/λ. It is busy for the share a / (a + exp(−a)) of the time, which is the probability that an arrival
+/// meets a busy replica; then it waits for the rest of the iteration, on average d/2. So W = (d/2)·a / (a + exp(−a)).
 #[test]
 fn one_token_all_at_once_is_bulk_service() {
     let slot_s = 1.0;
@@ -123,12 +124,13 @@ fn one_token_all_at_once_is_bulk_service() {
     }
 }
 
-/// Geometric outputs, all at once, d for each row of a batch: processor sharing by turns of d.
+/// Geometric outputs, all at once, d per row of a batch: processor sharing in turns of d.
 ///
-/// Let N be the number in a batch. It takes N·d; each member stays with probability 1 − p, and Poisson(λ·N·d) arrive
-/// meanwhile. So N is a branching process with offspring of mean m = 1 − p + λ·d and variance v = p(1 − p) + λ·d: one
-/// ancestor ends an idle time of mean 1/λ, and extinction begins the next. Over the generations of a busy time
-/// ΣE\[N\] = 1/(1 − m), and from E\[N'²\] = m²E\[N²\] + v·E\[N\] follows ΣE\[N²\] = (1 + v/(1 − m)) / (1 − m²).
+/// Let N be the number of requests in a batch. It takes N·d; each member stays with probability 1 − p, and
+/// Poisson(λ·N·d) requests arrive meanwhile. So N is a branching process with offspring of mean m = 1 − p + λ·d and
+/// variance v = p(1 − p) + λ·d: one ancestor ends an idle period of mean 1/λ, and extinction begins the next. Over
+/// the generations of a busy period ΣE\[N\] = 1/(1 − m), and E\[N'²\] = m²E\[N²\] + v·E\[N\] implies ΣE\[N²\] = (1 +
+/// v/(1 − m)) / (1 − m²).
 /// An iteration adds N·(N·d) + λ(N·d)²/2 to ∫ number in system dt, so by Little's law
 ///
 /// ```text
@@ -148,7 +150,7 @@ fn geometric_outputs_by_turns_are_processor_sharing() {
     };
     for load in [0.5, 0.8] {
         let limit = 1.0 / (1.0 - load);
-        assert!((sojourn(1e-6, load, 1e-6) / limit - 1.0).abs() < 1e-5, "turns become processor sharing");
+        assert!((sojourn(1e-6, load, 1e-6) / limit - 1.0).abs() < 1e-5, "the limit is processor sharing");
         for mean_tokens in [2.0, 50.0] {
             let slot_s = 1.0 / mean_tokens;
             let expected = sojourn(1.0 / mean_tokens, load, slot_s);

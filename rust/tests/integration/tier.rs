@@ -1,4 +1,4 @@
-//! How many random scenarios: a tenth for each change, all of them at night (`INFERQ_NIGHT`).
+//! Number of random scenarios: a tenth for each change, all in nightly runs (`INFERQ_NIGHT`).
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -6,20 +6,20 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::laws::Outcome;
 
-/// So many cases at night. A failure names the seed that draws them again.
+/// Configures the number of cases of a nightly run. A failure prints the seed that reproduces it.
 pub(crate) fn cases(at_night: u32) -> ProptestConfig {
     let is_night = std::env::var_os("INFERQ_NIGHT").is_some();
     let cases = if is_night { at_night } else { at_night / 10 };
-    let given = ProptestConfig::default();
-    let seed = match given.rng_seed {
+    let default = ProptestConfig::default();
+    let seed = match default.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().hash_one(cases),
     };
     eprintln!("to repeat: {}PROPTEST_RNG_SEED={seed}", if is_night { "INFERQ_NIGHT=1 " } else { "" });
-    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..given }
+    ProptestConfig { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..default }
 }
 
-/// Tests a law over random values.
+/// Checks an invariant over random values.
 pub(crate) fn check<T: std::fmt::Debug>(at_night: u32, values: &BoxedStrategy<T>, law: &dyn Fn(T) -> Outcome) {
     TestRunner::new(cases(at_night)).run(values, law).unwrap_or_else(|failure| panic!("{failure}"));
 }

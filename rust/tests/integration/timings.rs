@@ -1,4 +1,4 @@
-//! What a run makes of its timing model and of its host: findings, and the instants of small cases worked by hand.
+//! Tests of timing models and host overhead in runs: findings, and times of small cases computed by hand.
 
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::Result;
@@ -30,8 +30,8 @@ fn run(timing: &str, overhead: &str, prompt: i32, output: i32) -> Result<Results
 }
 
 #[test]
-fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
-    // The prompt of 51 tokens: 0.1 + 50 · 0.001 s. Decodes at contexts of 51 and 52: 0.1 s and 0.001 s a token.
+fn a_run_within_its_table_has_measured_times_and_no_finding() {
+    // The prompt of 51 tokens: 0.1 + 50 · 0.001 s. Decodes at contexts of 51 and 52: 0.1 s plus 0.001 s per token.
     let results = run(TABLE, "", 51, 3).expect("a run");
     assert_eq!(results.requests.first_token_s, [0.15]);
     assert_eq!(results.requests.finish_s, [0.453]);
@@ -39,9 +39,9 @@ fn a_run_within_its_table_takes_what_was_measured_and_says_nothing() {
 }
 
 #[test]
-fn a_run_beyond_its_table_says_on_which_axes() {
-    // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last is beyond
-    // the grid, and follows its slope.
+fn a_run_beyond_its_table_has_a_finding_with_the_axes() {
+    // The prompt takes 0.198 s. Decodes begin at contexts of 99, 100 and 101 (0.199, 0.2, 0.201 s): only the last one
+    // is beyond the grid, and uses the extended slope.
     assert_eq!(run(TABLE, "", 99, 3).expect("a run").findings, []);
     let decodes = run(TABLE, "", 99, 4).expect("a run");
     assert_eq!(decodes.requests.finish_s, [0.798]);
@@ -62,18 +62,18 @@ fn the_host_takes_its_share_of_every_iteration() {
     let constant = r#"{"kind": "Constant", "seconds": 0.5}"#;
     let finish = |overhead: &str| run(constant, overhead, 10, 4).expect("a run").requests.finish_s[0];
     assert_eq!(finish(""), 2.0);
-    // 0.125 s and 0.125 s for the one row of the batch, four times.
+    // 0.125 s plus 0.125 s for the single row of the batch, four times.
     assert_eq!(finish(r#""overhead": {"base_s": 0.125, "per_sequence_s": 0.125},"#), 3.0);
     assert_eq!(finish(r#""overhead": {"base_s": 0.125, "per_sequence_s": 0.125, "overlapped": true},"#), 2.0);
     assert_eq!(finish(r#""overhead": {"base_s": 0.75, "overlapped": true},"#), 3.0);
 }
 
 #[test]
-fn an_overhead_that_is_none_is_an_error_with_its_path() {
+fn an_invalid_overhead_is_an_error_with_its_path() {
     let constant = r#"{"kind": "Constant", "seconds": 0.5}"#;
     let error = |overhead: &str| run(constant, overhead, 10, 4).expect_err("a wrong field").to_string();
     let negative = error(r#""overhead": {"base_s": -0.1},"#);
-    assert!(negative.starts_with("overhead.base_s: -0.1 is no span of time"), "{negative}");
+    assert!(negative.starts_with("overhead.base_s: must be a finite, non-negative number of seconds"), "{negative}");
     let unknown = error(r#""overhead": {"base": 0.1},"#);
     assert!(unknown.starts_with("overhead.base: unknown field"), "{unknown}");
 }

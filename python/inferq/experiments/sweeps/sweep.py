@@ -90,7 +90,7 @@ def sweep(
         >>> frame.select("rate", "budget", "seed", "status", "completed").rows()[1:3]
         [(2, 256, 2, 'done', 200), (2, 0, 1, 'failed', None)]
         >>> frame["error"][2]
-        'ConfigError: token_budget: 0: it must be at least 1 and at most 2^40'
+        'ConfigError: token_budget: must be from 1 to 2^40, got 0'
     """
     source = source_of(scenario)
     axes = axes_of(grid, source)

@@ -1,4 +1,4 @@
-//! What came out: a row for each request, averages, samples, revenue.
+//! Results: a row per request, averages, samples, revenue.
 
 use super::tally::ByStage;
 use crate::clock::{Instant, Span};
@@ -6,11 +6,11 @@ use crate::error::{Kind, Result};
 use crate::results::{NO_REPLICA, Status, columns};
 
 columns! {
-    /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+    /// One row per request that arrived by the horizon; seconds, NaN if there is no value.
     ExponentialColumns,
     /// A row of [`ExponentialColumns`].
     ExponentialRow {
-        /// Replica of the decode, of the prefill where there was none, or [`NO_REPLICA`].
+        /// Replica of the decode, or of the prefill if there was no decode, or [`NO_REPLICA`].
         replica: u32 = NO_REPLICA,
         /// [`Status`] as a number.
         status: u8 = Status::Unfinished as u8,
@@ -22,7 +22,7 @@ columns! {
         first_token_s: f64 = f64::NAN,
         /// End of the decode.
         finish_s: f64 = f64::NAN,
-        /// When it left, whatever the status.
+        /// Departure, whatever the status.
         left_s: f64 = f64::NAN,
         /// Admitted − arrival.
         queue_s: f64 = f64::NAN,
@@ -37,47 +37,47 @@ columns! {
     }
 }
 
-/// The cluster at an instant.
+/// State of the cluster at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageSample {
-    /// When.
+    /// Instant.
     pub at: Instant,
-    /// How many are where.
+    /// Requests by class and stage.
     pub numbers: ByStage<u64>,
-    /// Revenue of finished requests so far, in units of 10⁻¹⁸.
+    /// Revenue from finished requests so far, in units of 10⁻¹⁸.
     pub bundled: u128,
-    /// Revenue of ended prefills and decodes so far.
+    /// Revenue from completed prefills and decodes so far.
     pub separate: u128,
 }
 
-/// Everything that a run leaves behind.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExponentialResults {
-    /// One row a request.
+    /// One row per request.
     pub requests: ExponentialColumns,
-    /// Samples in order of time, each as the cluster was after all that happened at its instant; the last one is the end.
+    /// Samples in order of time, each after all events of its instant; the last one is the end of the run.
     pub samples: Vec<StageSample>,
-    /// When the averages begin.
+    /// Start of the averages.
     pub warmup: Instant,
-    /// When the run ended.
+    /// End of the run.
     pub end: Instant,
-    /// ∫ number dt from the warm-up to the end, in attoseconds; 0 where the run ended first.
+    /// ∫ number dt from the warm-up to the end, in attoseconds; 0 if the run ended first.
     pub areas: ByStage<u128>,
     /// Revenue before the warm-up: bundled and separate.
     pub revenue_before: (u128, u128),
-    /// ∫ number of requests in the system dt over the whole run, in attoseconds (law L9, left side).
+    /// ∫ number of requests in the system dt over the whole run, in attoseconds (left side of L9).
     pub in_system: u128,
-    /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
+    /// Σ (left − arrival), where unfinished requests leave at the end, in attoseconds (right side of L9).
     pub sojourn: u128,
     /// Requests by [`Status`].
     pub by_status: [u64; 4],
-    /// Of the abandoned those that had their prefill.
+    /// Abandoned requests that had completed their prefill.
     pub abandoned_decodes: u64,
-    /// Instants at which something happened.
+    /// Number of instants with an event.
     pub events: u64,
 }
 
-/// The instants of a request that leaves; `NEVER` for what did not happen.
+/// Times of a request that leaves; `NEVER` for events that did not happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotRow {
     pub(super) id: u32,
@@ -96,12 +96,12 @@ impl ExponentialResults {
         ExponentialResults { requests, warmup, ..ExponentialResults::default() }
     }
 
-    /// Requests that have left.
+    /// Number of requests that have left.
     pub(super) fn left(&self) -> u64 {
         self.by_status.iter().sum()
     }
 
-    /// Writes a request's row.
+    /// Writes the row of a request.
     pub(super) fn write(&mut self, row: &SlotRow, status: Status) {
         let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };
         let between = |from: Instant, to: Instant| {
@@ -127,25 +127,26 @@ impl ExponentialResults {
         self.by_status[status as usize] += 1;
         self.abandoned_decodes += u64::from(status == Status::Abandoned && row.prefilled != Instant::NEVER);
         if row.left != Instant::NEVER {
-            // Σ fits: it is the integral of the number in the system, whose overflow is caught where it is summed.
+            // The sum fits: it equals the integral of the number in the system, whose overflow is checked.
             self.sojourn = self.sojourn.wrapping_add(row.left.since(row.arrival).0);
         }
     }
 }
 
-/// Takes the samples.
+/// Collects the samples.
 pub(super) struct StageSampler {
     pub(super) next: Instant,
     interval: Span,
     automatic: bool,
 }
 
-/// Samples of an automatic timeline where the arrivals tell how long the run is.
+/// Number of samples of an automatic timeline, whose length is taken from the arrivals.
 const SAMPLES: u128 = 500;
-const MOST_NUMBERS: usize = 50_000_000;
+const MAX_NUMBERS: usize = 50_000_000;
 
 impl StageSampler {
-    /// At this interval; `None`: about 500 times before `last`, half as often whenever twice as many were taken.
+    /// Samples at this interval; `None`: about 500 times before `last`, with the interval doubled when twice as many
+    /// were taken.
     pub(super) fn new(interval: Option<Span>, last: Instant) -> StageSampler {
         let automatic = Span((last.0 / SAMPLES).max(crate::clock::NANOSECOND));
         let span = interval.unwrap_or(automatic);
@@ -153,8 +154,8 @@ impl StageSampler {
     }
 
     pub(super) fn take(&mut self, sample: StageSample, samples: &mut Vec<StageSample>) -> Result<()> {
-        if (samples.len() + 1) * sample.numbers.len() > MOST_NUMBERS {
-            let message = format!("timeline_s is too short: {} samples and more to come", samples.len());
+        if (samples.len() + 1) * sample.numbers.len() > MAX_NUMBERS {
+            let message = format!("timeline_s is too short: the run exceeds {} samples", samples.len());
             return Err(Kind::TooMuch(message).into());
         }
         samples.push(sample);

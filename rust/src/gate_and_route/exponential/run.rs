@@ -1,4 +1,4 @@
-//! The events of a run, in their order.
+//! The events of a run in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,16 +15,16 @@ use crate::simulation::Watch;
 use crate::tournament::Tournament;
 use crate::workload::Workload;
 
-/// How a run is done.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExponentialOptions {
-    /// All draws come from it.
+    /// Seed of all draws.
     pub seed: u64,
-    /// The last instant; what happens at it still happens. `None`: until no request is left.
+    /// End of the run; events at this instant still happen. `None`: until no request is left.
     pub horizon: Option<Instant>,
-    /// From when averages and revenue count: what happens at it counts.
+    /// Start of averages and revenue; events at this instant count.
     pub warmup: Instant,
-    /// Time between two samples; `None`: about 500 in the span of the arrivals.
+    /// Time between two samples; `None`: about 500 samples over the span of the arrivals.
     pub timeline: Option<Span>,
 }
 
@@ -35,7 +35,7 @@ const DECODE: u64 = 1;
 /// Events between two polls.
 const POLL_EVERY: u64 = 1 << 10;
 
-/// Replays a workload through the slots of a cluster.
+/// Simulates a workload on the slots of a cluster.
 pub fn simulate(
     workload: &Workload,
     setup: &Setup,
@@ -47,14 +47,14 @@ pub fn simulate(
     run.complete(watch)
 }
 
-/// Where a request is.
+/// Location of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
-    /// In its class's queue, at this place.
+    /// At this place in the queue of its class.
     Queue(u64),
-    /// In service, or gone.
+    /// In service, or finished.
     Served,
-    /// In the decode buffer, at this place.
+    /// At this place in the decode buffer.
     Buffer(BufferPlace),
 }
 
@@ -72,20 +72,20 @@ struct SlotRun<'a> {
     options: &'a ExponentialOptions,
     control: Control,
     servers: Vec<Server>,
-    /// How many decodes of each class a replica has: by replica, then class.
+    /// Number of decodes by replica, then class.
     decodes: Vec<u32>,
-    /// When something happens at each replica next.
+    /// Next event of each replica.
     calendar: Tournament<Instant>,
     /// Requests in the system, by handle.
     requests: Vec<SlotRequest>,
     free_handles: Vec<u32>,
-    /// Requests that came to wait at this instant.
+    /// Handles of requests that began to wait at this instant.
     arrived: Vec<u32>,
-    /// When requests give up: by instant, id, handle; and whether it waits for its decode.
+    /// Ends of patience: instant, id, handle, and whether it waits for a decode.
     patience: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
     services: Stream,
     waits_for: Patience,
-    /// Mean prefill of one token, in attoseconds.
+    /// Mean prefill time of one token, in attoseconds.
     prefill_token: f64,
     tally: Tally,
     sampler: StageSampler,
@@ -94,7 +94,7 @@ struct SlotRun<'a> {
     next_row: usize,
     next_arrival: Instant,
     now: Instant,
-    /// The areas at the warm-up.
+    /// Areas at the end of the warm-up.
     at_warmup: Option<super::tally::ByStage<u128>>,
 }
 
@@ -149,8 +149,8 @@ impl<'a> SlotRun<'a> {
             if instant == Instant::NEVER || self.options.horizon.is_some_and(|horizon| instant > horizon) {
                 break;
             }
-            self.pass(instant)?;
-            self.happen(instant)?;
+            self.advance_to(instant)?;
+            self.run_instant(instant)?;
             self.results.events += 1;
         }
         self.finish()
@@ -158,7 +158,7 @@ impl<'a> SlotRun<'a> {
 
     fn next_instant(&mut self) -> Instant {
         let others = self.calendar.least().min(self.next_arrival);
-        // The patience of a request that does not wait any more is no event.
+        // Skip patience of requests that no longer wait.
         while let Some(&Reverse((at, id, handle, decode))) = self.patience.peek() {
             if at >= others || self.waits(id, handle, decode) {
                 return others.min(at);
@@ -170,16 +170,16 @@ impl<'a> SlotRun<'a> {
 
     fn waits(&self, id: u32, handle: u32, decode: bool) -> bool {
         let request = &self.requests[handle as usize];
-        let here = if decode {
+        let has_place = if decode {
             matches!(request.state, Location::Buffer(_))
         } else {
             matches!(request.state, Location::Queue(_))
         };
-        here && request.row.id == id
+        has_place && request.row.id == id
     }
 
-    /// Time goes on to an instant before which nothing happens: samples are taken, the warm-up may end.
-    fn pass(&mut self, instant: Instant) -> Result<()> {
+    /// Advances time to an instant before which no event happens: takes samples and ends the warm-up.
+    fn advance_to(&mut self, instant: Instant) -> Result<()> {
         while self.sampler.next < instant {
             let sample = self.sample(self.sampler.next);
             self.sampler.take(sample, &mut self.results.samples)?;
@@ -195,9 +195,9 @@ impl<'a> SlotRun<'a> {
         StageSample { at, numbers: self.tally.numbers(), bundled: self.tally.bundled, separate: self.tally.separate }
     }
 
-    /// Everything that happens at one instant, in the order of rule 4.
-    fn happen(&mut self, now: Instant) -> Result<()> {
-        debug_assert!(now >= self.now, "L3: the clock never goes back");
+    /// Runs all events of one instant, in the order of rule R4.
+    fn run_instant(&mut self, now: Instant) -> Result<()> {
+        debug_assert!(now >= self.now, "L3: the clock never decreases");
         self.now = now;
         while self.calendar.least() == now {
             self.settle(self.calendar.place_of_least())?;
@@ -223,7 +223,7 @@ impl<'a> SlotRun<'a> {
         self.wait()
     }
 
-    /// What ends at a replica.
+    /// Ends services of a replica.
     fn settle(&mut self, replica: usize) -> Result<()> {
         if let Some(served) = self.servers[replica].end_prefill(self.now, self.pace)? {
             let request = &mut self.requests[served.handle as usize];
@@ -255,7 +255,7 @@ impl<'a> SlotRun<'a> {
         if self.servers[replica].is_mixed() { Stage::Mixed } else { Stage::Solo }
     }
 
-    /// The decodes of a replica go from one stage to the other.
+    /// Moves the decodes of a replica from one stage to another.
     fn switch(&mut self, replica: usize, from: Stage, to: Stage) -> Result<()> {
         let classes = self.workload.class_count;
         for class in 0..classes {
@@ -289,7 +289,7 @@ impl<'a> SlotRun<'a> {
                 self.control.left_buffer(place);
                 self.tally.leave(class, Stage::DecodeQueue, 1, self.now)?;
             }
-            Location::Served => debug_assert!(false, "only a request that waits gives up"),
+            Location::Served => debug_assert!(false, "only a waiting request abandons"),
         }
         self.leave(handle, Status::Abandoned);
         Ok(())
@@ -367,7 +367,7 @@ impl<'a> SlotRun<'a> {
         Ok(())
     }
 
-    /// A request that came to wait at this instant and still does draws its patience.
+    /// Draws the patience of requests that began to wait at this instant and still wait.
     fn wait(&mut self) -> Result<()> {
         for &handle in &self.arrived {
             let SlotRequest { row, class, state } = self.requests[handle as usize];
@@ -385,12 +385,12 @@ impl<'a> SlotRun<'a> {
     }
 
     fn finish(mut self) -> Result<ExponentialResults> {
-        let goes_on = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
+        let is_running = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
-            Some(horizon) if goes_on => horizon,
+            Some(horizon) if is_running => horizon,
             _ => self.now,
         };
-        self.pass(end)?;
+        self.advance_to(end)?;
         let areas = self.tally.areas(end)?;
         let total = areas.iter().flatten().try_fold(0_u128, |sum, &area| sum.checked_add(area));
         self.results.in_system = total.ok_or_else(|| Error::overflow("∫ number in system dt"))?;
@@ -413,13 +413,13 @@ impl<'a> SlotRun<'a> {
         Ok(self.results)
     }
 
-    /// Rows for all that are still here.
+    /// Writes rows for all requests still in the system.
     fn stop(&mut self, end: Instant) -> Result<()> {
-        let mut is_here = vec![true; self.requests.len()];
+        let mut is_present = vec![true; self.requests.len()];
         for &handle in &self.free_handles {
-            is_here[handle as usize] = false;
+            is_present[handle as usize] = false;
         }
-        for (request, _) in self.requests.iter().zip(is_here).filter(|&(_, is_here)| is_here) {
+        for (request, _) in self.requests.iter().zip(is_present).filter(|&(_, is_present)| is_present) {
             self.results.write(&request.row, Status::Unfinished);
             let sojourn = self.results.sojourn.checked_add(end.since(request.row.arrival).0);
             self.results.sojourn = sojourn.ok_or_else(|| Error::overflow("the sum of all times in the system"))?;

@@ -1,4 +1,4 @@
-//! One replica with exponential services: the end of its prefill, and the decode that ends next.
+//! One replica with exponential services: its prefill and its decodes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,23 +7,23 @@ use crate::clock::{Instant, Span};
 use crate::error::{Error, Result};
 use crate::gate_and_route::IterationLengths;
 
-/// A request in service: its id and by what the run knows it.
+/// A request in service: its id and its handle in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Served {
     pub(super) id: u32,
     pub(super) handle: u32,
 }
 
-/// The prefill of a replica and its decodes. All decodes emit tokens at one rate, so each has the same work done in any
-/// stretch of time: one clock of work serves them all, and a switch of the mode bends that clock and touches no decode.
-/// Work is in attoseconds at the solo speed. The clock is read downwards to a whole number at each switch and each start
-/// beside a prefill, so a decode ends at most that many attoseconds late.
+/// The prefill and the decodes of a replica. All decodes emit tokens at one rate, so each does the same work in any
+/// interval: one work clock serves them all, and a switch of the mode changes its rate without touching the decodes.
+/// Work is in attoseconds at the solo speed. The clock is rounded down at each switch and each start next to a
+/// prefill, so a decode ends at most that many attoseconds late.
 #[derive(Debug)]
 pub(super) struct Server {
     prefill: Option<(Instant, Served)>,
-    /// By the work at which each is done.
+    /// Decodes by the work at which each is done.
     decodes: BinaryHeap<Reverse<(u128, Served)>>,
-    /// When the mode was last switched, and what the clock of work showed then.
+    /// Time of the last switch, and the work clock at that time.
     since: Instant,
     work: u128,
 }
@@ -33,7 +33,7 @@ impl Server {
         Server { prefill: None, decodes: BinaryHeap::new(), since: Instant::ZERO, work: 0 }
     }
 
-    /// Does a prefill run now?
+    /// Whether a prefill is running.
     pub(super) fn is_mixed(&self) -> bool {
         self.prefill.is_some()
     }
@@ -62,7 +62,7 @@ impl Server {
         Ok(())
     }
 
-    /// A decode of so much work.
+    /// Starts a decode with this work.
     pub(super) fn start_decode(
         &mut self,
         now: Instant,
@@ -75,7 +75,7 @@ impl Server {
         Ok(())
     }
 
-    /// When something ends here.
+    /// Returns the next end of a service.
     pub(super) fn next(&self, pace: IterationLengths) -> Result<Instant> {
         let prefill = self.prefill.map_or(Instant::NEVER, |(end, _)| end);
         let Some(Reverse((done_at, _))) = self.decodes.peek() else {
@@ -98,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Ends one decode that is due, the one with the least work first, then the lowest id.
+    /// Ends one due decode: the one with the least work, then the lowest id.
     pub(super) fn end_decode(&mut self, now: Instant, pace: IterationLengths) -> Result<Option<Served>> {
         match self.decodes.peek() {
             Some(&Reverse((done_at, served))) if done_at <= self.work_at(now, pace)? => {
@@ -110,7 +110,7 @@ impl Server {
     }
 }
 
-/// span · times / over to a whole number, downwards or upwards; `over` times `times` fits 128 bits.
+/// span · times / over, rounded down or up; `over` times `times` fits 128 bits.
 fn scaled(span: u128, times: u128, over: u128, up: bool) -> Result<u128> {
     let (whole, rest) = (span / over, span % over);
     let rest = rest * times;
@@ -135,7 +135,7 @@ mod tests {
 
     /// ```text
     ///   0        100            400        450
-    ///   | solo    | beside a prefill | solo  |
+    ///   | solo    | mixed           | solo  |
     ///   a: 100 of work + 300·20/30 = 200 + 50 = 350
     ///          b, from 160: 240·20/30 = 160 + 50 = 210
     /// ```
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(server.end_decode(Instant(400), PACE).expect("fits"), None);
         assert_eq!(server.end_prefill(Instant(400), PACE).expect("fits"), Some(request(2)));
         assert_eq!(server.next(PACE).expect("fits"), Instant(450));
-        // Both are due, equal in work: the lower id first.
+        // Both are due with equal work: the lower id first.
         assert_eq!(server.end_decode(Instant(450), PACE).expect("fits"), Some(request(1)));
         assert_eq!(server.end_decode(Instant(450), PACE).expect("fits"), Some(request(3)));
         assert_eq!(server.next(PACE).expect("fits"), Instant::NEVER);

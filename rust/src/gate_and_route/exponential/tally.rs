@@ -1,27 +1,27 @@
-//! Requests by stage, now and on average, and what has been earned.
+//! Requests by stage, current and averaged, and revenue.
 
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
 
-/// Where a request can be.
+/// Stages of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits for its prefill: Q_p.
+    /// Waits for its prefill: Q_p.
     PrefillQueue = 0,
     /// Its prefill runs: X.
     Prefill = 1,
-    /// It waits for its decode: Q_d.
+    /// Waits for its decode: Q_d.
     DecodeQueue = 2,
-    /// It decodes beside a prefill: Y_m.
+    /// Decodes on a replica that runs a prefill: Y_m.
     Mixed = 3,
-    /// It decodes on a replica that runs no prefill: Y_s.
+    /// Decodes on a replica that runs no prefill: Y_s.
     Solo = 4,
 }
 
-/// How many stages there are.
+/// Number of stages.
 pub const STAGES: usize = 5;
 
-/// A number for each stage of each class.
+/// A number per class and stage.
 pub(crate) type ByStage<T> = Vec<[T; STAGES]>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,11 +39,11 @@ impl Count {
     }
 }
 
-/// Numbers by class and stage, with their exact integrals, and the revenue.
+/// Numbers by class and stage with their exact integrals, and the revenue.
 #[derive(Debug)]
 pub(super) struct Tally {
     counts: Vec<[Count; STAGES]>,
-    /// Recognized when a request is finished: lin2026 (22). In units of 10⁻¹⁸.
+    /// Recognized when a request finishes: lin2026 (22). In units of 10⁻¹⁸.
     pub(super) bundled: u128,
     /// Recognized at the end of each prefill and each decode: (23).
     pub(super) separate: u128,
@@ -54,7 +54,7 @@ impl Tally {
         Tally { counts: vec![[Count::default(); STAGES]; classes], bundled: 0, separate: 0 }
     }
 
-    /// So many come into a stage.
+    /// Adds requests to a stage.
     #[inline]
     pub(super) fn enter(&mut self, class: u32, stage: Stage, number: u64, now: Instant) -> Result<()> {
         let count = &mut self.counts[class as usize][stage as usize];
@@ -62,34 +62,34 @@ impl Tally {
         Ok(())
     }
 
-    /// So many go out of one.
+    /// Removes requests from a stage.
     #[inline]
     pub(super) fn leave(&mut self, class: u32, stage: Stage, number: u64, now: Instant) -> Result<()> {
         let count = &mut self.counts[class as usize][stage as usize];
-        debug_assert!(count.now >= number, "no request leaves a stage without having been there");
+        debug_assert!(count.now >= number, "a stage never has a negative number of requests");
         *count = Count { area: count.area_at(now)?, since: now, now: count.now - number };
         Ok(())
     }
 
-    /// A prefill ended.
+    /// Recognizes the revenue of a prefill.
     pub(super) fn earn_prefill(&mut self, prefill: u128) -> Result<()> {
         self.separate = add(self.separate, prefill)?;
         Ok(())
     }
 
-    /// A decode ended.
+    /// Recognizes the revenue of a decode.
     pub(super) fn earn_decode(&mut self, prefill: u128, decode: u128) -> Result<()> {
         self.separate = add(self.separate, decode)?;
         self.bundled = add(self.bundled, add(prefill, decode)?)?;
         Ok(())
     }
 
-    /// How many are where.
+    /// Returns requests by class and stage.
     pub(super) fn numbers(&self) -> ByStage<u64> {
         self.counts.iter().map(|stages| stages.map(|count| count.now)).collect()
     }
 
-    /// ∫ number dt from the beginning to an instant, in attoseconds.
+    /// ∫ number dt from the start to an instant, in attoseconds.
     pub(super) fn areas(&self, at: Instant) -> Result<ByStage<u128>> {
         let of_class = |stages: &[Count; STAGES]| {
             let mut areas = [0; STAGES];

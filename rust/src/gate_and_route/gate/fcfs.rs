@@ -1,4 +1,4 @@
-//! No gate: first come, first served over all classes (FI-WSP and FG-SP of lin2026 section 6.3).
+//! First come, first served over all classes, without a gate (FI-WSP and FG-SP of lin2026 section 6.3).
 
 use super::{Gate, Prefills};
 

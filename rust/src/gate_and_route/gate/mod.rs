@@ -1,7 +1,7 @@
-//! Gates: the class that is admitted to its prefill next.
+//! Gates, which choose the class that is admitted to its prefill next.
 //!
-//! A gate is asked when a request waits and a replica can begin a prefill. Within a class the first come is first served.
-//! One gate, one file; each looks once at every class.
+//! A gate is called when a request waits and a replica can begin a prefill. Within a class requests are served first
+//! come, first served. One gate per file; each inspects every class once.
 
 mod fcfs;
 mod occupancy;
@@ -16,11 +16,11 @@ use crate::workload::Workload;
 
 /// A gate before the prefills.
 pub(super) trait Gate: Send {
-    /// The class to admit; `None` where no request waits.
+    /// Returns the class to admit, or `None` if no request waits.
     fn class(&self, prefills: &Prefills) -> Option<usize>;
 }
 
-/// What a gate looks at: the requests that wait and how many run, by class.
+/// State visible to a gate: waiting and running requests by class.
 #[derive(Debug)]
 pub(super) struct Prefills {
     pub(super) waiting: Vec<Line>,
@@ -33,13 +33,13 @@ impl Prefills {
         Prefills { waiting: (0..classes).map(|_| Line::default()).collect(), running: vec![0; classes] }
     }
 
-    /// The classes with a request that waits.
+    /// Classes with a waiting request.
     fn classes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.waiting.len()).filter(|&class| self.waiting[class].len() > 0)
     }
 }
 
-/// Tokens of a class in the whole workload.
+/// Token totals of a class over the whole workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClassTokens {
     /// Requests.
@@ -51,7 +51,7 @@ pub(crate) struct ClassTokens {
 }
 
 impl ClassTokens {
-    /// Those of each class of a workload, which has been checked.
+    /// Totals of each class of a checked workload.
     pub(crate) fn of(workload: &Workload) -> Vec<ClassTokens> {
         let mut tokens = vec![ClassTokens::default(); workload.class_count];
         for row in 0..workload.len() {
@@ -64,22 +64,22 @@ impl ClassTokens {
     }
 }
 
-/// A gate as a user names it.
+/// Gates as described by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GateKind {
-    /// The class furthest below its share of the prefills.
+    /// The class furthest below its planned number of prefills.
     Occupancy,
-    /// The class whose queue is longest beyond its target.
+    /// The class whose queue exceeds its target by most.
     Queue,
-    /// The class with the most output tokens for each prompt token.
+    /// The class with the most output tokens per prompt token.
     Priority,
-    /// The class whose first has waited longest.
+    /// The class whose first request has waited longest.
     Fcfs,
 }
 
 impl GateKind {
-    /// The gate itself; a table that the allocation lacks is one of zeros.
+    /// Builds the gate; a table that the allocation lacks is all zeros.
     pub(super) fn build(self, replicas: u32, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> Box<dyn Gate> {
         let zeros = vec![0; tokens.len()];
         let shares = allocation.map_or(&zeros, |plan| &plan.prefill);
@@ -94,7 +94,7 @@ impl GateKind {
     }
 }
 
-/// n · q_p,i*, and how far a queue is beyond it, both in units of the allocation.
+/// n · q_p,i*, the target of each queue, in units of the allocation.
 #[derive(Debug)]
 struct QueueTargets(Vec<i128>);
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::gate_and_route::line::Waiting;
 
-    /// So many wait and run of each class.
+    /// Prefills with these numbers of waiting and running requests per class.
     fn prefills(waiting: &[u64], running: &[u64]) -> Prefills {
         let mut prefills = Prefills::new(waiting.len());
         prefills.running = running.to_vec();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_the_plan_does_not_serve_comes_last() {
+    fn a_class_without_planned_prefills_is_last() {
         let plan = Allocation { prefill: vec![0, ONE / 2, 0], mixed: None, solo: None, prefill_queue: None };
         let gate = GateKind::Occupancy.build(10, Some(&plan), &[ClassTokens::default(); 3]);
         assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0])), Some(1));
@@ -134,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_gate_admits_the_class_with_the_most_output_for_its_prompt() {
-        // D / P = (400 / 3,000, 1,000 / 300, 2,000 / 600): the last two are equal, and not as doubles of means.
+    fn the_priority_gate_admits_the_class_with_the_most_output_per_prompt_token() {
+        // D / P = (400 / 3,000, 1,000 / 300, 2,000 / 600): the last two are equal, but not as doubles of means.
         let tokens = [(3, 9_000, 1_200), (3, 900, 3_000), (1, 600, 2_000)]
             .map(|(requests, prompt, output)| ClassTokens { requests, prompt, output });
         let gate = GateKind::Priority.build(10, None, &tokens);

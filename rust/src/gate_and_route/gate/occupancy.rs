@@ -1,11 +1,11 @@
-//! The occupancy gate of lin2026 section 4.1: the class furthest below the share of prefills that the plan gives it.
+//! The occupancy gate of lin2026 section 4.1: the class furthest below its planned number of prefills.
 
 use super::{Gate, Prefills, QueueTargets};
 use std::cmp::Ordering;
 
-/// The least ξ_i = (X_i − n x_i*) / x_i*; then the queue furthest beyond its target; then the lower class. A class with
-/// x_i* = 0 comes after all others. As ξ_i + n = X_i / x_i*, two classes are compared by products of whole numbers.
-/// Where the plan has no q_p*, all targets of the queues are 0.
+/// The class with the least ξ_i = (X_i − n x_i*) / x_i*; ties go to the queue furthest above its target, then to the
+/// lower class. A class with x_i* = 0 is last. As ξ_i + n = X_i / x_i*, two classes are compared by integer products.
+/// If the plan has no q_p*, all queue targets are 0.
 #[derive(Debug)]
 pub(super) struct OccupancyGate {
     pub(super) shares: Vec<u64>,
@@ -13,7 +13,7 @@ pub(super) struct OccupancyGate {
 }
 
 impl OccupancyGate {
-    /// How X_i / x_i* of two classes compare: without a share it is more than any number.
+    /// Compares X_i / x_i* of two classes; x_i* = 0 counts as infinite.
     fn deviations(&self, left: usize, right: usize, prefills: &Prefills) -> Ordering {
         match (self.shares[left], self.shares[right]) {
             (0, 0) => Ordering::Equal,

@@ -1,20 +1,20 @@
-//! The gate of prioritize-and-route, lin2026 section 4.2.1: the class with the most output for its prompt.
+//! The gate of prioritize-and-route, lin2026 section 4.2.1: the class with the most output per prompt token.
 
 use super::{ClassTokens, Gate, Prefills};
 
-/// The largest D_i / P_i of the workload's class means, then the lower class.
+/// The class with the largest D_i / P_i of the workload's class means, then the lower class.
 #[derive(Debug)]
 pub(super) struct PriorityGate {
-    /// Of each class its place in the order.
+    /// Rank of each class.
     ranks: Vec<usize>,
 }
 
 impl PriorityGate {
     pub(super) fn new(tokens: &[ClassTokens]) -> PriorityGate {
         let mut order: Vec<usize> = (0..tokens.len()).collect();
-        // ΣD / ΣP of two classes, multiplied out. The sort is stable: a tie stays in the order of the classes.
+        // Compares ΣD / ΣP of two classes by cross multiplication. The sort is stable: ties stay in class order.
         order.sort_by(|&left, &right| {
-            // A class without requests has neither; 0 / 1 keeps the order an order.
+            // A class without requests has neither; 0 / 1 keeps the order total.
             let prompt = |class: usize| u128::from(tokens[class].prompt.max(1));
             let crossed = |class: usize, other: usize| u128::from(tokens[class].output) * prompt(other);
             crossed(right, left).cmp(&crossed(left, right))

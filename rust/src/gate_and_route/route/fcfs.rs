@@ -1,8 +1,8 @@
-//! GF-WSP of lin2026 section 6.3: a free slot is for a new prefill first, then for the decode that waits longest.
+//! GF-WSP of lin2026 section 6.3: a free slot serves a new prefill first, then the decode that has waited longest.
 
 use super::{BufferPlace, DRAW_REPLICA, DecodeRouter, Line, Slots, Stream, Waiting};
 
-/// Any replica with a free slot, all alike, once no prefill can begin; one buffer, first come, first served.
+/// Any replica with a free slot, uniformly, once no prefill can begin; one first-come, first-served buffer.
 #[derive(Debug)]
 pub(super) struct FcfsRouter {
     pub(super) draws: Stream,
@@ -20,7 +20,7 @@ impl DecodeRouter for FcfsRouter {
 
     fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
         let word = self.draws.word(u64::from(self.line.first()?.request), DRAW_REPLICA);
-        let replica = slots.solo.pick_of_both(&slots.beside_prefill, word)?;
+        let replica = slots.solo.pick_of_union(&slots.with_prefill, word)?;
         Some((self.line.pop()?, replica))
     }
 

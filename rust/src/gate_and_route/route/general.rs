@@ -3,18 +3,18 @@
 use super::{Allocation, BufferPlace, ClassTokens, DecodeRouter, Line, MIXED, Pools, SOLO, Slots, Stream, Waiting};
 use crate::random::Source;
 
-/// Pools are drawn as by the randomized router. Each pool has a buffer for each class; a free slot takes the head of class
-/// i with probability π_i / Σ π_j over the classes that wait, where π_s,i ∝ μ_s,i y_s,i* and π_m,i ∝ μ_m,i y_m,i*. Classes
-/// without weight come when no other waits, the one whose head joined first: EC.6 leaves 0/0 open, and an idle slot beside
-/// a decode that waits would serve no request.
+/// Pools are drawn as by the randomized router. Each pool has one buffer per class; a free slot takes the head of
+/// class i with probability π_i / Σ π_j over the waiting classes, where π_s,i ∝ μ_s,i y_s,i* and π_m,i ∝ μ_m,i
+/// y_m,i*. Classes without weight are served only if no other class waits, the earliest head first: EC.6 leaves 0/0
+/// open, and a slot left idle while a decode waits would serve no request.
 #[derive(Debug)]
 pub(super) struct GeneralRouter {
     pools: Pools,
-    /// The draws of classes, by how many there were before.
+    /// Draws of classes, numbered by earlier choices.
     choices: Stream,
     chosen: u64,
     classes: usize,
-    /// By pool, then class.
+    /// Buffers by pool, then class.
     lines: Vec<Line>,
     weights: Vec<f64>,
     waiting: [u64; 2],
@@ -34,7 +34,7 @@ impl GeneralRouter {
         };
         for (pool, decodes) in [(SOLO, column(|plan| &plan.solo)), (MIXED, column(|plan| &plan.mixed))] {
             for (class, (&decodes, of_class)) in decodes.iter().zip(tokens).enumerate() {
-                // μ y* in proportion to y* / D_i, with the class's mean output.
+                // μ y* is proportional to y* / D_i with the class's mean output.
                 let per_token = of_class.requests as f64 / of_class.output.max(1) as f64;
                 weights[pool * classes + class] = decodes as f64 * per_token;
             }
@@ -44,7 +44,7 @@ impl GeneralRouter {
         GeneralRouter { pools, choices, chosen: 0, classes, lines, weights, waiting: [0; 2] }
     }
 
-    /// The line that a free slot of a pool takes its next from.
+    /// Returns the line that serves a free slot of a pool.
     fn choose(&mut self, pool: usize) -> Option<usize> {
         let lines = pool * self.classes..(pool + 1) * self.classes;
         let waits = |&line: &usize| self.lines[line].len() > 0;
@@ -112,9 +112,9 @@ mod tests {
         let half = 3.29 * (0.75 * 0.25 / f64::from(draws)).sqrt();
         assert!((first as f64 / f64::from(draws) - 0.75).abs() < half, "{first}");
         router.leave(places[2]);
-        assert!((0..100).all(|_| router.choose(SOLO) == Some(1)), "only classes that wait");
+        assert!((0..100).all(|_| router.choose(SOLO) == Some(1)), "only waiting classes are chosen");
         router.leave(places[1]);
-        assert_eq!(router.choose(SOLO), Some(2), "without weight, and alone");
+        assert_eq!(router.choose(SOLO), Some(2), "a class without weight is chosen if it is the only one");
         router.leave(places[0]);
         assert_eq!(router.choose(SOLO), None);
     }

@@ -2,7 +2,7 @@
 
 use super::{BufferPlace, DecodeRouter, Line, Slots, Waiting};
 
-/// The slot of the prefill, at once: it has just become free, and every other decode has its own.
+/// The slot of its prefill, immediately: it has just been freed, and every other decode has its own.
 #[derive(Debug, Default)]
 pub(super) struct ImmediateRouter {
     line: Line,

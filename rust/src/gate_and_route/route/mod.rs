@@ -1,7 +1,7 @@
-//! Decode routers: where a decode goes, and the order of those that must wait.
+//! Decode routers: the replica of a decode, and the order of waiting decodes.
 //!
-//! A router holds the decode buffer. A request that completes its prefill joins it; whenever something has changed, the
-//! router is asked which decode is placed next and where, until it has none to place. One router, one file.
+//! A router has the decode buffer. A request that completes its prefill joins it. After every change the router is
+//! called for the next decode to place and its replica, until it returns `None`. One router per file.
 
 mod fcfs;
 mod general;
@@ -19,68 +19,70 @@ use super::{DRAW_POOL, DRAW_REPLICA};
 use crate::error::{Error, Result};
 use crate::random::{Source, Stream};
 
-/// Where in a decode buffer a request stands.
+/// Place of a request in a decode buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferPlace {
-    /// Which of the router's lines.
+    /// Line of the router.
     pub(super) line: u32,
-    /// The place in it.
+    /// Place in the line.
     pub(super) place: u64,
 }
 
 /// A router of decodes.
 pub(super) trait DecodeRouter: Send {
-    /// A decode waits for a slot.
+    /// Adds a decode that waits for a slot.
     fn join(&mut self, decode: Waiting) -> BufferPlace;
 
-    /// A request that stands at this place gives up.
+    /// Removes a request that abandons.
     fn leave(&mut self, place: BufferPlace);
 
-    /// The next decode for which a slot is free, and its replica; it is out of the buffer.
+    /// Removes and returns the next decode with a free slot, and its replica.
     fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)>;
 
-    /// Does a free slot prefer a new prefill to a waiting decode?
+    /// Whether a free slot prefers a new prefill to a waiting decode.
     fn prefers_prefills(&self) -> bool {
         false
     }
 }
 
-/// A router as a user names it.
+/// Decode routers as described by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodeRouterKind {
-    /// Any free solo slot, else any free mixed one.
+    /// Any free solo slot, otherwise any free mixed slot.
     Greedy,
-    /// Solo or mixed by a draw, each with a buffer.
+    /// Solo or mixed by a random draw, each with its own buffer.
     Randomized,
-    /// The same, where a freed slot draws the class that it serves.
+    /// Like `Randomized`, but a freed slot draws the class that it serves.
     General,
-    /// The slot of the prefill.
+    /// The slot of its prefill.
     Immediate,
-    /// Any free slot that no prefill wants.
+    /// Any free slot that no prefill needs.
     Fcfs,
 }
 
 impl DecodeRouterKind {
-    /// With a plan or without: an error where only one of the two makes sense.
+    /// Checks that the router supports running with or without a plan.
     pub(crate) fn check_plan(self, planned: bool) -> Result<()> {
-        let wants = match self {
+        let required = match self {
             DecodeRouterKind::Greedy => planned,
             DecodeRouterKind::Randomized | DecodeRouterKind::General => true,
             DecodeRouterKind::Immediate | DecodeRouterKind::Fcfs => false,
         };
-        if planned == wants {
+        if planned == required {
             return Ok(());
         }
         let why = match self {
-            DecodeRouterKind::Immediate => "the immediate router decodes where the prefill ran: it needs planned=False",
-            DecodeRouterKind::Fcfs => "the fcfs router knows no pools: it needs planned=False",
-            _ => "this router sends decodes to a solo and a mixed pool, which a plan makes: it needs planned=True",
+            DecodeRouterKind::Immediate => {
+                "the immediate router decodes on the replica of the prefill: it requires planned=False"
+            }
+            DecodeRouterKind::Fcfs => "the fcfs router has no pools: it requires planned=False",
+            _ => "this router sends decodes to a solo and a mixed pool: it requires planned=True",
         };
         Err(Error::config("planned", why))
     }
 
-    /// The router itself, for a cluster whose replicas are `mixed` and solo; `pace` has the lengths of their iterations.
+    /// Builds the router for a cluster of mixed and solo replicas; `pace` has their iteration times.
     pub(super) fn build(
         self,
         seed: u64,
@@ -107,24 +109,24 @@ impl DecodeRouterKind {
     }
 }
 
-/// Attoseconds that an iteration takes.
+/// Iteration times in attoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IterationLengths {
     /// With a chunk of a prefill: τ.
     pub mixed: u128,
-    /// Without: 1/γ.
+    /// Without a prefill: 1/γ.
     pub solo: u128,
 }
 
-/// The two pools, by number: the solo one first.
+/// Indices of the two pools.
 const SOLO: usize = 0;
 const MIXED: usize = 1;
 
-/// The draw of a pool, lin2026 section 5.1.
+/// The random choice of a pool, lin2026 section 5.1.
 #[derive(Debug)]
 struct Pools {
     draws: Stream,
-    /// p_s,i = μ_s,i y_s,i* / (μ_m,i y_m,i* + μ_s,i y_s,i*), and 1 where both are 0.
+    /// p_s,i = μ_s,i y_s,i* / (μ_m,i y_m,i* + μ_s,i y_s,i*), or 1 if both are 0.
     solo_shares: Vec<f64>,
 }
 
@@ -140,7 +142,7 @@ impl Pools {
             allocation.and_then(|plan| table(plan).as_deref()).unwrap_or_default()
         };
         let (mixed_decodes, solo_decodes) = (column(|plan| &plan.mixed), column(|plan| &plan.solo));
-        // μ_s / μ_m = γτ for every class, so a class's output tokens cancel out.
+        // μ_s / μ_m = γτ for every class, so the output tokens of a class cancel out.
         let share = |(&mixed, &solo): (&u64, &u64)| {
             let (mixed, solo) = (mixed as f64 * pace.solo as f64, solo as f64 * pace.mixed as f64);
             if mixed + solo > 0.0 { solo / (mixed + solo) } else { 1.0 }
@@ -148,7 +150,7 @@ impl Pools {
         let solo_shares: Vec<f64> = mixed_decodes.iter().zip(solo_decodes).map(share).collect();
         if mixed == Some(replicas) && solo_shares.iter().any(|&share| share > 0.0) {
             let message = format!(
-                "all {replicas} replicas are mixed (⌈n · Σ prefill⌉), and the plan sends decodes to solo ones: take more \
+                "all {replicas} replicas are mixed (⌈n · Σ prefill⌉), but the plan sends decodes to solo ones: use more \
                  replicas, or the greedy router"
             );
             return Err(Error::config("replicas", message));
@@ -156,20 +158,20 @@ impl Pools {
         Ok(Pools { draws, solo_shares })
     }
 
-    /// Solo if U ≤ p_s,i, by a draw that belongs to the request.
+    /// Returns solo if U ≤ p_s,i, with a draw of the request.
     fn draw(&self, decode: &Waiting) -> usize {
         let uniform = self.draws.uniform(u64::from(decode.request), DRAW_POOL);
         if uniform <= self.solo_shares[decode.class as usize] { SOLO } else { MIXED }
     }
 
-    /// Does a pool have a free slot?
+    /// Whether a pool has a free slot.
     fn is_open(pool: usize, slots: &Slots) -> bool {
-        !(if pool == SOLO { &slots.solo } else { &slots.beside_prefill }).is_empty()
+        !(if pool == SOLO { &slots.solo } else { &slots.with_prefill }).is_empty()
     }
 
-    /// A replica of a pool, any that has a free slot, by a draw that belongs to the request.
+    /// Returns a replica of a pool with a free slot, uniformly, with a draw of the request.
     fn replica(&self, pool: usize, decode: &Waiting, slots: &Slots) -> Option<u32> {
-        let open = if pool == SOLO { &slots.solo } else { &slots.beside_prefill };
+        let open = if pool == SOLO { &slots.solo } else { &slots.with_prefill };
         open.pick(self.draws.word(u64::from(decode.request), DRAW_REPLICA))
     }
 }

@@ -1,9 +1,9 @@
-//! The SLI-aware router of lin2026 section 5.1: each class is split between the pools as the plan splits it.
+//! The SLI-aware router of lin2026 section 5.1: each class is split between the pools as planned.
 
 use super::{BufferPlace, DecodeRouter, Line, Pools, Slots, Waiting};
 
-/// When its prefill ends, a decode of class i goes to the solo pool with probability p_s,i, else to the mixed one; there to
-/// any replica with a free slot, or into the pool's own buffer, first come, first served.
+/// When its prefill ends, a decode of class i goes to the solo pool with probability p_s,i, otherwise to the mixed
+/// pool; there to any replica with a free slot, or into the pool's first-come, first-served buffer.
 #[derive(Debug)]
 pub(super) struct RandomizedRouter {
     pools: Pools,

@@ -1,4 +1,4 @@
-//! How entries are made, held and evicted: run by run, in the order in which single blocks would be.
+//! Insertion, use and eviction of entries, run by run, in the order in which single blocks would be processed.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use super::runs::BlockRun;
 use crate::request::Place;
 
 impl BlockCache {
-    /// The runs of a node up to a block, the last first.
+    /// Returns the runs of a node before block `end`, last first.
     #[inline]
     pub(super) fn runs_before(&self, node: u32, end: u32) -> impl Iterator<Item = &BlockRun> {
-        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        let mut run = self.chains.tree.nodes[node as usize].cached_runs.last;
         let runs = std::iter::from_fn(move || {
-            let found = self.runs.all.get(run as usize)?;
-            run = found.next;
-            Some(found)
+            let run_before = self.runs.all.get(run as usize)?;
+            run = run_before.next;
+            Some(run_before)
         });
         runs.skip_while(move |run| run.first >= end)
     }
 
-    /// Cuts a run before a block; returns the front. The rest keeps its number.
+    /// Splits a run before a block and returns the front. The rest keeps its number.
     fn cut(&mut self, run: u32, at: u32) -> u32 {
         let rest = *self.runs.at(run);
-        debug_assert!(rest.first < at && at < rest.end, "a run is cut between its blocks");
+        debug_assert!(rest.first < at && at < rest.end, "a run is split between its blocks");
         let front = self.runs.add(BlockRun { end: at, ..rest });
         let cut = self.runs.at_mut(run);
         (cut.first, cut.front, cut.next) = (at, front, front);
@@ -35,14 +35,14 @@ impl BlockCache {
         front
     }
 
-    /// A run has no blocks any more, or all of them in another.
+    /// Removes a run that has no blocks left or has been merged into another run.
     #[inline]
     fn remove(&mut self, run: u32) {
         self.runs.vacant.push(run);
         self.chains.tree.leave(self.runs.at(run).node);
     }
 
-    /// Blocks of a node become known, or are evicted.
+    /// Records that blocks of a node are now cached, or evicted.
     #[inline]
     fn note(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
         if self.reported.is_some() {
@@ -58,46 +58,47 @@ impl BlockCache {
         }
     }
 
-    /// A request makes entries for blocks of a node: twins of older ones, or the first.
-    pub(super) fn insert(&mut self, place: Place, node: u32, blocks: Range<u32>, is_twin: bool) {
+    /// Adds entries for blocks of a node: duplicates of older entries, or the first ones.
+    pub(super) fn insert(&mut self, place: Place, node: u32, blocks: Range<u32>, is_duplicate: bool) {
         let count = u64::from(blocks.end - blocks.start);
         self.cached += count;
         self.inserted += count;
-        if !is_twin {
+        if !is_duplicate {
             self.note(node, blocks.clone(), true);
         }
-        let holding = &mut self.held[place.index()];
-        debug_assert_eq!(holding.blocks, blocks.start, "a request holds its first blocks");
+        let holding = &mut self.used_blocks[place.index()];
+        debug_assert_eq!(holding.blocks, blocks.start, "a request uses its first blocks");
         holding.blocks = blocks.end;
-        let known = &mut self.chains.tree.nodes[node as usize].known;
+        let node_runs = &mut self.chains.tree.nodes[node as usize].cached_runs;
         if let Some(last) = holding.runs.last() {
-            // Its own run goes on, unless there are younger entries for what comes.
+            // Its own run is extended, unless there are newer entries for the next blocks.
             let run = self.runs.at_mut(last.run);
-            let is_youngest = if is_twin { run.is_twin && run.next == NONE } else { last.run == known.last };
+            let is_youngest =
+                if is_duplicate { run.is_duplicate && run.next == NONE } else { last.run == node_runs.last };
             if is_youngest && run.node == node && run.holders == 1 {
                 run.end = blocks.end;
                 return;
             }
         }
-        let next = if is_twin { NONE } else { known.last };
+        let next = if is_duplicate { NONE } else { node_runs.last };
         let run = self.runs.add(BlockRun {
             node,
             first: blocks.start,
             end: blocks.end,
             holders: 1,
-            is_twin,
+            is_duplicate,
             front: NONE,
             next,
             older: NONE,
             newer: NONE,
         });
         holding.runs.push(HeldRun { run, first: blocks.start });
-        if !is_twin {
-            known.last = run;
-        } else if known.oldest_twin == NONE {
-            known.oldest_twin = run;
+        if !is_duplicate {
+            node_runs.last = run;
+        } else if node_runs.oldest_duplicate == NONE {
+            node_runs.oldest_duplicate = run;
         } else {
-            let mut youngest = known.oldest_twin;
+            let mut youngest = node_runs.oldest_duplicate;
             while self.runs.at(youngest).next != NONE {
                 youngest = self.runs.at(youngest).next;
             }
@@ -106,32 +107,32 @@ impl BlockCache {
         self.chains.tree.use_node(node);
     }
 
-    /// A request holds the blocks of a node up to this one, of which it enters the first.
+    /// Makes a request use the blocks of a node up to block `until`; it enters the first.
     pub(super) fn hold_until(&mut self, place: Place, node: u32, until: u32) {
-        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        let mut run = self.chains.tree.nodes[node as usize].cached_runs.last;
         while self.runs.at(run).first >= until {
             run = self.runs.at(run).next;
         }
         if self.runs.at(run).end > until {
             run = self.cut(run, until);
         }
-        let held = &mut self.held[place.index()].runs;
-        let from = held.len();
+        let used_blocks = &mut self.used_blocks[place.index()].runs;
+        let from = used_blocks.len();
         while run != NONE {
-            let one = self.runs.at_mut(run);
-            one.holders += 1;
-            let BlockRun { first, next, holders, .. } = *one;
-            held.push(HeldRun { run, first });
+            let entered = self.runs.at_mut(run);
+            entered.holders += 1;
+            let BlockRun { first, next, holders, .. } = *entered;
+            used_blocks.push(HeldRun { run, first });
             if holders == 1 {
                 self.runs.unreferenced -= self.runs.at(run).blocks();
                 self.runs.unlist(run);
             }
             run = next;
         }
-        held[from..].reverse();
+        used_blocks[from..].reverse();
     }
 
-    /// What a request held of a run loses a holder, its end first.
+    /// Removes a request from the runs that it used, last first.
     pub(super) fn drop_holder(&mut self, HeldRun { mut run, first }: HeldRun) {
         loop {
             let BlockRun { first: begin, front, .. } = *self.runs.at(run);
@@ -143,12 +144,11 @@ impl BlockCache {
         }
     }
 
-    /// A run that no request holds any more stands at the end of the list, as one with the run behind it if that stands
-    /// there.
+    /// Appends an unreferenced run to the list, merged with the next run if that is at the end of the list.
     #[inline]
     fn drop_holder_of_run(&mut self, run: u32) {
         let left = self.runs.at_mut(run);
-        debug_assert!(left.holders > 0, "no request gives up what it does not hold");
+        debug_assert!(left.holders > 0, "a run is released only by its users");
         left.holders -= 1;
         if left.holders > 0 {
             return;
@@ -156,24 +156,24 @@ impl BlockCache {
         let left = *left;
         self.runs.unreferenced += left.blocks();
         let newest = self.runs.newest;
-        if let Some(behind) = self.runs.all.get_mut(newest as usize)
-            && behind.next == run
-            && !behind.is_twin
+        if let Some(newer) = self.runs.all.get_mut(newest as usize)
+            && newer.next == run
+            && !newer.is_duplicate
         {
-            debug_assert_eq!(behind.first, left.end, "runs of a node follow one another");
-            (behind.first, behind.next) = (left.first, left.next);
+            debug_assert_eq!(newer.first, left.end, "runs of a node are consecutive");
+            (newer.first, newer.next) = (left.first, left.next);
             self.remove(run);
             return;
         }
         self.runs.list(run, newest);
     }
 
-    /// Evicts the blocks of a run's end that have been unreferenced for longest.
+    /// Evicts the last blocks of a run, which have been unreferenced for longest.
     pub(super) fn evict(&mut self, run: u32, count: u32) {
         let evicted = self.runs.at_mut(run);
         let end = evicted.end;
         evicted.end -= count;
-        let BlockRun { node, first, end: left, is_twin, .. } = *evicted;
+        let BlockRun { node, first, end: left, is_duplicate, .. } = *evicted;
         self.runs.unreferenced -= u64::from(count);
         self.cached -= u64::from(count);
         let is_gone = left == first;
@@ -181,8 +181,8 @@ impl BlockCache {
             self.runs.unlist(run);
             self.unlink(run);
         }
-        if !is_twin {
-            if self.chains.tree.nodes[node as usize].known.oldest_twin == NONE {
+        if !is_duplicate {
+            if self.chains.tree.nodes[node as usize].cached_runs.oldest_duplicate == NONE {
                 self.note(node, left..end, false);
             } else {
                 self.replace(node, left..end);
@@ -193,11 +193,11 @@ impl BlockCache {
         }
     }
 
-    /// Takes a run out of those of its node.
+    /// Unlinks a run from its node.
     fn unlink(&mut self, run: u32) {
-        let BlockRun { node, next, is_twin, .. } = *self.runs.at(run);
-        let known = &mut self.chains.tree.nodes[node as usize].known;
-        let head = if is_twin { &mut known.oldest_twin } else { &mut known.last };
+        let BlockRun { node, next, is_duplicate, .. } = *self.runs.at(run);
+        let node_runs = &mut self.chains.tree.nodes[node as usize].cached_runs;
+        let head = if is_duplicate { &mut node_runs.oldest_duplicate } else { &mut node_runs.last };
         if *head == run {
             *head = next;
             return;
@@ -209,46 +209,46 @@ impl BlockCache {
         self.runs.at_mut(before).next = next;
     }
 
-    /// Of blocks of a node that are evicted the next oldest entries take the places, where there are any.
+    /// Replaces evicted blocks of a node by the next oldest entries, if any.
     #[cold]
     fn replace(&mut self, node: u32, blocks: Range<u32>) {
         let mut evicted = vec![blocks];
         while let Some(blocks) = evicted.pop() {
             let meets = |run: &BlockRun| run.first < blocks.end && blocks.start < run.end;
-            let mut twin = self.chains.tree.nodes[node as usize].known.oldest_twin;
-            while twin != NONE && !meets(self.runs.at(twin)) {
-                twin = self.runs.at(twin).next;
+            let mut duplicate = self.chains.tree.nodes[node as usize].cached_runs.oldest_duplicate;
+            while duplicate != NONE && !meets(self.runs.at(duplicate)) {
+                duplicate = self.runs.at(duplicate).next;
             }
-            if twin == NONE {
+            if duplicate == NONE {
                 self.note(node, blocks, false);
                 continue;
             }
-            let BlockRun { first, end, .. } = *self.runs.at(twin);
+            let BlockRun { first, end, .. } = *self.runs.at(duplicate);
             let (start, until) = (first.max(blocks.start), end.min(blocks.end));
             if until < end {
-                twin = self.cut(twin, until);
+                duplicate = self.cut(duplicate, until);
             }
             if first < start {
-                self.cut(twin, start);
+                self.cut(duplicate, start);
             }
-            self.unlink(twin);
-            self.link(twin);
+            self.unlink(duplicate);
+            self.link(duplicate);
             evicted.extend([blocks.start..start, until..blocks.end].into_iter().filter(|rest| !rest.is_empty()));
         }
     }
 
-    /// A run that was a twin is the oldest.
+    /// Links a former duplicate as the oldest run.
     fn link(&mut self, run: u32) {
         let BlockRun { node, first, .. } = *self.runs.at(run);
-        let (mut behind, mut next) = (NONE, self.chains.tree.nodes[node as usize].known.last);
+        let (mut newer, mut next) = (NONE, self.chains.tree.nodes[node as usize].cached_runs.last);
         while next != NONE && self.runs.at(next).first > first {
-            (behind, next) = (next, self.runs.at(next).next);
+            (newer, next) = (next, self.runs.at(next).next);
         }
         let linked = self.runs.at_mut(run);
-        (linked.is_twin, linked.next) = (false, next);
-        match behind {
-            NONE => self.chains.tree.nodes[node as usize].known.last = run,
-            behind => self.runs.at_mut(behind).next = run,
+        (linked.is_duplicate, linked.next) = (false, next);
+        match newer {
+            NONE => self.chains.tree.nodes[node as usize].cached_runs.last = run,
+            newer => self.runs.at_mut(newer).next = run,
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Requests whose output another one continues: what they say has to be known as they say it.
+//! Requests whose output another request continues: their tokens must be cached while they are generated.
 
 use super::super::content_tree::{OWN, Segment};
 use super::{BlockCache, Holding};
 use crate::request::Place;
 
 impl BlockCache {
-    /// The request here that says a token of a chain, as its own.
-    pub(super) fn speaker(&self, content: &[Segment], token: u64) -> Option<Place> {
+    /// Returns the request that generates a token of a chain as its own.
+    pub(super) fn owner_of(&self, content: &[Segment], token: u64) -> Option<Place> {
         let mut end = 0;
         let segment = content.iter().find(|segment| {
             end += u64::from(segment.tokens);
@@ -17,8 +17,8 @@ impl BlockCache {
         Some(owner).filter(|&owner| self.chains.has(owner, token, step.node))
     }
 
-    /// The last of the requests here whose own tokens a newcomer goes on from. Those before that one are known to be
-    /// followed, by it.
+    /// Returns the last current request whose own tokens a new request continues. Earlier ones are already marked as
+    /// followed by that request.
     pub(super) fn last_before(&self, place: Place, content: &[Segment]) -> Option<Place> {
         if self.owners.len() < content.len() {
             let others = self.owners.values().filter(|&&other| self.chains.continues(place, other));
@@ -28,9 +28,9 @@ impl BlockCache {
         owners.copied().find(|&owner| self.chains.continues(place, owner))
     }
 
-    /// Another request continues what this one says.
+    /// Records that another request continues this one.
     pub(super) fn follow(&mut self, place: Place) {
-        let holding = &mut self.held[place.index()];
+        let holding = &mut self.used_blocks[place.index()];
         if holding.followed == 0 {
             self.followed_here += 1;
             self.ever_followed += 1;
@@ -41,19 +41,19 @@ impl BlockCache {
         }
     }
 
-    /// A followed request runs.
+    /// Adds a running followed request to the list.
     pub(super) fn list_followed(&mut self, place: Place) {
-        let since = |place: Place| self.held[place.index()].followed;
+        let since = |place: Place| self.used_blocks[place.index()].followed;
         let at = self.followed.partition_point(|&other| since(other) < since(place));
         self.followed.insert(at, place);
     }
 
-    /// A request runs no more.
+    /// Removes a request that no longer runs from the list.
     pub(super) fn stop(&mut self, place: Place) {
-        let Holding { is_running, followed, .. } = &mut self.held[place.index()];
+        let Holding { is_running, followed, .. } = &mut self.used_blocks[place.index()];
         let followed = *followed;
         if std::mem::take(is_running) && followed > 0 {
-            let at = self.followed.partition_point(|&other| self.held[other.index()].followed < followed);
+            let at = self.followed.partition_point(|&other| self.used_blocks[other.index()].followed < followed);
             self.followed.remove(at);
         }
     }

@@ -1,23 +1,23 @@
-//! Runs of entries, and the list of those that no request holds.
+//! Runs of entries, and the list of unreferenced runs.
 
 use super::super::content_tree::NONE;
 
-/// Entries for blocks that follow one another, whose last tokens lie in one node.
+/// Entries of consecutive blocks whose last tokens are in one node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockRun {
     pub(super) node: u32,
-    /// Its blocks, counted from the beginning of the prompt.
+    /// First block, counted from the start of the prompt.
     pub(super) first: u32,
     pub(super) end: u32,
-    /// Requests that hold it.
+    /// Number of requests that use it.
     pub(super) holders: u32,
-    /// There are older entries for all of its blocks.
-    pub(super) is_twin: bool,
-    /// The run that was cut off its front.
+    /// Whether all of its blocks have older entries.
+    pub(super) is_duplicate: bool,
+    /// The run that was split off its front.
     pub(super) front: u32,
-    /// In its node the run in front of it; of twins the next younger one.
+    /// The run before it in its node; for duplicates the next newer one.
     pub(super) next: u32,
-    /// While it is unreferenced: the neighbors in the list. Its last block is the oldest.
+    /// While unreferenced: the neighbors in the list. Its last block is the oldest.
     pub(super) older: u32,
     pub(super) newer: u32,
 }
@@ -29,7 +29,7 @@ impl BlockRun {
     }
 }
 
-/// All runs, and the list of those that no request holds.
+/// All runs, and the list of unreferenced runs.
 #[derive(Debug)]
 pub(super) struct Runs {
     pub(super) all: Vec<BlockRun>,
@@ -61,7 +61,7 @@ impl Runs {
         self.all.len() as u32 - 1
     }
 
-    /// Puts a run into the list, behind an older one.
+    /// Inserts a run into the list after an older one.
     #[inline]
     pub(super) fn list(&mut self, run: u32, older: u32) {
         let newer = if older == NONE { self.oldest } else { self.at(older).newer };
@@ -69,14 +69,14 @@ impl Runs {
         self.join(run, newer);
     }
 
-    /// Takes a run out of the list.
+    /// Removes a run from the list.
     #[inline]
     pub(super) fn unlist(&mut self, run: u32) {
         let BlockRun { older, newer, .. } = *self.at(run);
         self.join(older, newer);
     }
 
-    /// Makes two neighbors.
+    /// Links two neighbors.
     #[inline]
     fn join(&mut self, older: u32, newer: u32) {
         match older {

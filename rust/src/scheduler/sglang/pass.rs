@@ -1,4 +1,4 @@
-//! The requests that an iteration of prompts admits beside the running ones.
+//! Prefill admission: the requests that a prefill step adds.
 
 use super::reserved::{MOST_RESERVED, Reserved};
 use super::{SglangScheduler, emitted, limit, to_emit};
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
 
-/// May more be picked?
+/// Whether more requests may be picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Go,
@@ -14,12 +14,12 @@ enum Verdict {
     Budget,
 }
 
-/// A row that a pass picked.
+/// A row picked by a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Picked {
     pub(super) place: Place,
     pub(super) tokens: u64,
-    /// Does it come from another replica with its context, so that what it computes is a decode?
+    /// Whether it arrived from another replica with its context, so that its row is a decode.
     pub(super) has_context: bool,
 }
 
@@ -27,19 +27,20 @@ pub(super) struct Picked {
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     page: u64,
-    /// Tokens that may still be picked; no chunking, no limit.
+    /// Remaining input tokens of the pass, and of its chunk; `None`: no chunking.
     input: i64,
     chunk: Option<i64>,
     reserved: Reserved,
-    /// Tokens of those picked, and the decodes that go along.
+    /// Tokens of the picked rows and of the decodes mixed in.
     current: u64,
     pub(super) picked: Vec<Picked>,
-    /// Tokens still to emit and tokens known of all that run and all candidates (`ignore_eos` without a cache).
+    /// Remaining output and known tokens of all running requests and candidates (`ignore_eos` without a prefix
+    /// cache).
     ends: Option<Vec<(u64, u64)>>,
 }
 
 impl Pass {
-    /// Are as many tokens picked as may be?
+    /// Whether the input budget or the chunk is used up.
     fn is_spent(&self) -> bool {
         self.input <= 0 || self.chunk.is_some_and(|chunk| chunk <= 0)
     }
@@ -56,23 +57,22 @@ impl Pass {
     }
 }
 
-/// Tokens in whole pages.
+/// Tokens rounded up to whole pages.
 fn in_pages(tokens: u64, plan: &Plan) -> u64 {
     plan.blocks(tokens) * plan.block_tokens()
 }
 
-/// Tokens of the cache that no request holds, but for so many pages. A cache without limit has more than can be
-/// counted.
+/// Free tokens of the cache, minus `but` pages. Saturates for an unlimited cache.
 fn available(plan: &Plan, but: u64) -> i64 {
     (plan.free_blocks() - but as i64).saturating_mul(plan.block_tokens() as i64)
 }
 
-/// So many waiting requests are looked at in vain at most.
+/// Maximum number of waiting requests that the fast path checks.
 const FEW: u64 = 8;
 
 impl SglangScheduler {
-    /// Most passes are for one new request or few, with a budget for all their prompts and memory for all that may be
-    /// reserved. Then they are picked whole, and the last one closes nothing.
+    /// Fast path: few new requests, with budget for all prompts and memory for all reservations. They are picked
+    /// whole, and admission stays open.
     #[inline]
     pub(super) fn admits_all(&mut self, plan: &mut Plan) -> Result<bool> {
         let settings = &self.settings;
@@ -93,14 +93,14 @@ impl SglangScheduler {
             reserve += limit(requests, place, self.pool).min(MOST_RESERVED);
         }
         let budget = chunk_tokens.unwrap_or(u64::MAX).min(max_prefill_tokens - 1);
-        let has_seats = waiting <= plan.seats_left() && running + waiting <= max_seqs;
-        if tokens > budget || !has_seats || available(plan, 0) <= (tokens + reserve) as i64 {
+        let has_sequences = waiting <= plan.sequences_left() && running + waiting <= max_seqs;
+        if tokens > budget || !has_sequences || available(plan, 0) <= (tokens + reserve) as i64 {
             return Ok(false);
         }
         while let Some(place) = self.queue.first() {
             let owed = plan.requests().owed(place);
             if !plan.try_admit(place, owed, 0, owed, owed)? {
-                return Err(plan.broken("what has room is admitted", place));
+                return Err(plan.broken("a request with room is admitted", place));
             }
             self.queue.remove(place);
             self.last.push(place);
@@ -108,7 +108,7 @@ impl SglangScheduler {
         Ok(true)
     }
 
-    /// Picks the requests that can be in an iteration of prompts; none, if that cannot be.
+    /// Picks the requests of a prefill step; none if no step can be formed.
     pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let running = self.running.len() as u64;
         let along = if self.mixes() { running } else { 0 };
@@ -121,14 +121,14 @@ impl SglangScheduler {
         pass.picked.clear();
         pass.ends = None;
         match self.partial {
-            Some(place) if !self.go_on(place, pass, plan) => Ok(()),
+            Some(place) if !self.continue_partial(place, pass, plan) => Ok(()),
             _ => self.pick(pass, plan),
         }
     }
 
-    /// The next chunk of the prompt that is cut. The engine would run out of memory where no page is free for it; here it
-    /// waits, and the others decode.
-    fn go_on(&self, place: Place, pass: &mut Pass, plan: &mut Plan) -> bool {
+    /// Adds the next chunk of the partial prefill. Without a free page the engine would run out of memory; here the
+    /// chunk waits and the decodes run.
+    fn continue_partial(&self, place: Place, pass: &mut Pass, plan: &mut Plan) -> bool {
         let Some(chunk) = pass.chunk else { return false };
         let (available, sum) = (available(plan, 0), |ratio| self.sum(ratio, plan));
         let room = if pass.reserved.leaves_more_than(chunk as u64, available, sum) {
@@ -150,12 +150,12 @@ impl SglangScheduler {
         true
     }
 
-    /// What is reserved for the output of a request whose prompt is completed: all of it, also for one that was retracted.
+    /// Tokens reserved for the output of a request with a complete prompt: the whole limit, also after a retraction.
     fn reserve(&self, place: Place, requests: &Requests) -> u64 {
         limit(requests, place, self.pool).min(MOST_RESERVED)
     }
 
-    /// The shares of the outputs that are still to come, from left to right.
+    /// The reserved future output of the running requests, summed from left to right.
     fn sum(&self, ratio: f64, plan: &Plan) -> f64 {
         let running = self.running.iter();
         running.map(|place| to_emit(plan, place).min(MOST_RESERVED) as f64 * ratio).fold(0.0, |sum, share| sum + share)
@@ -173,16 +173,16 @@ impl SglangScheduler {
         }
     }
 
-    /// Admits from the queue what has room.
+    /// Admits requests from the queue while they have room.
     fn pick(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
-        let seats = self.settings.max_seqs.saturating_sub(self.running.len() as u64);
+        let max_picked = self.settings.max_seqs.saturating_sub(self.running.len() as u64);
         let mut next = self.queue.first();
         if pass.is_spent() && self.verdict(pass, plan) == Verdict::Budget {
             return Ok(());
         }
         while let Some(place) = next {
-            if pass.picked.len() as u64 >= seats {
-                self.closed = Some(Limit::Seats);
+            if pass.picked.len() as u64 >= max_picked {
+                self.closed = Some(Limit::MaxSeqs);
             }
             if self.closed.is_some() {
                 break;
@@ -199,8 +199,8 @@ impl SglangScheduler {
             } else {
                 self.has_room_by_share(place, has_context, limit, pass, plan)
             };
-            // A request that has emitted, here or elsewhere, may be refused all of the cache that had room for it at
-            // its arrival: there the engine would wait for ever.
+            // A request that has emitted tokens may be refused even an empty cache that had room at its arrival. The
+            // engine would wait forever.
             let accepted = if has_room || (pass.picked.is_empty() && plan.cache_is_empty()) {
                 self.cut(place, by_ends, pass, plan)
             } else {
@@ -229,7 +229,7 @@ impl SglangScheduler {
         Ok(())
     }
 
-    /// How many tokens of a candidate that has room are computed.
+    /// The number of tokens of a candidate to compute.
     fn cut(&self, place: Place, by_ends: bool, pass: &Pass, plan: &Plan) -> std::result::Result<u64, Verdict> {
         let owed = plan.requests().owed(place);
         let pages = in_pages(owed, plan) as i64;
@@ -244,18 +244,17 @@ impl SglangScheduler {
         }
     }
 
-    /// Has a candidate room beside the shares that are reserved?
+    /// Whether a candidate has room next to the reserved shares.
     fn has_room_by_share(&self, place: Place, has_context: bool, limit: u64, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
         let least = own + (limit - emitted(plan, place)).min(MOST_RESERVED) + pass.page;
-        // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
+        // A cache hit is not free any more once it is held. A context from another replica is not in the cache yet.
         let available = available(plan, if has_context { 0 } else { plan.unreferenced_hit(place) });
         pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, plan))
     }
 
-    /// The same where every output is known to be as long as it may be: a request that ends first leaves its memory
-    /// to the others.
+    /// The variant for known output lengths: requests that end first free their memory for the others.
     fn has_room_by_ends(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };

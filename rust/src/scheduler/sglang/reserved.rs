@@ -1,26 +1,25 @@
-//! The memory that running requests still want, as SGLang guesses it.
+//! SGLang's estimate of the memory that running requests still need.
 //!
-//! The guess is a sum of doubles over all that run, from left to right. A walk through them in every pass would cost
-//! more than all the rest, so the sum is bounded from a whole number that is kept up to date, and walked only where
-//! the difference between the two could decide.
+//! The estimate is a sum of doubles over all running requests, from left to right. Computing it in every pass would
+//! dominate the run time. So the sum is bounded by a whole number that is updated incrementally. The exact sum is
+//! computed only if the bounds do not decide.
 
 use std::collections::BTreeSet;
 
 use crate::request::Place;
 
-/// Of an output, no more tokens than this are reserved.
+/// Maximum number of reserved tokens per output.
 pub(super) const MOST_RESERVED: u64 = 4096;
 
-/// Σ min(tokens still to emit, [`MOST_RESERVED`]) over requests that run. All of them emit one token in every
-/// iteration in which they decode; with `end`, the tick of these iterations at which a request will be over, nothing
-/// changes as they go on.
+/// Σ min(remaining output, [`MOST_RESERVED`]) over running requests. All of them emit one token per decode iteration.
+/// The end of a request, as a tick of these iterations, therefore stays constant.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     near: u64,
     sum_of_ends: u64,
-    /// Requests that still have more to emit, by their ends.
+    /// Requests with more remaining output, by their ends.
     far: BTreeSet<(u64, u32)>,
-    /// By the places of the requests that run.
+    /// End of each running request, by place.
     ends: Vec<u64>,
 }
 
@@ -57,12 +56,12 @@ impl Outstanding {
     }
 }
 
-/// Tokens reserved in a pass: for requests that run, and for those that it has picked.
+/// Tokens reserved in a pass, for running and picked requests.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
-    /// Decodes that go along.
+    /// Decodes mixed into the step.
     along: u64,
-    /// Running requests, what they still emit, and the share of it that is reserved.
+    /// Number of running requests, their remaining output, and the reserved share of it.
     rows: u64,
     outstanding: u64,
     ratio: f64,
@@ -72,7 +71,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// No request has been picked yet.
+    /// Starts a pass without picked requests.
     pub(super) fn open(&mut self, along: u64, rows: u64, outstanding: u64, ratio: f64) {
         self.added.clear();
         let added = std::mem::take(&mut self.added);
@@ -87,15 +86,15 @@ impl Reserved {
         }
     }
 
-    /// The least and the most that may be left of so many tokens, with `sum` to walk through requests that run.
+    /// Lower and upper bound of the remaining tokens of `available`.
     fn bounds(&self, available: i64) -> (f64, f64) {
         let total = self.outstanding as f64 * self.ratio + (self.along + self.sum_of_added) as f64;
         let left = available as f64 - total;
         if self.rows == 0 || self.ratio == 1.0 {
-            // Whole numbers: nothing is rounded.
+            // Whole numbers: no rounding.
             return (left, left);
         }
-        // Every product and every addition is off by half a unit in the last place of the total at most.
+        // Every product and every addition is off by at most half a unit in the last place of the total.
         let operations = (2 * self.rows + self.added.len() as u64 + 8) as f64;
         let off = operations * f64::EPSILON * total + f64::EPSILON * available as f64;
         (left - off, left + off)
@@ -109,10 +108,10 @@ impl Reserved {
         available as f64 - *total
     }
 
-    /// Is more than `least` left of so many tokens? `sum` walks through requests that run.
+    /// Whether more than `least` of `available` tokens remain; `sum` computes the exact sum.
     pub(super) fn leaves_more_than(&mut self, least: u64, available: i64, sum: impl FnOnce(f64) -> f64) -> bool {
-        // No share is above 1, and what is rounded never passes a whole number: no more than this is reserved.
-        debug_assert!(self.ratio <= 1.0, "a share of what is still to come");
+        // The share is at most 1, and rounding never passes a whole number. So this is an upper bound.
+        debug_assert!(self.ratio <= 1.0, "the reserved share is at most 1");
         let most = self.outstanding + self.along + self.sum_of_added;
         if i128::from(available) > i128::from(least) + i128::from(most) {
             return true;
@@ -124,7 +123,7 @@ impl Reserved {
         self.exactly(available, sum) > least as f64
     }
 
-    /// The whole part of what is left.
+    /// The remaining tokens, truncated.
     pub(super) fn left(&mut self, available: i64, sum: impl FnOnce(f64) -> f64) -> i64 {
         let (low, high) = self.bounds(available);
         let left = if low.trunc() == high.trunc() { low } else { self.exactly(available, sum) };
@@ -163,7 +162,7 @@ mod tests {
             reserved.open(along, here.len() as u64, tokens, ratio);
             let mut total = along as f64 + sum(ratio);
             for &tokens in &added {
-                // Asked for or not between two additions, the sum is the same.
+                // The result does not depend on queries between two additions.
                 prop_assert_eq!(reserved.leaves_more_than(0, available, sum), available as f64 - total > 0.0);
                 reserved.add(tokens);
                 total += tokens as f64;

@@ -1,20 +1,20 @@
-//! Ready requests with one e: in no order until it matters which of them come first.
+//! Cohorts: ready requests with the same e, unordered until their order matters.
 //!
-//! Nearly always a cohort decodes as a whole or not at all, and its shortest and its longest ITL tell which. So members
-//! come and go at no cost that grows with their number, and only where some are chosen and others not are they parted. A
-//! large one of which few are chosen is dissolved: its members go on alone, so that none is looked at twice in vain.
+//! Nearly always a cohort decodes as a whole or not at all, which its shortest and longest ITL decide. So insertion
+//! and removal take constant time. Members are partitioned only if some are chosen and others are not. A large cohort
+//! with few chosen members is dissolved: its members become singles, so that none is examined repeatedly.
 
 use super::deadline::later;
 use crate::clock::{Instant, Span};
 use crate::request::Place;
 
-/// The place of a decode in the order: its deadline e + ITL, then its id.
+/// Position of a decode in the order: its deadline e + ITL, then its id.
 pub(super) type Key = (Instant, u32);
 
-/// No place is behind this one.
+/// Behind all other keys.
 pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 
-/// What stands for a request in its cohort.
+/// A request as a cohort member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) itl: Span,
@@ -23,20 +23,20 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Their order is that of their deadlines, since they have one e.
+    /// The order by deadline, because all members share e.
     #[inline]
     fn order(&self) -> (Span, u32) {
         (self.itl, self.id)
     }
 }
 
-/// Where each request stands, by its place: the number of its cohort, and the index there.
+/// Cohort number and index of each request, by place.
 #[derive(Debug, Default)]
-pub(super) struct Seats(Vec<(u32, u32)>);
+pub(super) struct Positions(Vec<(u32, u32)>);
 
 const NONE: (u32, u32) = (u32::MAX, 0);
 
-impl Seats {
+impl Positions {
     #[inline]
     fn set(&mut self, place: Place, group: usize, index: usize) {
         if place.index() >= self.0.len() {
@@ -45,7 +45,7 @@ impl Seats {
         self.0[place.index()] = (group as u32, index as u32);
     }
 
-    /// The cohort of a request and its index there, if it is in one.
+    /// The cohort of a request and its index there, if it has one.
     #[inline]
     pub(super) fn of(&self, place: Place) -> Option<(usize, usize)> {
         let &(group, index) = self.0.get(place.index()).filter(|&&(group, _)| group != NONE.0)?;
@@ -53,32 +53,32 @@ impl Seats {
     }
 }
 
-/// Ready requests with the same e. It is a group of the standing decodes.
+/// Ready requests with the same e: one group of steady decodes.
 #[derive(Debug)]
 pub(super) struct Cohort {
-    /// The number of the group.
+    /// Group number.
     pub(super) group: usize,
-    /// What their ITLs have in common.
+    /// The kind of its ITLs.
     pub(super) kind: u32,
     pub(super) end: Instant,
     members: Vec<Member>,
-    /// No ITL is outside of these; both are of members unless they are loose.
+    /// Bounds of all ITLs. They are exact unless `is_loose`.
     shortest: Span,
     longest: Span,
     is_loose: bool,
-    /// How many the present plan has chosen: they are the first.
+    /// Number of chosen members, which come first.
     pub(super) chosen: usize,
-    /// Is it in the batch?
+    /// Whether the batch contains it.
     pub(super) takes_part: bool,
-    /// Has the present plan looked at each member?
+    /// Whether this plan has examined each member.
     pub(super) is_walked: bool,
 }
 
-/// So many members more than eight times the chosen may be looked at in vain.
+/// Members beyond eight times the chosen ones that may be examined in vain.
 const FEW: usize = 256;
 
 impl Cohort {
-    /// No member yet.
+    /// An empty cohort.
     pub(super) fn new(group: usize, kind: u32) -> Cohort {
         Cohort {
             group,
@@ -94,13 +94,13 @@ impl Cohort {
         }
     }
 
-    /// The three leading bits of a ITL, and how many follow.
+    /// The three leading bits of an ITL, and the number of bits after them.
     pub(super) fn kind(itl: Span) -> u32 {
         let bits = (itl.0 | 4).ilog2();
         4 * bits + (itl.0 >> (bits - 2)) as u32 % 4
     }
 
-    /// Does a ITL lie between those of members, so that it is of their kind?
+    /// Whether an ITL is within the bounds, and therefore of this kind.
     #[inline]
     pub(super) fn spans(&self, itl: Span) -> bool {
         self.shortest <= itl && itl <= self.longest
@@ -122,22 +122,22 @@ impl Cohort {
         (self.deadline(member.itl), member.id)
     }
 
-    pub(super) fn insert(&mut self, member: Member, seats: &mut Seats) {
+    pub(super) fn insert(&mut self, member: Member, positions: &mut Positions) {
         if self.members.is_empty() {
             (self.shortest, self.longest, self.is_loose) = (member.itl, member.itl, false);
         } else {
             self.shortest = self.shortest.min(member.itl);
             self.longest = self.longest.max(member.itl);
         }
-        seats.set(member.place, self.group, self.members.len());
+        positions.set(member.place, self.group, self.members.len());
         self.members.push(member);
     }
 
-    pub(super) fn remove(&mut self, index: usize, seats: &mut Seats) -> Member {
+    pub(super) fn remove(&mut self, index: usize, positions: &mut Positions) -> Member {
         let member = self.members.swap_remove(index);
-        seats.0[member.place.index()] = NONE;
+        positions.0[member.place.index()] = NONE;
         if let Some(moved) = self.members.get(index) {
-            seats.set(moved.place, self.group, index);
+            positions.set(moved.place, self.group, index);
         }
         let is_bound = member.itl == self.shortest || member.itl == self.longest;
         self.is_loose |= is_bound && self.shortest < self.longest;
@@ -151,13 +151,13 @@ impl Cohort {
         }
     }
 
-    /// The earliest deadline; without end if there is no member.
+    /// The earliest deadline; `NEVER` without members.
     pub(super) fn first_deadline(&mut self) -> Instant {
         self.tighten();
         if self.is_empty() { Instant::NEVER } else { self.deadline(self.shortest) }
     }
 
-    /// The longest ITL; none at all if there is no member.
+    /// The longest ITL; zero without members.
     pub(super) fn longest_itl(&mut self) -> Span {
         self.tighten();
         if self.is_empty() { Span::ZERO } else { self.longest }
@@ -171,7 +171,7 @@ impl Cohort {
         self.chosen().iter().map(|member| (self.key(member), member.place))
     }
 
-    /// The deadlines of the chosen, and how many have each; the same one may come more than once.
+    /// The deadlines of the chosen members with their counts; deadlines may repeat.
     pub(super) fn chosen_deadlines(&mut self) -> impl Iterator<Item = (Instant, usize)> {
         let is_one = self.shortest == self.longest;
         self.is_walked |= !is_one;
@@ -179,7 +179,7 @@ impl Cohort {
         parts.map(|part| (self.deadline(part[0].itl), part.len()))
     }
 
-    /// Lists the ids of the chosen with this deadline.
+    /// Collects the ids of the chosen members with this deadline.
     pub(super) fn list_chosen_ids(&self, deadline: Instant, ids: &mut Vec<u32>) {
         let (first, last) = (self.deadline(self.shortest), self.deadline(self.longest));
         if first == last && first == deadline {
@@ -190,28 +190,28 @@ impl Cohort {
         }
     }
 
-    /// Have so many members been looked at for so few that are chosen that they had better be alone?
+    /// Whether too many members were examined for too few chosen ones.
     pub(super) fn is_to_dissolve(&self) -> bool {
         self.is_walked && self.members.len() > 8 * self.chosen + FEW
     }
 
-    /// Are all members chosen?
+    /// Whether all members are chosen.
     pub(super) fn is_whole(&self) -> bool {
         self.chosen == self.members.len()
     }
 
-    /// Chooses the members up to a place in the order; says how many they are.
-    pub(super) fn choose(&mut self, last: Key, seats: &mut Seats) -> usize {
+    /// Chooses the members up to `last`. Returns their number.
+    pub(super) fn choose(&mut self, last: Key, positions: &mut Positions) -> usize {
         self.chosen = match self.last_up_to(last) {
             None => 0,
             Some((itl, _)) if itl < self.shortest => 0,
             Some(most) if (self.longest, u32::MAX) <= most || self.longest < most.0 => self.members.len(),
-            Some(most) => self.part(most, seats),
+            Some(most) => self.part(most, positions),
         };
         self.chosen
     }
 
-    /// The last member that there can be up to a place in the order.
+    /// The upper bound of (ITL, id) for a key.
     fn last_up_to(&self, (deadline, id): Key) -> Option<(Span, u32)> {
         if deadline == Instant::NEVER {
             return Some((Span::NEVER, id));
@@ -219,13 +219,13 @@ impl Cohort {
         deadline.0.checked_sub(self.end.0).map(|itl| (Span(itl), id))
     }
 
-    /// Brings the members up to one before the others; says how many they are.
-    fn part(&mut self, most: (Span, u32), seats: &mut Seats) -> usize {
+    /// Moves the members up to `most` to the front. Returns their number.
+    fn part(&mut self, most: (Span, u32), positions: &mut Positions) -> usize {
         self.is_walked = true;
         let is_one = self.shortest == self.longest;
         let is_chosen = |member: &Member| if is_one { member.id <= most.1 } else { member.order() <= most };
         let (mut chosen, mut end) = (0, self.members.len());
-        // Those before `chosen` are, those from `end` on are not.
+        // Members before `chosen` are chosen, members from `end` on are not.
         while chosen < end {
             if is_chosen(&self.members[chosen]) {
                 chosen += 1;
@@ -233,8 +233,8 @@ impl Cohort {
                 end -= 1;
                 if is_chosen(&self.members[end]) {
                     self.members.swap(chosen, end);
-                    seats.set(self.members[chosen].place, self.group, chosen);
-                    seats.set(self.members[end].place, self.group, end);
+                    positions.set(self.members[chosen].place, self.group, chosen);
+                    positions.set(self.members[end].place, self.group, end);
                     chosen += 1;
                 }
             }
@@ -242,16 +242,16 @@ impl Cohort {
         chosen
     }
 
-    /// Brings the chosen into their order.
-    pub(super) fn sort_chosen(&mut self, seats: &mut Seats) {
+    /// Sorts the chosen members.
+    pub(super) fn sort_chosen(&mut self, positions: &mut Positions) {
         self.members[..self.chosen].sort_unstable_by_key(Member::order);
         for (index, member) in self.members[..self.chosen].iter().enumerate() {
-            seats.set(member.place, self.group, index);
+            positions.set(member.place, self.group, index);
         }
     }
 
-    /// Takes the last member out, which is not chosen if some are not.
-    pub(super) fn pop(&mut self, seats: &mut Seats) -> Member {
-        self.remove(self.members.len() - 1, seats)
+    /// Removes the last member, which is not chosen if any are not.
+    pub(super) fn pop(&mut self, positions: &mut Positions) -> Member {
+        self.remove(self.members.len() - 1, positions)
     }
 }

@@ -1,4 +1,4 @@
-//! When a decode is critical, and for how long the critical ones stay the same.
+//! Critical decodes, and how long the set of them stays the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,17 @@ use crate::kv::UNLIMITED;
 use crate::plan::Plan;
 use crate::timing::Pace;
 
-/// By how many mean batch times a decode is critical before its deadline.
+/// Offset: how many mean batch times before its deadline a decode becomes critical.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Offset {
-    /// Always the same.
+    /// Constant.
     Fixed(f64),
-    /// By how full the KV cache is.
+    /// Depends on the utilization of the KV cache.
     Dynamic(DynamicOffset),
 }
 
-/// Two offsets, and the share of the blocks in use from which the second one applies.
+/// Two offsets, and the share of used blocks from which the high one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum DynamicOffset {
@@ -36,13 +36,13 @@ impl Sample for Offset {
     }
 }
 
-/// How long before its deadline is a decode critical?
+/// The margin before a deadline.
 #[derive(Debug)]
 pub(super) struct Margin {
-    /// δ in units of 1e-18 while few blocks are in use, and from `share` of them on.
+    /// δ in units of 1e-18: below `share` of the blocks in use, and from it on.
     pub(super) low: u128,
     pub(super) high: u128,
-    /// In units of 1e-18; `None`: δ does not depend on it.
+    /// In units of 1e-18; `None`: δ is constant.
     pub(super) share: Option<u128>,
 }
 
@@ -50,7 +50,7 @@ impl Margin {
     pub(super) fn new(offset: Offset) -> Result<Margin> {
         let read = |offset: f64, field: &str| {
             if !(offset.is_finite() && offset > 0.0) {
-                return Err(Error::config(field, format!("{offset}: an offset is finite and above 0")));
+                return Err(Error::config(field, format!("must be finite and above 0, got {offset}")));
             }
             attoseconds(offset, field)
         };
@@ -61,7 +61,7 @@ impl Margin {
             }
             Offset::Dynamic(DynamicOffset::DynamicOffset { low, high, kv_share }) => {
                 if !(0.0..=1.0).contains(&kv_share) {
-                    return Err(Error::config("offset.kv_share", format!("{kv_share}: a share is from 0 to 1")));
+                    return Err(Error::config("offset.kv_share", format!("must be from 0 to 1, got {kv_share}")));
                 }
                 Ok(Margin {
                     low: read(low, "offset.low")?,
@@ -72,7 +72,7 @@ impl Margin {
         }
     }
 
-    /// The blocks in use from which the high offset applies, less those in use; at most 0 if it does.
+    /// Number of blocks to be used before the high offset applies; at most 0 if it applies.
     pub(super) fn blocks_to_high(&self, plan: &Plan) -> i64 {
         match self.share {
             // A share is at most 1e18 and blocks are below 2^62, so the product fits.
@@ -84,51 +84,51 @@ impl Margin {
         }
     }
 
-    /// Decodes with a deadline up to this instant are critical now: now ≥ C. None is before any iteration.
+    /// Decodes with a deadline up to this instant are critical now: now ≥ C. `None` before the first iteration.
     pub(super) fn ripe(&self, plan: &Plan) -> Option<Instant> {
         let mean = plan.busy().0.checked_div(u128::from(plan.iterations()))?;
         let offset = if self.blocks_to_high(plan) > 0 { self.low } else { self.high };
-        // No ITL at all is never critical.
+        // A request without an ITL objective is never critical.
         Some(later(plan.now(), Span(product(offset, mean))).min(Instant(Instant::NEVER.0 - 1)))
     }
 
-    /// The offset in the plans after this one, as it stands, with as many decodes as it has; and for how many iterations,
-    /// this one included, that is certain.
+    /// δ of the next plans with this number of decodes, and the number of iterations, including this one, for which
+    /// it is certain.
     pub(super) fn offset_after(&self, decodes: u64, plan: &Plan) -> (u128, u64) {
         let blocks = self.blocks_to_high(plan);
         if blocks <= 0 {
             return (self.high, u64::MAX);
         }
-        // A decode takes a block at most in each iteration. The next plan finds what this one took.
+        // A decode takes at most one block per iteration. The next plan sees the blocks of this one.
         let iterations = (blocks as u64 - 1).checked_div(decodes);
         (self.low, iterations.map_or(u64::MAX, |iterations| iterations.saturating_add(2)))
     }
 }
 
-/// ⌊offset · length⌋, the offset in units of 1e-18; the largest number if that is none.
+/// ⌊offset · length⌋, with the offset in units of 1e-18; saturates.
 fn product(offset: u128, length: u128) -> u128 {
     let (whole, part) = (offset / SECOND, offset % SECOND);
     let of_part = part * (length / SECOND) + part * (length % SECOND) / SECOND;
     whole.saturating_mul(length).saturating_add(of_part)
 }
 
-/// A plan that would hold without end holds for so many iterations: no request has as many, and sums of them fit.
+/// Upper bound of a plan's iterations: no request has as many, and sums fit 64 bits.
 const MOST_ITERATIONS: u64 = 1 << 40;
 
-/// When do other decodes than those in the batch become critical?
+/// Determines when the set of critical decodes changes.
 #[derive(Debug)]
 pub(super) struct DeadlineWatch {
-    /// Begin of the first iteration, and the replica's iterations and their length before it.
+    /// Start of the first iteration, and the replica's number and total length of iterations before it.
     pub(super) start: Instant,
     pub(super) iterations: u64,
     pub(super) busy: Span,
-    /// δ in the plans to come.
+    /// δ of the next plans.
     pub(super) offset: u128,
-    /// For how many iterations the plan holds otherwise.
+    /// Number of iterations that the plan holds otherwise.
     pub(super) lasts: u64,
     /// The longest ITL in the batch.
     pub(super) longest_itl: Span,
-    /// The earliest deadline of the decodes that are left out.
+    /// The earliest deadline of the decodes outside the batch.
     pub(super) deadline: Instant,
 }
 
@@ -149,13 +149,13 @@ impl DeadlineWatch {
         good
     }
 
-    /// Are the critical decodes certainly the same in the plans after 1 … count − 1 iterations? Those in the batch have
-    /// e = now then.
+    /// Whether the critical decodes certainly stay the same in the plans after 1 … count − 1 iterations. For decodes
+    /// in the batch, e is `now` then.
     pub(super) fn holds_for(&self, count: u64, pace: &Pace) -> Result<bool> {
         let over = count - 1;
         let last_plan = self.start.after(pace.total(over)?)?;
-        // After j iterations of at least `shortest` the mean is at least (busy + j · shortest) / (iterations + j), which
-        // rises or falls with j throughout; so it is least at an end. The same holds from above.
+        // After j iterations of at least `shortest`, the mean is at least (busy + j · shortest) / (iterations + j).
+        // This is monotone in j, so its minimum is at an end of the range. The upper bound is analogous.
         let (first, last) = (pace.first, pace.length(over - 1)?);
         let (shortest, longest) = (first.min(last), first.max(last));
         let mean = |over: u64, length: Span| -> Result<u128> {
@@ -170,7 +170,7 @@ impl DeadlineWatch {
     }
 }
 
-/// Without end where it is later than any instant.
+/// Saturates at the end of time.
 pub(super) fn later(instant: Instant, span: Span) -> Instant {
     Instant(instant.0.saturating_add(span.0))
 }

@@ -1,19 +1,19 @@
-//! vLLM v1 with speculative decoding: a request owes the drafts on offer too, behind all else.
+//! vLLM v1 with speculative decoding: a request owes the offered drafts too, after all other tokens.
 
 use super::super::prelude::*;
 use super::{VllmV1Policy, VllmV1Scheduler};
 
-/// What the walk through the running came to.
+/// The result of the walk through the running requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Walked {
-    /// Has a running request a row?
+    /// Whether any running request has a row.
     has_rows: bool,
-    /// Was one of these rows behind one that did not emit?
+    /// Whether any of these requests did not emit in its previous row.
     has_prefills: bool,
 }
 
 impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
-    /// Each row differs from the one before it, so a plan is asked for in every iteration, and goes through all requests.
+    /// Rows differ from iteration to iteration, so every iteration is planned and visits all requests.
     pub(super) fn plan_with_drafts(&mut self, longest: u64, plan: &mut Plan) -> Result<()> {
         let walked = self.walk_with_drafts(longest, plan)?;
         if !plan.has_preempted() {
@@ -33,14 +33,14 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
             }
             let context = plan.requests().context(place);
             let owed = plan.requests().owed(place) + plan.offered(place);
-            // Drafts in flight count as computed: until they are settled, a request may seem to be at its end.
+            // Drafts in flight count as computed, so a request may seem to be complete until they are settled.
             let left = plan.longest_request().saturating_sub(context + 1);
             let tokens = owed.min(longest).min(plan.budget_left()).min(left);
             if tokens == 0 {
                 continue;
             }
             while plan.new_blocks(place, plan.slots(context + tokens) - context) as i64 > plan.free_blocks() {
-                if plan.dismiss_junior(Preemption::Recompute)? {
+                if plan.preempt_lower_ranked(Preemption::Recompute)? {
                     continue;
                 }
                 let victim = self.victim(plan.requests()).unwrap_or(place);
@@ -60,8 +60,8 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         Ok(walked)
     }
 
-    /// The head of the queue, while budget and seats last. One that owes a single token, in a batch of decodes, is filled up
-    /// with drafts that are never accepted, so that all rows of the batch are alike.
+    /// Admits from the queue within budget and sequences. In a batch of decodes, a request that owes one token is
+    /// padded with drafts that are never accepted, so that all rows have the same length.
     fn admit_with_drafts(&mut self, longest: u64, walked: Walked, plan: &mut Plan) -> Result<()> {
         let row = 1 + plan.most_drafts();
         while let Some(place) = self.lists.queue.head().filter(|_| plan.budget_left() > 0) {

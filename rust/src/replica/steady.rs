@@ -1,46 +1,45 @@
-//! The standing decodes: requests that decode in every iteration.
+//! Steady decodes: requests that decode in every iteration.
 //!
-//! The standing decodes emit one token each in every iteration in which they take part. They are never walked: one tick
-//! counter moves all of them. A member's completion is a tick that is known when it joins; the sum of contexts is
-//! n · tick + a constant; the blocks they take follow from counters of residues; a member's longest gap is a maximum over the
-//! ticks since it joined.
+//! Steady decodes emit one token each in every iteration of their group. They are never iterated over: one tick
+//! counter advances all of them. The completion of a member is a tick that is known when it joins. The sum of
+//! contexts is n · tick + a constant. The blocks they take follow from residue counters. The longest gap of a member
+//! is a maximum over the ticks since it joined.
 //!
-//! They come in groups, each with a tick counter of its own, so that a scheduler can let a whole group sit an iteration out
-//! at the price of one.
+//! Each group has its own tick counter, so that a scheduler can exclude a whole group from an iteration in O(1).
 
-use super::features::Features;
 use super::wheel::Wheel;
 use crate::clock::{Instant, Span, Width};
+use crate::features::Features;
 use crate::kv::Residues;
 use crate::request::Place;
 use crate::results::Members;
 use crate::timing::Shape;
 
-/// A group of the standing decodes of one replica.
+/// A group of steady decodes of one replica.
 #[derive(Debug)]
 pub(crate) struct Decodes {
-    /// Members.
+    /// Number of members.
     pub(crate) count: u64,
-    /// Sits the present batch out.
+    /// Whether the present batch excludes the group.
     pub(crate) rests: bool,
-    /// Σ (context − tick) over members, modulo 2^64: the sum of contexts itself is always below.
+    /// Σ (context − tick) over members, modulo 2^64; the sum of contexts itself fits.
     offset: u64,
     /// Members that take a block whenever their context fills one.
     pub(crate) growth: Residues,
-    /// The tick at which each member has to be looked at: its last token, or the end of the blocks it took ahead.
+    /// The tick at which each member changes: its last token, or the end of the blocks it took ahead.
     pub(crate) due: Wheel,
     /// Measured members by class whose last token came at `last_end`.
     pub(crate) measured: Members,
     /// Members whose last token came at another instant, or that have none yet: their next gap is their own.
     pub(crate) odd: Vec<Place>,
-    /// End of the last iteration in which the standing decodes took part.
+    /// End of the last iteration of the group.
     pub(crate) last_end: Instant,
     maxima: Maxima,
-    /// For each modulus that the timing model declares.
+    /// One per modulus of the timing model.
     stairs: Vec<Stairs>,
 }
 
-/// Σ ⌈context / m⌉ over the members, and when it takes its next step.
+/// Σ ⌈context / m⌉ over the members, and when it increases next.
 #[derive(Debug)]
 struct Stairs {
     residues: Residues,
@@ -64,19 +63,19 @@ impl Decodes {
         }
     }
 
-    /// Members that take part in the present batch.
+    /// Members in the present batch.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
         if self.rests { 0 } else { self.count }
     }
 
-    /// Blocks that the members that take part take in the next iteration.
+    /// Blocks that the active members take in the next iteration.
     #[inline]
     pub(crate) fn next_growth(&self) -> u64 {
         if self.rests { 0 } else { self.growth.next_growth() }
     }
 
-    /// Adds the members that take part to the shape of the batch.
+    /// Adds the active members to the shape of the batch.
     #[inline]
     pub(crate) fn add_to(&self, shape: &mut Shape, tick: u64) {
         if self.rests {
@@ -96,11 +95,11 @@ impl Decodes {
         }
     }
 
-    /// All members grow by `ticks` tokens.
+    /// Advances all members by `ticks` tokens.
     #[inline]
     pub(crate) fn advance<F: Features>(&mut self, ticks: u64) {
         self.growth.advance(ticks);
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.advance_stairs(ticks);
         }
     }
@@ -113,7 +112,7 @@ impl Decodes {
         }
     }
 
-    /// Σ contexts of the members now.
+    /// Σ contexts of the members.
     #[inline]
     pub(crate) fn context(&self, tick: u64) -> u64 {
         self.offset.wrapping_add(self.count.wrapping_mul(tick))
@@ -123,7 +122,7 @@ impl Decodes {
     pub(crate) fn join<F: Features>(&mut self, context: u64, tick: u64) {
         self.count += 1;
         self.offset = self.offset.wrapping_add(context).wrapping_sub(tick);
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.join_stairs(context);
         }
     }
@@ -143,7 +142,7 @@ impl Decodes {
         if self.count == 0 {
             self.maxima.clear();
         }
-        if F::ANY && !self.stairs.is_empty() {
+        if F::FULL && !self.stairs.is_empty() {
             self.leave_stairs(context);
         }
     }
@@ -156,23 +155,23 @@ impl Decodes {
         }
     }
 
-    /// The gap that ended each tick up to `tick` was at most `gap`, and it was `gap` at one of those not yet noted.
+    /// Records that the gaps up to `tick` were at most `gap`, and one unrecorded gap was `gap`.
     #[inline]
     pub(crate) fn note_gap<W: Width>(&mut self, tick: u64, gap: Span) {
         self.maxima.note::<W>(tick, gap);
     }
 
-    /// The longest gap at ticks after `tick`; no time at all if there was none.
+    /// The longest gap after `tick`; zero if there was none.
     #[inline]
     pub(crate) fn longest_gap_since<W: Width>(&self, tick: u64) -> Span {
         self.maxima.since(tick).within::<W>()
     }
 }
 
-/// So many of the latest maxima are looked through in fours, then one by one.
+/// Number of recent maxima that are scanned in fours, then singly.
 const NEAR: usize = 32;
 
-/// Maxima over all suffixes of a sequence: a stack with falling values, each the greatest since the one below it.
+/// Maxima over all suffixes of a sequence: a stack of decreasing values. Each is the maximum since the one below it.
 #[derive(Debug, Default)]
 struct Maxima {
     stack: Vec<(u64, Span)>,
@@ -187,25 +186,25 @@ impl Maxima {
 
     #[inline(always)]
     fn since(&self, tick: u64) -> Span {
-        // Most members came not long ago.
+        // Most members joined recently.
         let far = self.stack.len().saturating_sub(NEAR);
         let mut before = &self.stack[far..];
-        while let [earlier @ .., one, _, _, _] = before
-            && one.0 > tick
+        while let [earlier @ .., first, _, _, _] = before
+            && first.0 > tick
         {
             before = earlier;
         }
-        // Of these four the first one is not after it, so that the second, the third or the last is the first that is.
-        if let [.., _, one, other, last] = before {
-            for (tick_of, value) in [one, other, last] {
+        // The first of these four is not after `tick`. So the result is the second, third or fourth.
+        if let [.., _, second, third, last] = before {
+            for (tick_of, value) in [second, third, last] {
                 if *tick_of > tick {
                     return *value;
                 }
             }
             return self.value_at(far + before.len());
         }
-        while let [earlier @ .., one] = before
-            && one.0 > tick
+        while let [earlier @ .., latest] = before
+            && latest.0 > tick
         {
             before = earlier;
         }

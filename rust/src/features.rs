@@ -1,72 +1,72 @@
-//! The variants of the hottest code: what a run has not, none of its batches asks for.
+//! Compile-time variants of the hottest code.
 //!
-//! Few runs have a prefix cache, hand-offs, drafts, rows of batches kept, more than one class or group of decodes, blocks
-//! freed with the batch, ceilings in the timing model, or first tokens that come with the first decode. [`Plain`] has no
-//! branch for any of these nor for plans made ahead, [`PlainAhead`] for none but the last, [`PlainGroups`] for none but groups
-//! of decodes, and [`Full`] asks for each. Of each there is one for times that 64 bits hold and one for all: a replica
-//! changes over when a time outgrows them.
+//! Few runs use a prefix cache, hand-offs, drafts, listed batches, several classes or groups of decodes, blocks freed
+//! with the batch, ceilings in the timing model, or first tokens from the first decode. [`Plain`] has no branch for
+//! any of these or for planning ahead. [`PlainAhead`] adds planning ahead, [`PlainGroups`] adds groups of decodes,
+//! and [`Full`] supports everything. Each variant exists for 64-bit times and for times of any length. A replica
+//! switches when a time no longer fits 64 bits.
 
 use std::marker::PhantomData;
 
 use crate::clock::{Long, Width};
 
-/// Does the code at hand provide for features that few runs have?
+/// The features that the code is compiled with.
 pub(crate) trait Features {
-    /// In how many bits it computes with times.
+    /// The number of bits for times.
     type Width: Width;
-    /// For any of them, or for none?
-    const ANY: bool;
-    /// For plans made ahead?
+    /// All optional features.
+    const FULL: bool;
+    /// Planning ahead.
     const AHEAD: bool;
-    /// For more than one group of decodes?
+    /// More than one group of decodes.
     const GROUPS: bool;
 }
 
-/// For none.
+/// No optional feature.
 #[derive(Debug)]
 pub(crate) struct Plain<W = Long>(PhantomData<W>);
 
-/// For plans made ahead and nothing else.
+/// Planning ahead only.
 #[derive(Debug)]
 pub(crate) struct PlainAhead<W = Long>(PhantomData<W>);
 
-/// For groups of decodes and nothing else.
+/// Groups of decodes only.
 #[derive(Debug)]
 pub(crate) struct PlainGroups<W = Long>(PhantomData<W>);
 
-/// For all.
+/// All features.
 #[derive(Debug)]
 pub(crate) struct Full<W = Long>(PhantomData<W>);
 
 impl<W: Width> Features for Plain<W> {
     type Width = W;
-    const ANY: bool = false;
+    const FULL: bool = false;
     const AHEAD: bool = false;
     const GROUPS: bool = false;
 }
 
 impl<W: Width> Features for PlainAhead<W> {
     type Width = W;
-    const ANY: bool = false;
+    const FULL: bool = false;
     const AHEAD: bool = true;
     const GROUPS: bool = false;
 }
 
 impl<W: Width> Features for PlainGroups<W> {
     type Width = W;
-    const ANY: bool = false;
+    const FULL: bool = false;
     const AHEAD: bool = false;
     const GROUPS: bool = true;
 }
 
 impl<W: Width> Features for Full<W> {
     type Width = W;
-    const ANY: bool = true;
+    const FULL: bool = true;
     const AHEAD: bool = true;
     const GROUPS: bool = true;
 }
 
-/// The variant that suits a replica as it stands; `…Long` takes times of any length.
+/// The variant that a replica needs. `…Long` supports times of any length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// [`Plain`].
@@ -84,32 +84,32 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// Does it provide for no feature that few runs have?
+    /// Whether it supports no optional feature.
     #[inline(always)]
-    pub(super) fn is_plain(self) -> bool {
+    pub(crate) fn is_plain(self) -> bool {
         matches!(self, Variant::Plain | Variant::PlainLong)
     }
 
-    /// Does it provide for none of them but plans made ahead?
+    /// Whether planning ahead is the only optional feature.
     #[inline(always)]
-    pub(super) fn is_plain_ahead(self) -> bool {
+    pub(crate) fn is_plain_ahead(self) -> bool {
         matches!(self, Variant::Ahead | Variant::AheadLong)
     }
 
-    /// Does it provide for none of them but groups of decodes?
+    /// Whether groups of decodes are the only optional feature.
     #[inline(always)]
-    pub(super) fn has_only_groups(self) -> bool {
+    pub(crate) fn has_only_groups(self) -> bool {
         matches!(self, Variant::Groups | Variant::GroupsLong)
     }
 
-    /// Does it take times of 64 bits?
+    /// Whether it computes times in 64 bits.
     #[inline(always)]
-    pub(super) fn is_short(self) -> bool {
+    pub(crate) fn is_short(self) -> bool {
         matches!(self, Variant::Plain | Variant::Ahead | Variant::Groups | Variant::Full)
     }
 
-    /// The one that provides for groups of decodes too.
-    pub(super) fn with_groups(self) -> Variant {
+    /// This variant with groups of decodes added.
+    pub(crate) fn with_groups(self) -> Variant {
         match self {
             Variant::Plain => Variant::Groups,
             Variant::PlainLong => Variant::GroupsLong,
@@ -118,13 +118,13 @@ impl Variant {
         }
     }
 
-    /// The one that provides for all features.
-    pub(super) fn full(self) -> Variant {
+    /// This variant with all features added.
+    pub(crate) fn full(self) -> Variant {
         if self.is_short() { Variant::Full } else { Variant::FullLong }
     }
 
-    /// The one that takes times of any length.
-    pub(super) fn long(self) -> Variant {
+    /// This variant with times of any length.
+    pub(crate) fn long(self) -> Variant {
         match self {
             Variant::Plain => Variant::PlainLong,
             Variant::Ahead => Variant::AheadLong,

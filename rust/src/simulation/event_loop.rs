@@ -1,4 +1,4 @@
-//! All replicas on one calendar: one instant after the other, and everything that happens at it in the order of rule 4.
+//! The event loop: all replicas on one calendar, instant by instant, in the order of R4.
 
 mod calendar;
 
@@ -15,10 +15,10 @@ use crate::workload::{Arrival, Workload};
 pub(super) use calendar::Calendar;
 
 impl Run {
-    /// From now on requests may also leave or come by what happens elsewhere.
-    pub(super) fn bring_together(&mut self) -> Result<()> {
-        self.meet()?;
-        self.order = Order::Together;
+    /// Switches to the event loop, where requests may also arrive or leave because of other events.
+    pub(super) fn move_to_event_loop(&mut self) -> Result<()> {
+        self.synchronize()?;
+        self.order = Order::EventLoop;
         for (place, replica) in self.fleet.replicas.iter().enumerate() {
             self.calendar.in_system += replica.requests();
             self.calendar.set_end(place, replica.next_instant());
@@ -26,7 +26,7 @@ impl Run {
         Ok(())
     }
 
-    /// Notes which rows wait for others.
+    /// Sets up the dependencies between rows.
     pub(super) fn take_flow(&mut self, workload: &Workload) -> Result<()> {
         let flow = &workload.flow;
         self.results.expect_finishes();
@@ -42,7 +42,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a replica can prefill, some replica must be able to go on with: else the cluster makes no sense.
+    /// Checks that some decode replica fits every request that a prefill replica accepts.
     pub(super) fn every_hand_off_fits(&self, workload: &Workload) -> Result<()> {
         let replicas = &self.fleet.replicas;
         for (index, station) in self.stations.iter().enumerate() {
@@ -54,8 +54,8 @@ impl Run {
                     let (capacity, need) = replicas[replica].capacity_and_need(&arrival);
                     need <= capacity
                 };
-                let goes_on = |replica: usize| replicas[replica].sends_on(&arrival) && fits(replica);
-                if self.fleet.pools[index].replicas.clone().any(goes_on) && !to.clone().any(fits) {
+                let has_more_events = |replica: usize| replicas[replica].sends_on(&arrival) && fits(replica);
+                if self.fleet.pools[index].replicas.clone().any(has_more_events) && !to.clone().any(fits) {
                     let blocks = |replica: usize| replicas[replica].capacity_and_need(&arrival);
                     let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
                     let what = format!(
@@ -70,24 +70,24 @@ impl Run {
         Ok(())
     }
 
-    /// Lets happen what happens before `look_at`.
-    pub(super) fn advance_together(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    /// Runs all events before `stop_at`.
+    pub(super) fn advance_event_loop(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
-            let instant = self.next_together();
-            if instant >= self.look_at {
+            let instant = self.next_in_event_loop();
+            if instant >= self.stop_at {
                 return Ok(());
             }
             polls.count(self.results.left())?;
             if instant >= self.sampler.seen {
                 self.sampler.sample_before(instant, &self.fleet.replicas, &mut self.results)?;
             }
-            self.happen(instant, workload)?;
+            self.run_instant(instant, workload)?;
         }
     }
 
-    /// When something happens next.
+    /// The next event.
     #[inline]
-    pub(super) fn next_together(&mut self) -> Instant {
+    pub(super) fn next_in_event_loop(&mut self) -> Instant {
         let next = self.next_of_requests();
         match &self.capacities {
             None => next,
@@ -95,7 +95,7 @@ impl Run {
         }
     }
 
-    /// When something happens that requests have to do with.
+    /// The next event, except replica events.
     #[inline(always)]
     fn next_of_requests(&mut self) -> Instant {
         let next_arrival = self.next_arrival();
@@ -111,7 +111,7 @@ impl Run {
             others = others.min(self.next_cancel(others));
         }
         let calendar = &mut self.calendar;
-        // The patience of a request that has been admitted is no event any more.
+        // The patience of an admitted request has no effect.
         while let Some(&Reverse((at, id, replica, place))) = calendar.patience.peek() {
             let awaits = match self.fleet.replicas.get(replica as usize) {
                 Some(replica) => replica.awaits_admission(Place(place), id),
@@ -125,7 +125,7 @@ impl Run {
         others
     }
 
-    /// When the next client takes back a request that is still here, if that is before `others`.
+    /// The next cancellation of a live request, if it is before `others`.
     #[inline(never)]
     fn next_cancel(&mut self, others: Instant) -> Instant {
         while let Some(&Reverse((at, _, row))) = self.calendar.cancels.peek() {
@@ -137,13 +137,13 @@ impl Run {
         Instant::NEVER
     }
 
-    /// The replica at which a request is, and its place there.
+    /// The replica of a request, and its place there.
     fn place_of(&self, id: u32) -> Option<(usize, Place)> {
         let replicas = self.fleet.replicas.iter().enumerate();
         replicas.filter_map(|(replica, it)| Some((replica, it.place_of(id)?))).next()
     }
 
-    /// When the next request is sent: at once if it was held back before and need not be now.
+    /// When the next request is sent: at once if it was held back and need not be any more.
     #[inline]
     fn next_arrival(&self) -> Instant {
         let calendar = &self.calendar;
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Requests that come by the horizon, wait for no other, and have not been sent.
+    /// Number of due requests that were not sent.
     pub(super) fn held_back(&self, workload: &Workload) -> usize {
         let horizon = self.options.horizon.unwrap_or(Instant::NEVER);
         let rows = self.arrivals.next..self.arrivals.rows;
@@ -170,16 +170,16 @@ impl Run {
         self.calendar.released.len() + rows.filter(due).count()
     }
 
-    /// Everything that happens at one instant, in the order of rule 4.
+    /// Runs all events of one instant, in the order of R4.
     #[inline]
-    fn happen(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
+    fn run_instant(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
         self.pass(self.now, instant, self.calendar.in_system)?;
         self.now = instant;
         self.calendar.instants += 1;
         while self.calendar.returning.peek().is_some_and(|&Reverse(at)| at <= instant) {
             self.calendar.returning.pop();
         }
-        // None of them is due again before it has formed its next batch.
+        // No replica is due twice: it forms its next batch later.
         let mut due = self.calendar.ends.first_up_to(instant, 0);
         while let Some(replica) = due {
             self.settle(replica, workload)?;
@@ -192,24 +192,24 @@ impl Run {
             self.change_replicas()?;
         }
         if !self.calendar.patience.is_empty() {
-            self.lose_patience()?;
+            self.abandon_due()?;
         }
         if self.calendar.dispatch.is_some() {
-            self.give_up();
+            self.abandon_in_dispatch();
         }
         if self.capacities.is_some() {
-            self.route_line()?;
+            self.route_unrouted()?;
         }
         while self.next_arrival() == instant {
             let row = self.take_next_row(workload);
             self.arrive(row, workload)?;
             if !self.calendar.patience.is_empty() && self.next_arrival() > instant {
-                // A request that arrived without any patience leaves before a batch is formed, and may make room.
-                self.lose_patience()?;
+                // A request without patience leaves before batches are formed, and may make room.
+                self.abandon_due()?;
             }
         }
         if !self.calendar.cancels.is_empty() {
-            self.take_back()?;
+            self.cancel_due()?;
         }
         if self.calendar.dispatch.is_some() {
             self.place(workload)?;
@@ -245,12 +245,12 @@ impl Run {
         Ok(())
     }
 
-    /// Requests that leave a replica with their prompts computed set out for the next one.
+    /// Sends requests with complete prompts to their next replica.
     fn send(&mut self, replica: usize) -> Result<()> {
         if let Some(dispatch) = &mut self.calendar.dispatch {
             let departures: Vec<Departure> = self.fleet.replicas[replica].departures().collect();
             for mut departure in departures {
-                // A request that waits for a slot has left its keys and values with the host.
+                // A request that waits for a slot has its keys and values on the host.
                 self.fleet.replicas[replica].release(std::mem::take(&mut departure.held), self.now)?;
                 dispatch.prefilled(departure);
             }
@@ -263,7 +263,7 @@ impl Run {
         Ok(())
     }
 
-    /// The slots of the finished are free; a request that waited for the last of them will arrive after its delay.
+    /// Frees the slots of finished requests, and releases the rows that depended on them.
     fn release(&mut self, replica: usize, workload: &Workload) -> Result<()> {
         let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
         for row in finished {
@@ -286,7 +286,7 @@ impl Run {
         Ok(())
     }
 
-    /// Hand-offs arrive: their blocks at the source are given up, the router of the other pool is asked.
+    /// Completes hand-offs: frees the blocks at the source and routes the request in the other pool.
     fn hand_over(&mut self, link: usize) -> Result<()> {
         while let Some(mut departure) = self.calendar.links[link].pop(self.now)? {
             let source = departure.from as usize;
@@ -300,7 +300,7 @@ impl Run {
         Ok(())
     }
 
-    /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
+    /// Marks a replica: if it is idle, it forms a batch after all other events of this instant.
     #[inline]
     pub(super) fn touch(&mut self, replica: usize) {
         self.fleet.count_requests(replica);
@@ -311,14 +311,14 @@ impl Run {
         }
     }
 
-    fn lose_patience(&mut self) -> Result<()> {
+    fn abandon_due(&mut self) -> Result<()> {
         while let Some(&Reverse((at, id, replica, place))) = self.calendar.patience.peek() {
             if at > self.now {
                 break;
             }
             self.calendar.patience.pop();
             let Some(waits_at) = self.fleet.replicas.get_mut(replica as usize) else {
-                self.leave_line(id);
+                self.abandon_unrouted(id);
                 continue;
             };
             if waits_at.abandon(Place(place), id, self.now, &mut self.results)? {
@@ -329,8 +329,8 @@ impl Run {
         Ok(())
     }
 
-    /// Clients take requests back.
-    fn take_back(&mut self) -> Result<()> {
+    /// Applies cancellations.
+    fn cancel_due(&mut self) -> Result<()> {
         while let Some(&Reverse((at, id, _))) = self.calendar.cancels.peek() {
             if at > self.now {
                 break;
@@ -344,14 +344,14 @@ impl Run {
             } else if self.calendar.links.iter_mut().any(|link| link.cancel(id)) {
                 self.results.cancel(id);
             } else {
-                self.take_back_from_line(id);
+                self.cancel_unrouted(id);
             }
         }
         Ok(())
     }
 
-    /// A request that has waited long enough before the replicas gives up.
-    fn give_up(&mut self) {
+    /// Abandons requests whose patience ended before their admission.
+    fn abandon_in_dispatch(&mut self) {
         let Some(dispatch) = &mut self.calendar.dispatch else { return };
         while let Some((history, replica)) = dispatch.give_up(self.now) {
             self.results.leave::<Long>(&history, replica, Status::Abandoned, self.now);
@@ -359,7 +359,7 @@ impl Run {
         }
     }
 
-    /// The control says which request goes where; one that still waits then draws its patience.
+    /// Places requests as the control decides. Requests that still wait then draw their patience.
     fn place(&mut self, workload: &Workload) -> Result<()> {
         while let Some(placed) = self.calendar.dispatch.as_mut().and_then(Dispatch::place) {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
@@ -367,7 +367,7 @@ impl Run {
                 Placed::Prefill(arrival, _) => {
                     let row = (arrival.row - workload.first) as usize;
                     self.fleet.content.read(&workload.content, row);
-                    self.come_to(replica, &arrival, row, workload)?;
+                    self.deliver(replica, &arrival, row, workload)?;
                 }
                 Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
             }
@@ -376,7 +376,7 @@ impl Run {
         self.calendar.dispatch.as_mut().map_or(Ok(()), |dispatch| dispatch.wait(self.now))
     }
 
-    /// The row that arrives now: the lowest of those that do.
+    /// The lowest row that arrives now.
     #[inline]
     fn take_next_row(&mut self, workload: &Workload) -> usize {
         if let Some(&Reverse((at, row))) = self.calendar.released.peek()
@@ -392,7 +392,7 @@ impl Run {
     fn arrive(&mut self, row: usize, workload: &Workload) -> Result<()> {
         let arrival = self.arrivals.request(row, self.now, workload);
         if let Some(dispatch) = &mut self.calendar.dispatch {
-            // All replicas are alike.
+            // All replicas have the same configuration.
             match self.fleet.replicas[0].refuses(&arrival) {
                 Some(reason) => self.results.reject(&arrival, NO_REPLICA, reason),
                 None => {
@@ -403,14 +403,14 @@ impl Run {
         } else {
             let pool = workload.pool(row);
             self.fleet.content.read(&workload.content, row);
-            if self.capacities.is_some() && self.waits_for_replica(row, &arrival, workload)? {
+            if self.capacities.is_some() && self.queue_if_no_replica(row, &arrival, workload)? {
                 self.note_last_arrival();
                 return Ok(());
             }
             let replica = self.route(pool, &arrival, false)?;
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);
-            } else if let Some(place) = self.come_to(replica, &arrival, row, workload)? {
+            } else if let Some(place) = self.deliver(replica, &arrival, row, workload)? {
                 self.calendar.in_system += 1;
                 self.expect_cancel(row, &arrival, workload)?;
                 if let Some(patience) = workload.patience(row) {
@@ -424,10 +424,10 @@ impl Run {
         Ok(())
     }
 
-    /// Notes when the client of a request takes it back, if it does.
+    /// Schedules the cancellation of a request, if any.
     #[inline]
     pub(super) fn expect_cancel(&mut self, row: usize, arrival: &Arrival, workload: &Workload) -> Result<()> {
-        if let Some(span) = workload.cancelled_after(row) {
+        if let Some(span) = workload.canceled_after(row) {
             self.calendar.cancel(arrival.id, arrival.row, self.now.after(span)?);
             self.results.expect_finishes();
         }
@@ -441,18 +441,18 @@ impl Run {
         }
     }
 
-    /// A request comes to a replica, with all that the workload says of it.
+    /// Delivers a request to a replica, with its data from the workload.
     #[inline]
-    fn come_to(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
+    fn deliver(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
         let to = &mut self.fleet.replicas[replica];
         let place = to.arrive(arrival, &self.fleet.content, &mut self.results)?;
         if let Some(place) = place.filter(|_| !workload.accepted.is_empty()) {
-            to.tell_accepted(place, workload.accepted.of(row));
+            to.set_accepted(place, workload.accepted.of(row));
         }
         Ok(place)
     }
 
-    /// Why no replica to which a request is handed off can ever serve it, if that is so.
+    /// Why no replica of the hand-off can ever serve a request, if so.
     #[inline]
     fn refuses_afterwards(&self, pool: usize, replica: usize, arrival: &Arrival) -> Option<&'static str> {
         let replicas = &self.fleet.replicas;

@@ -1,4 +1,4 @@
-//! What replicas did, those that are no more and those that are there.
+//! Totals of past and present replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use crate::replica::Replica;
 use crate::results::BlockOperations;
 use crate::timing::Beyond;
 
-/// What the replicas at a place did that are no more.
+/// Totals of the ended replicas of a place.
 #[derive(Default)]
-pub(in crate::simulation) struct Past {
+pub(in crate::simulation) struct PlaceTotals {
     iterations: u64,
     most_preempted: u32,
     beyond: Beyond,
@@ -17,42 +17,42 @@ pub(in crate::simulation) struct Past {
     operations: Option<BlockOperations>,
 }
 
-/// What replicas did, those that are no more and those that are there.
+/// Totals of all replicas, past and present.
 #[derive(Default)]
-pub(in crate::simulation) struct Deeds {
+pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) iterations: u64,
     pub(in crate::simulation) most_preempted: u32,
     pub(in crate::simulation) beyond: Beyond,
     pub(in crate::simulation) findings: BTreeSet<Finding>,
     pub(in crate::simulation) operations: Vec<BlockOperations>,
-    /// Places at which a replica ever stood, and of them those that served no request.
+    /// Number of places that were ever used, and of those that served no request.
     pub(in crate::simulation) replicas: usize,
     pub(in crate::simulation) unused: usize,
 }
 
-impl Deeds {
-    /// What the replicas did that are no more, and those that are there.
+impl FleetTotals {
+    /// The totals of past and present replicas.
     pub(in crate::simulation) fn of<'a>(
-        mut past: BTreeMap<u32, Past>,
+        mut past: BTreeMap<u32, PlaceTotals>,
         replicas: impl Iterator<Item = &'a Replica>,
-    ) -> Deeds {
+    ) -> FleetTotals {
         for replica in replicas {
             past.entry(replica.number()).or_default().add(replica);
         }
         let (replicas, unused) = (past.len(), past.values().filter(|past| past.iterations == 0).count());
-        let mut deeds = Deeds { replicas, unused, ..Deeds::default() };
+        let mut totals = FleetTotals { replicas, unused, ..FleetTotals::default() };
         for past in past.into_values() {
-            deeds.iterations += past.iterations;
-            deeds.most_preempted = deeds.most_preempted.max(past.most_preempted);
-            deeds.beyond = deeds.beyond.and(past.beyond);
-            deeds.findings.extend(past.findings);
-            deeds.operations.extend(past.operations);
+            totals.iterations += past.iterations;
+            totals.most_preempted = totals.most_preempted.max(past.most_preempted);
+            totals.beyond = totals.beyond.and(past.beyond);
+            totals.findings.extend(past.findings);
+            totals.operations.extend(past.operations);
         }
-        deeds
+        totals
     }
 }
 
-impl Past {
+impl PlaceTotals {
     pub(super) fn add(&mut self, replica: &Replica) {
         self.iterations += replica.iterations();
         self.most_preempted = self.most_preempted.max(replica.most_preempted());

@@ -1,25 +1,25 @@
-//! One replica without a router: from one arrival to the next, and nothing to choose.
+//! The loop for a single replica without a router, from one arrival to the next.
 
-use super::apart::Until;
+use super::lanes::Until;
 use super::run::{Polls, Run};
 use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
 use crate::workload::Workload;
 
 impl Run {
-    /// Lets happen what happens before `look_at`, where there is one replica.
-    pub(super) fn advance_alone(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    /// Runs all events before `stop_at` with a single replica.
+    pub(super) fn advance_single(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
             let sampled = self.sampler.seen;
-            let is_sampled = sampled < self.look_at;
-            let instant = if is_sampled { sampled } else { self.look_at };
+            let is_sampled = sampled < self.stop_at;
+            let instant = if is_sampled { sampled } else { self.stop_at };
             if self.arrivals.are_short && instant.is_short() && self.fleet.replicas[0].is_short() {
-                self.go_on_alone::<Short>(instant, workload, polls)?;
+                self.advance_single_to::<Short>(instant, workload, polls)?;
             } else {
-                self.go_on_alone_for_long(instant, workload, polls)?;
+                self.advance_single_long(instant, workload, polls)?;
             }
-            let next = self.next_apart();
-            if !is_sampled || next >= self.look_at {
+            let next = self.next_in_lanes();
+            if !is_sampled || next >= self.stop_at {
                 return Ok(());
             }
             self.sampler.sample_before(next, &self.fleet.replicas, &mut self.results)?;
@@ -27,13 +27,13 @@ impl Run {
     }
 
     #[inline(never)]
-    fn go_on_alone_for_long(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
-        self.go_on_alone::<Long>(instant, workload, polls)
+    fn advance_single_long(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+        self.advance_single_to::<Long>(instant, workload, polls)
     }
 
-    /// Lets happen what happens before an instant.
+    /// Runs all events before `instant`.
     #[inline(always)]
-    fn go_on_alone<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    fn advance_single_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         let Run { lanes, fleet, arrivals, results, .. } = self;
         let ([lane], [replica]) = (&mut lanes.lanes[..], &mut fleet.replicas[..]) else {
             unreachable!("it is alone");
@@ -41,7 +41,7 @@ impl Run {
         loop {
             let is_arrival = arrivals.at.is_before::<W>(instant);
             let until = if is_arrival { arrivals.at } else { instant };
-            lane.go_on::<W>(replica, Until { instant: until, is_arrival }, results, polls)?;
+            lane.advance::<W>(replica, Until { instant: until, is_arrival }, results, polls)?;
             if !is_arrival {
                 return Ok(());
             }
@@ -53,10 +53,10 @@ impl Run {
                 fleet.content.read(&workload.content, row);
                 if let Some(place) = replica.arrive_here(&arrival, &fleet.content, results)? {
                     if !workload.accepted.is_empty() {
-                        replica.tell_accepted(place, workload.accepted.of(row));
+                        replica.set_accepted(place, workload.accepted.of(row));
                     }
                     lane.receive::<W>(until);
-                    lane.is_touched |= replica.is_idle();
+                    lane.needs_batch |= replica.is_idle();
                 } else {
                     polls.count(results.left())?;
                 }

@@ -1,4 +1,4 @@
-//! Requests that have no replica stand in a line before the pools, and are routed in the order of their ids as soon as one
+//! Requests without a replica. They wait before the pools, and are routed in order of their ids as soon as a replica
 //! is open.
 
 use std::cmp::Reverse;
@@ -11,19 +11,19 @@ use crate::results::{NO_REPLICA, Status};
 use crate::simulation::run::Run;
 use crate::workload::{Arrival, Workload};
 
-/// A request that has no replica.
-pub(super) struct InLine {
+/// A request without a replica.
+pub(super) struct Unrouted {
     pub(super) pool: usize,
     pub(super) stranded: Stranded,
-    /// When it gives up.
+    /// When its patience ends.
     pub(super) deadline: Option<Instant>,
 }
 
 impl Run {
-    /// A request arrives: it is counted, and waits where no replica is open. Says whether it does, or is rejected.
+    /// Counts an arrival, and queues it if no replica is open. Returns whether it was queued or rejected.
     #[cold]
     #[inline(never)]
-    pub(in crate::simulation) fn waits_for_replica(
+    pub(in crate::simulation) fn queue_if_no_replica(
         &mut self,
         row: usize,
         arrival: &Arrival,
@@ -31,14 +31,16 @@ impl Run {
     ) -> Result<bool> {
         let pool = workload.pool(row);
         let Some(all) = &mut self.capacities else { return Ok(false) };
-        let Some(shifting) = all.pools.iter_mut().find(|shifting| shifting.pool == pool) else { return Ok(false) };
-        shifting.arrived += 1;
+        let Some(pool_state) = all.pools.iter_mut().find(|pool_state| pool_state.pool == pool) else {
+            return Ok(false);
+        };
+        pool_state.arrived += 1;
         if self.fleet.open_replicas(pool) > 0 {
             return Ok(false);
         }
         let refusals =
             self.fleet.pools[pool].replicas.clone().map(|replica| self.fleet.replicas[replica].refuses(arrival));
-        if let Some(reason) = refusals.reduce(|one, other| one.and(other)).flatten() {
+        if let Some(reason) = refusals.reduce(|request, other| request.and(other)).flatten() {
             self.results.reject(arrival, NO_REPLICA, reason);
             return Ok(true);
         }
@@ -48,42 +50,42 @@ impl Run {
         }
         let accepted = if workload.accepted.is_empty() { &[] } else { workload.accepted.of(row) };
         let stranded = Stranded::new(*arrival, &self.fleet.content, accepted);
-        all.line.insert(arrival.id, InLine { pool, stranded, deadline });
+        all.unrouted.insert(arrival.id, Unrouted { pool, stranded, deadline });
         self.calendar.in_system += 1;
         self.expect_cancel(row, arrival, workload)?;
         Ok(true)
     }
 
-    /// The client of a request that has no replica takes it back: no token of it is to come, so it leaves at once.
+    /// Cancels a request without a replica. No token of it is in progress, so it leaves at once.
     #[cold]
     #[inline(never)]
-    pub(in crate::simulation) fn take_back_from_line(&mut self, id: u32) {
-        let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { return };
+    pub(in crate::simulation) fn cancel_unrouted(&mut self, id: u32) {
+        let Some(request) = self.capacities.as_mut().and_then(|all| all.unrouted.remove(&id)) else { return };
         self.results.taken_back += 1;
-        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        request.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
         self.calendar.in_system -= 1;
     }
 
-    /// A request that waits for a replica gives up.
+    /// Abandons a request that waits for a replica.
     #[cold]
     #[inline(never)]
-    pub(in crate::simulation) fn leave_line(&mut self, id: u32) {
+    pub(in crate::simulation) fn abandon_unrouted(&mut self, id: u32) {
         let all = self.capacities.as_mut().filter(|all| all.holds(id));
-        let Some(one) = all.and_then(|all| all.line.remove(&id)) else { return };
-        one.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
+        let Some(request) = all.and_then(|all| all.unrouted.remove(&id)) else { return };
+        request.stranded.leave(NO_REPLICA, Status::Abandoned, self.now, &mut self.results);
         self.calendar.in_system -= 1;
     }
 
-    /// Requests that have no replica are routed, where one is open.
+    /// Routes waiting requests if a replica is open.
     #[cold]
     #[inline(never)]
-    pub(in crate::simulation) fn route_line(&mut self) -> Result<()> {
-        let Some(all) = self.capacities.as_ref().filter(|all| !all.line.is_empty()) else { return Ok(()) };
-        let may_go = |one: &(&u32, &InLine)| self.fleet.open_replicas(one.1.pool) > 0;
-        let ids: Vec<u32> = all.line.iter().filter(may_go).map(|one| *one.0).collect();
+    pub(in crate::simulation) fn route_unrouted(&mut self) -> Result<()> {
+        let Some(all) = self.capacities.as_ref().filter(|all| !all.unrouted.is_empty()) else { return Ok(()) };
+        let can_route = |request: &(&u32, &Unrouted)| self.fleet.open_replicas(request.1.pool) > 0;
+        let ids: Vec<u32> = all.unrouted.iter().filter(can_route).map(|request| *request.0).collect();
         for id in ids {
-            let Some(one) = self.capacities.as_mut().and_then(|all| all.line.remove(&id)) else { continue };
-            let InLine { pool, stranded, deadline } = one;
+            let Some(request) = self.capacities.as_mut().and_then(|all| all.unrouted.remove(&id)) else { continue };
+            let Unrouted { pool, stranded, deadline } = request;
             self.fleet.content.set(&stranded.content);
             let replica = self.route(pool, &stranded.history.arrival, false)?;
             let taken = self.fleet.replicas[replica].arrive_late(stranded, self.now, &mut self.results)?;

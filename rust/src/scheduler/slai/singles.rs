@@ -1,4 +1,4 @@
-//! Ready requests that are in no cohort, since their e is another: they decode one by one, the first in order first.
+//! Ready requests outside cohorts, because their e differs. They decode one by one, in order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,7 +7,7 @@ use super::cohort::Key;
 use crate::clock::Instant;
 use crate::request::Place;
 
-/// A deadline, and behind it the id and the place of the request that has it in one number: quick to compare.
+/// A deadline, and the id and place of its request in one number, for fast comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry(Instant, u64);
 
@@ -28,36 +28,36 @@ impl Entry {
     }
 }
 
-/// So many are sorted at once.
+/// Number of entries that are sorted at once.
 const FEW: usize = 128;
 
-/// So many stand in order at most, where no more are chosen: it takes time in proportion to put one between them.
+/// Maximum length of the sorted part beyond the chosen ones: insertion takes linear time.
 const MOST_FIRST: usize = 256;
 
-/// Requests by their places in the order. However many they are, what it costs depends on how many are chosen.
+/// Requests in order of their keys. The cost depends on the number of chosen requests, not on the total.
 #[derive(Debug)]
-pub(super) struct Alone {
-    /// Those that came since one of them was looked for, and the first of them: most plans choose all or none.
+pub(super) struct Singles {
+    /// Requests added since the last search, and the first of them. Most plans choose all or none.
     fresh: Vec<Entry>,
     first_fresh: Entry,
-    /// Those that come first, in order.
+    /// The first requests, sorted.
     first: VecDeque<Entry>,
-    /// The others: all of them come behind those.
+    /// The other requests, all behind `first`.
     others: BinaryHeap<Reverse<Entry>>,
-    /// How many of them, from the first, the present plan has chosen.
+    /// Number of requests chosen by this plan, from the first on.
     pub(super) chosen: usize,
 }
 
-/// Behind all others.
+/// Behind all entries.
 const NONE: Entry = Entry(Instant::NEVER, u64::MAX);
 
-impl Default for Alone {
-    fn default() -> Alone {
-        Alone { fresh: Vec::new(), first_fresh: NONE, first: VecDeque::new(), others: BinaryHeap::new(), chosen: 0 }
+impl Default for Singles {
+    fn default() -> Singles {
+        Singles { fresh: Vec::new(), first_fresh: NONE, first: VecDeque::new(), others: BinaryHeap::new(), chosen: 0 }
     }
 }
 
-impl Alone {
+impl Singles {
     #[inline]
     pub(super) fn insert(&mut self, key: Key, place: Place) {
         let entry = Entry::new(key, place);
@@ -65,13 +65,13 @@ impl Alone {
         self.fresh.push(entry);
     }
 
-    /// How many they are.
+    /// Number of requests.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.fresh.len() + self.first.len() + self.others.len()
     }
 
-    /// The fresh ones take their places.
+    /// Sorts in the fresh requests.
     #[inline(never)]
     fn settle(&mut self) {
         self.first_fresh = NONE;
@@ -92,26 +92,26 @@ impl Alone {
         }
     }
 
-    /// A request that is preempted is not here any more.
+    /// Removes a preempted request.
     pub(super) fn remove(&mut self, place: Place) {
         self.settle();
         self.first.retain(|entry| entry.place() != place);
         self.others.retain(|Reverse(entry)| entry.place() != place);
     }
 
-    /// The place of a request in the order, if it is here.
+    /// The key of a request, if it is here.
     pub(super) fn find(&self, place: Place) -> Option<Key> {
         let others = self.others.iter().map(|Reverse(entry)| entry);
         self.fresh.iter().chain(&self.first).chain(others).find(|entry| entry.place() == place).map(|entry| entry.key())
     }
 
-    /// The place of the first in the order, behind all if there is none.
+    /// The first key; the last possible one if there is no request.
     pub(super) fn first(&self) -> Key {
         let settled = self.first.front().or(self.others.peek().map(|Reverse(entry)| entry));
         settled.map_or(self.first_fresh, |&entry| entry.min(self.first_fresh)).key()
     }
 
-    /// Chooses all, in no order: the present plan takes all of them out.
+    /// Chooses all requests, unordered: this plan removes all of them.
     pub(super) fn choose_all(&mut self) {
         self.first_fresh = NONE;
         self.first.extend(self.fresh.drain(..));
@@ -119,7 +119,7 @@ impl Alone {
         self.chosen = self.first.len();
     }
 
-    /// Chooses those up to a place in the order; says how many they are, or a number above `most` if they are more.
+    /// Chooses the requests up to `last`. Returns their number, or any number above `most` if there are more.
     pub(super) fn choose(&mut self, last: Key, most: u64) -> usize {
         let last = Entry::new(last, Place(u32::MAX));
         if self.first_fresh <= last && !self.fresh.is_empty() {
@@ -129,7 +129,7 @@ impl Alone {
             if self.others.len() > FEW {
                 self.first.extend(self.others.pop().map(|Reverse(entry)| entry));
             } else {
-                // To sort them all is quicker than to take one after the other.
+                // Sorting all of them is faster than popping one by one.
                 let sorted = self.first.len();
                 self.first.extend(self.others.drain().map(|Reverse(entry)| entry));
                 self.first.make_contiguous()[sorted..].sort_unstable();
@@ -144,7 +144,7 @@ impl Alone {
         self.first.range(..self.chosen).map(|entry| (entry.key(), entry.place()))
     }
 
-    /// Takes the first one out, which is chosen.
+    /// Removes the first request, which is chosen.
     pub(super) fn pop(&mut self) -> Option<Place> {
         self.chosen = self.chosen.checked_sub(1)?;
         self.first.pop_front().map(Entry::place)

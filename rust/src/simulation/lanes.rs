@@ -1,10 +1,9 @@
-//! Replicas that meet only when a request arrives.
+//! Lanes: replicas that interact only when a request arrives.
 //!
-//! Where no request goes from one replica to another, runs out of patience or waits for others, what happens between
-//! two arrivals at one replica is nothing to the others: each goes on by itself to the next arrival, in any order. What
-//! they write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all
-//! replicas at its instant, so they wait for one another there too. One replica without a router has a loop of its own
-//! ([`alone`](super::alone)).
+//! This applies if no request moves between replicas, runs out of patience or depends on others. Between two arrivals
+//! at one replica, nothing else affects it. So each replica advances alone to the next arrival, in any order. Shared
+//! results are sums, disjoint rows, or rows that are sorted at the end. A sample reads all replicas at its instant,
+//! so they stop there too. A single replica without a router has its own loop ([`single`](super::single)).
 
 use super::run::{Polls, Run, sum_of_areas};
 use crate::clock::{Instant, Long, Short, Width};
@@ -14,37 +13,37 @@ use crate::results::Recorder;
 use crate::tournament::Tournament;
 use crate::workload::Workload;
 
-/// Where each replica is on its way.
+/// The state of each replica's lane.
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
-    /// When something happens at each replica next, by [`Instant::hour`]: at once, where it is to form a batch.
+    /// The next event of each replica as [`Instant::sort_key`]; the present instant if it is to form a batch.
     ends: Tournament<u64>,
 }
 
-/// A replica on its way.
+/// The lane of one replica.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Lane {
-    /// The last instant at which something happened here.
+    /// The last event here.
     pub(super) at: Instant,
     /// Requests here since then.
     requests: u64,
-    /// ∫ number of requests here dt by parts: Σ instant · number over those that left, less that over those that came.
+    /// ∫ number of requests dt by parts: Σ instant · departures − Σ instant · arrivals.
     area: u128,
-    /// Has something happened here since the replica was asked to form a batch?
-    pub(super) is_touched: bool,
+    /// Whether an event occurred since the replica last formed a batch.
+    pub(super) needs_batch: bool,
 }
 
 impl Lane {
-    /// A request comes.
+    /// Counts an arrival.
     #[inline(always)]
     pub(super) fn receive<W: Width>(&mut self, now: Instant) {
-        // What is left in the end of all that happens before 2^95 attoseconds fits, and nothing else remains without an error:
-        // see `Recorder::check_instants`.
+        // The final value fits for events before 2^95 attoseconds; anything else is an error: see
+        // `Recorder::check_instants`.
         self.area = self.area.wrapping_sub(now.within::<W>().0);
         self.requests += 1;
     }
 
-    /// Requests may have left: so many are here.
+    /// Counts departures; `requests` remain.
     #[inline(always)]
     fn keep<W: Width>(&mut self, requests: u64, now: Instant) {
         if requests < self.requests {
@@ -54,25 +53,25 @@ impl Lane {
         }
     }
 
-    /// ∫ number of requests here dt since this was asked last, until an instant before which nothing will happen.
+    /// ∫ number of requests dt since the last call, until `now`; no event may precede it.
     fn take_area(&mut self, now: Instant) -> u128 {
         let of_those_here = now.0.wrapping_mul(u128::from(self.requests));
         self.at = now;
         std::mem::replace(&mut self.area, of_those_here.wrapping_neg()).wrapping_add(of_those_here)
     }
 
-    /// The replica, if something has happened there, forms a batch, and goes on by itself.
+    /// Forms a batch if an event occurred, and advances the replica alone.
     #[inline(always)]
-    pub(super) fn go_on<W: Width>(
+    pub(super) fn advance<W: Width>(
         &mut self,
         replica: &mut Replica,
         until: Until,
         results: &mut Recorder,
         polls: &mut Polls,
     ) -> Result<()> {
-        let mut is_touched = std::mem::take(&mut self.is_touched);
+        let mut needs_batch = std::mem::take(&mut self.needs_batch);
         loop {
-            if is_touched && replica.is_idle() && !replica.is_empty() {
+            if needs_batch && replica.is_idle() && !replica.is_empty() {
                 polls.count(results.left())?;
                 replica.form_here::<W>(self.at, false)?;
             }
@@ -86,16 +85,16 @@ impl Lane {
             self.at = end;
             self.keep::<W>(replica.requests(), end);
             if is_last {
-                self.is_touched = true;
+                self.needs_batch = true;
                 return Ok(());
             }
-            is_touched = true;
+            needs_batch = true;
         }
     }
 }
 
-/// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival,
-/// iterations that end there are settled as well.
+/// The end of a lane's advance: all events before `instant`. For an arrival, iterations that end then are settled
+/// too.
 #[derive(Clone, Copy)]
 pub(super) struct Until {
     pub(super) instant: Instant,
@@ -108,49 +107,49 @@ impl Lanes {
         Lanes { lanes: vec![Lane::default(); replicas], ends }
     }
 
-    /// Something happens at a replica at `end` next.
+    /// Sets the next event of a replica.
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
-        self.ends.set(replica, end.hour());
+        self.ends.set(replica, end.sort_key());
     }
 }
 
 impl Run {
-    /// Lets happen what happens before `look_at`.
-    pub(super) fn advance_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    /// Runs all events before `stop_at`.
+    pub(super) fn advance_lanes(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
             let sampled = self.sampler.seen;
-            let is_sampled = sampled < self.look_at;
-            let instant = if is_sampled { sampled } else { self.look_at };
+            let is_sampled = sampled < self.stop_at;
+            let instant = if is_sampled { sampled } else { self.stop_at };
             if self.arrivals.are_short && instant.is_short() && self.fleet.replicas[0].is_short() {
-                self.go_on_apart::<Short>(instant, workload, polls)?;
+                self.advance_lanes_to::<Short>(instant, workload, polls)?;
             } else {
-                self.go_on_apart::<Long>(instant, workload, polls)?;
+                self.advance_lanes_to::<Long>(instant, workload, polls)?;
             }
-            if !is_sampled || self.next_apart() >= self.look_at {
+            if !is_sampled || self.next_in_lanes() >= self.stop_at {
                 return Ok(());
             }
-            self.sampler.sample_before(self.next_apart(), &self.fleet.replicas, &mut self.results)?;
+            self.sampler.sample_before(self.next_in_lanes(), &self.fleet.replicas, &mut self.results)?;
         }
     }
 
-    /// Lets happen what happens before an instant.
+    /// Runs all events before `instant`.
     #[inline(never)]
-    fn go_on_apart<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    fn advance_lanes_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         while self.arrivals.at.is_before::<W>(instant) {
-            self.go_on::<W>(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
-            self.arrive_apart::<W>(workload, polls)?;
+            self.advance_each::<W>(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
+            self.arrive_in_lanes::<W>(workload, polls)?;
         }
-        self.go_on::<W>(Until { instant, is_arrival: false }, polls)
+        self.advance_each::<W>(Until { instant, is_arrival: false }, polls)
     }
 
-    /// When something happens next.
-    pub(super) fn next_apart(&self) -> Instant {
+    /// The next event.
+    pub(super) fn next_in_lanes(&self) -> Instant {
         self.fleet.next_instant().min(self.arrivals.at)
     }
 
-    /// All replicas come to the last instant at which anything happened.
-    pub(super) fn meet(&mut self) -> Result<()> {
+    /// Advances all lanes to the last event.
+    pub(super) fn synchronize(&mut self) -> Result<()> {
         self.now = self.lanes.lanes.iter().map(|lane| lane.at).fold(self.now, Instant::max);
         for lane in &mut self.lanes.lanes {
             self.in_system_area = sum_of_areas(self.in_system_area, lane.take_area(self.now))?;
@@ -158,23 +157,24 @@ impl Run {
         Ok(())
     }
 
-    /// Every replica that has something to do goes on.
+    /// Advances every replica with an earlier event.
     #[inline(never)]
-    fn go_on<W: Width>(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
+    fn advance_each<W: Width>(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends }, fleet) = (&mut self.lanes, &mut self.fleet);
         let results = &mut self.results;
-        ends.replace_up_to(until.instant.hour_within::<W>().min(Instant::LAST_HOUR), |index| {
+        ends.replace_up_to(until.instant.sort_key_within::<W>().min(Instant::LAST_SORT_KEY), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
-            lane.go_on::<W>(replica, until, results, polls)?;
-            let next = if lane.is_touched { until.instant.hour_within::<W>() } else { replica.next_instant().hour() };
+            lane.advance::<W>(replica, until, results, polls)?;
+            let next =
+                if lane.needs_batch { until.instant.sort_key_within::<W>() } else { replica.next_instant().sort_key() };
             fleet.count_requests(index);
             Ok(next)
         })
     }
 
-    /// Requests arrive one by one. Batches are formed at this instant when replicas go on from it.
+    /// Delivers the arrivals of this instant one by one. Replicas form batches when they advance from it.
     #[inline]
-    fn arrive_apart<W: Width>(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+    fn arrive_in_lanes<W: Width>(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         self.now = self.arrivals.at;
         while self.arrivals.at.is::<W>(self.now) {
             let row = self.arrivals.pop(workload);
@@ -185,11 +185,12 @@ impl Run {
             lane.at = self.now;
             if let Some(place) = replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)? {
                 if !workload.accepted.is_empty() {
-                    replica.tell_accepted(place, workload.accepted.of(row));
+                    replica.set_accepted(place, workload.accepted.of(row));
                 }
                 lane.receive::<W>(self.now);
-                lane.is_touched |= replica.is_idle();
-                let next = if lane.is_touched { self.now.hour_within::<W>() } else { replica.next_instant().hour() };
+                lane.needs_batch |= replica.is_idle();
+                let next =
+                    if lane.needs_batch { self.now.sort_key_within::<W>() } else { replica.next_instant().sort_key() };
                 self.lanes.ends.set(index, next);
                 self.fleet.count_requests(index);
             } else {

@@ -1,7 +1,7 @@
-//! When something happens next, and what passes between replicas.
+//! The calendar: future events, and requests between replicas.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU64;
 
 use crate::clock::{Instant, Long};
@@ -9,38 +9,38 @@ use crate::gate_and_route::Dispatch;
 use crate::links::Transfers;
 use crate::replica::Departure;
 use crate::results::{Recorder, Status};
-use crate::simulation::capacity::Deadlines;
 use crate::tournament::Tournament;
 
-/// When something happens next, and what passes between replicas.
+/// Future events, and requests between replicas.
 pub(in crate::simulation) struct Calendar {
-    /// When something happens at each replica next.
+    /// The next event of each replica.
     pub(in crate::simulation) ends: Tournament<Instant>,
-    /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
+    /// Replicas with events at this instant, and for each replica the number of the last instant at which it was one
+    /// of them.
     pub(in crate::simulation) touched: Vec<u32>,
     pub(in crate::simulation) touched_at: Vec<u64>,
     pub(in crate::simulation) instants: u64,
     pub(in crate::simulation) links: Vec<Transfers>,
     /// Requests that queue before the replicas.
     pub(in crate::simulation) dispatch: Option<Dispatch>,
-    /// For how many others each row still waits; empty: none does.
+    /// Number of requests that each row still depends on; empty: no row depends on others.
     pub(in crate::simulation) awaited: Vec<u32>,
-    /// Rows that wait for no other any more, by the instant of their arrival.
+    /// Rows whose dependencies are complete, by arrival.
     pub(in crate::simulation) released: BinaryHeap<Reverse<(Instant, u32)>>,
     pub(in crate::simulation) patience: BinaryHeap<Reverse<PatienceEnd>>,
-    /// Requests that clients take back.
+    /// Future cancellations.
     pub(in crate::simulation) cancels: BinaryHeap<Reverse<Cancel>>,
     pub(in crate::simulation) in_system: u64,
-    /// When clients that may send no more have the answers that are on their way to them.
+    /// Arrival at the client of responses that still count against `max_in_flight`.
     pub(in crate::simulation) returning: BinaryHeap<Reverse<Instant>>,
-    /// No request is sent while so many are in flight.
+    /// Limit of requests in flight.
     pub(in crate::simulation) most_in_flight: u64,
 }
 
-/// When a request loses patience, its id, its replica, `NO_REPLICA` where it waits for one, and its place there.
+/// End of a request's patience, its id, its replica (`NO_REPLICA` if it waits for one), and its place there.
 type PatienceEnd = (Instant, u32, u32, u32);
 
-/// When the client of a request takes it back, its id and its row.
+/// A cancellation: its instant, the request's id and its row.
 type Cancel = (Instant, u32, u32);
 
 impl Calendar {
@@ -72,34 +72,34 @@ impl Calendar {
         self.ends.set(replica, end);
     }
 
-    /// A client takes a request back at an instant.
+    /// Schedules a cancellation.
     pub(in crate::simulation) fn cancel(&mut self, id: u32, row: u32, at: Instant) {
         self.cancels.push(Reverse((at, id, row)));
     }
 
-    /// Requests that queue before the replicas.
+    /// Number of requests that queue before the replicas.
     pub(in crate::simulation) fn waiting(&self) -> u64 {
         self.dispatch.as_ref().map_or(0, Dispatch::len) as u64
     }
 
-    /// Requests that still wait for others.
+    /// Number of requests that still depend on others.
     pub(in crate::simulation) fn never_came(&self) -> usize {
         self.awaited.iter().filter(|&&awaited| awaited > 0).count()
     }
 
-    /// No request loses its patience at a replica any more that is gone; says when those would have that could.
-    pub(in crate::simulation) fn forget_patience(&mut self, gone: u32) -> Deadlines {
-        let mut deadlines = Deadlines::new();
+    /// Removes the patience events of a replica that ended. Returns their deadlines by request id.
+    pub(in crate::simulation) fn forget_patience(&mut self, ended: u32) -> HashMap<u32, Instant> {
+        let mut deadlines = HashMap::new();
         self.patience.retain(|&Reverse((at, id, replica, _))| {
-            if replica == gone {
+            if replica == ended {
                 deadlines.insert(id, at);
             }
-            replica != gone
+            replica != ended
         });
         deadlines
     }
 
-    /// Ends the run for the requests that no replica has.
+    /// Records the unfinished requests that no replica has.
     pub(in crate::simulation) fn stop(&mut self, end: Instant, results: &mut Recorder) {
         for departure in self.links.iter_mut().flat_map(Transfers::drain) {
             let Departure { history, from, at, .. } = departure;
