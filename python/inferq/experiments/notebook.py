@@ -56,8 +56,9 @@ def _of_workload(workload: Workload) -> str:
 def _of_result(result: Result) -> str:
     """The system, the findings, the latencies, and an overview chart."""
     rows = run_tables.rows(result)
-    notes = [(finding.severity, sentence(finding)) for finding in result.findings]
-    notes = [*((note.kind, note.text) for note in verdicts.of_run(result, None).notes), *notes]
+    notes: list[tuple[str, str]] = [(finding.severity, sentence(finding)) for finding in result.findings]
+    if (verdict := verdicts.of_run(result, None).verdict) is not None:
+        notes.insert(0, (verdict.kind, verdict.text))
     grid = run_tables.latencies(rows, names=LABELS)
     try:
         picture = svg(result.plot(_WIDTH))
