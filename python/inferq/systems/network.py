@@ -98,7 +98,8 @@ class Stage(Description):
 
         Recorded lengths for three jobs:
 
-        >>> recorded = iq.Workflow("recorded", stages={"ask": iq.Stage("chat", prompt=[310, 80, 95], output=40)})
+        >>> ask = iq.Stage("chat", prompt=[310, 80, 95], output=40)
+        >>> recorded = iq.Workflow("recorded", stages={"ask": ask})
         >>> jobs = {"arrival_s": [0.0, 1.0, 2.0]}
         >>> network = iq.Network({"chat": engine}, [recorded])
         >>> iq.simulate(jobs, network).requests["prompt_tokens"].to_list()
