@@ -1,4 +1,4 @@
-"""One layer of a model: what it computes, and on which memory. In plain PyTorch, for `inferq calibrate`.
+"""A decoder layer and its KV cache in plain PyTorch, for `inferq calibrate`.
 
 A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
 positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be
@@ -19,17 +19,17 @@ from inferq._lazy import functional, torch
 Tensor: TypeAlias = Any
 """A tensor of PyTorch, which need not be installed."""
 Draw: TypeAlias = Callable[..., Tensor]
-"""Gets a shape, answers numbers of mean 0 and variance 1 in it."""
+"""Returns numbers of mean 0 and variance 1 in a given shape."""
 
 BLOCK_TOKENS = 16
-"""Tokens of one block of the cache."""
+"""Tokens of a block of the cache."""
 _EPSILON = 1e-6
 _ROTARY_BASE = 500_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """The sizes of one layer, or of the share of it that one of several devices holds.
+    """The sizes of a layer, or of its share on one of several devices.
 
     Args:
         hidden: width of a token between layers.
@@ -55,14 +55,14 @@ class LayerSizes:
 
     @property
     def matrix_weights(self) -> int:
-        """Numbers in the matrices of the layer, the router among them; norms and biases are left out."""
+        """Weights in the matrices of the layer, including the router, without norms and biases."""
         attention = 2 * (self.heads + self.kv_heads) * self.head_size
         router = self.experts if self.experts > 1 else 0
         return self.hidden * (attention + 3 * self.experts * self.intermediate + router)
 
 
 class Layer:
-    """The weights of one layer, and what is computed with them for rows of tokens.
+    """The weights of a layer, and its operations on rows of tokens.
 
     Args:
         sizes: its sizes.
@@ -101,7 +101,7 @@ class Layer:
         return queries, keys, values
 
     def finish(self, hidden: Tensor, attention: Tensor, routing: Routing | None = None) -> Tensor:
-        """What leaves the layer: the rows that entered, plus projected attention, plus the MLP of both.
+        """The output of the layer: its input, plus projected attention, plus the MLP of both.
 
         Args:
             hidden: the rows that entered, (tokens, hidden).
@@ -132,7 +132,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Which experts the tokens of a batch visit.
+    """The experts of the tokens of a batch.
 
     Args:
         chosen: the experts of each token, (tokens, active experts).
@@ -166,8 +166,8 @@ class PagedCache:
         tokens: for how many of each there is room.
         sizes: of the layer.
         draw: makes what the cache holds at first.
-        order: where in the memory the blocks lie, a permutation (sequences · blocks of one,); they are
-            gathered to be read. None is one after the other, where they are read in place.
+        order: the positions of the blocks in memory, a permutation (sequences · blocks of a sequence,); reads
+            gather them. None: consecutive, read in place.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class PagedCache:
         """The blocks of each sequence, in the order of its tokens."""
 
     def slots(self, first: int, tokens: int) -> Tensor:
-        """Where tokens `first` to `first + tokens − 1` of every sequence lie, sequence by sequence."""
+        """The slots of tokens `first` to `first + tokens − 1` of every sequence, sequence by sequence."""
         places = torch.arange(first, first + tokens, device=self.tables.device)
         blocks = self.tables.index_select(1, places // BLOCK_TOKENS)
         return (blocks * BLOCK_TOKENS + places % BLOCK_TOKENS).flatten()
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values, (tokens, heads, head size), where `slots` says."""
+        """Write keys and values, (tokens, heads, head size), to `slots`."""
         self.keys.flatten(0, 1).index_copy_(0, slots, keys)
         self.values.flatten(0, 1).index_copy_(0, slots, values)
 
@@ -198,12 +198,12 @@ class PagedCache:
 
     def _read(self, pool: Tensor, tokens: int) -> Tensor:
         sequences, blocks = self.tables.shape
-        found = pool if self._in_place else pool.index_select(0, self.tables.flatten())
-        return found.view(sequences, blocks * BLOCK_TOKENS, *pool.shape[2:])[:, :tokens].transpose(1, 2)
+        gathered = pool if self._in_place else pool.index_select(0, self.tables.flatten())
+        return gathered.view(sequences, blocks * BLOCK_TOKENS, *pool.shape[2:])[:, :tokens].transpose(1, 2)
 
 
 def blocks_of(tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """Blocks for a number of tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 
@@ -223,7 +223,7 @@ def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Ten
 
 
 def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads (tokens, heads, head size) turned by the angles of their positions; i pairs with i + size / 2."""
+    """Rotate heads (tokens, heads, head size) by the angles of positions; i pairs with i + size / 2."""
     cosine, sine = turn
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
@@ -231,9 +231,9 @@ def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of a batch whose sequences are alike: `tokens` new ones each at a context of `context`.
+    """The attention of a batch of equal sequences: `tokens` new tokens each at a context of `context`.
 
-    With one sequence that is a chunk of a prompt; with one token each it is a step of decodes.
+    One sequence is a chunk of a prompt; one token each is a step of decodes.
 
     Args:
         cache: holds the context of each, and has room for the new tokens.
@@ -253,14 +253,14 @@ class Attention:
 
     @classmethod
     def of(cls, cache: PagedCache, context: int, tokens: int, head_size: int, dtype: Any) -> Attention:
-        """The attention over a cache, with everything made that does not depend on the new tokens."""
+        """Create the attention over a cache, with everything that does not depend on the new tokens."""
         positions = torch.arange(context, context + tokens, device=cache.tables.device)
         turn = rotation(positions.repeat(len(cache.tables)), head_size, dtype)
         mask = _mask(tokens, context, cache.tables.device)
         return cls(cache, context, tokens, cache.slots(context, tokens), turn, mask)
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Turn, write into the cache, attend to all that is there: (sequences · tokens, heads, head size)."""
+        """Rotate, write into the cache, attend to all tokens: (sequences · tokens, heads, head size)."""
         self.cache.write(self.slots, rotated(keys, self.turn), values)
         known_keys, known_values = self.cache.read(self.context + self.tokens)
         by_sequence = rotated(queries, self.turn).unflatten(0, (-1, self.tokens)).transpose(1, 2)
@@ -275,11 +275,11 @@ class Attention:
 
 
 def _mask(tokens: int, context: int, device: Any) -> Tensor:
-    """The causal mask of tokens at a context: token i sees the context and what is up to itself."""
+    """The causal mask of tokens at a context: token i attends to the context and tokens up to itself."""
     from torch.nn.attention.bias import causal_lower_right
 
     if tokens == 1:
-        return None  # it sees everything, and any kernel may serve it
+        return None  # it attends to everything, so that any kernel applies
     if device.type == "cuda":
         return causal_lower_right(tokens, context + tokens)  # a flag of FlashAttention, not a matrix
     return torch.ones(tokens, context + tokens, dtype=torch.bool, device=device).tril(context)
@@ -288,7 +288,7 @@ def _mask(tokens: int, context: int, device: Any) -> Tensor:
 def forward(
     layers: Sequence[Layer], hidden: Tensor, attention: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]]
 ) -> Tensor:
-    """Rows that pass through all layers, each with the attention over its own cache."""
+    """Pass rows through all layers, each with the attention over its own cache."""
     for layer, attend in zip(layers, attention, strict=True):
         hidden = layer.finish(hidden, attend(*layer.project(hidden)))
     return hidden
