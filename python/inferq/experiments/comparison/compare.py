@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from inferq.checks import nearest, whole
+from inferq.checks import between, nearest, whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
 from inferq.experiments.arguments import (
-    between,
     check_options,
     check_progress,
     recorded,
