@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, GRAY, PANEL, VERMILION
+from inferq.display.style import BLUE, GRAY, PANEL, VERMILION, title_lines
 from inferq.display.text import number, percent
 from inferq.errors import ConfigError
 
@@ -66,10 +66,14 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
     shape = alt.Shape("verdict:N", legend=legend).scale(
         domain=verdicts, range=[SHAPES[verdict] for verdict in verdicts]
     )
+    longest = max(len(name) for name in drawn["metric"])
+    labels = min(170, max(52, 7 * longest + 12))  # room for the widest common font
     panels = []
     for name in systems:
         order = drawn.filter(system=name)["metric"].to_list()
-        rows = alt.Chart().encode(y=alt.Y("metric:N", title=None, sort=order, axis=alt.Axis(labelLimit=150)))
+        rows = alt.Chart().encode(
+            y=alt.Y("metric:N", title=None, sort=order, axis=alt.Axis(labelLimit=165, minExtent=labels))
+        )
         panel = alt.layer(
             alt.Chart().mark_rule(color=GRAY).encode(x=alt.datum(0)),
             rows.mark_rule(strokeWidth=2).encode(x=across("low"), x2="high:Q", color=color),
@@ -80,11 +84,11 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
         ).transform_filter(alt.FieldEqualPredicate(field="system", equal=name))
         title = f"{name} against {baseline}" if len(systems) == 1 else name
         step = alt.Step(26 if drawn.height <= 20 else 19)
-        panels.append(panel.properties(width=width - 90, height=step, title=title))
+        panels.append(panel.properties(width=width + 46 - labels, height=step, title=title))
     if len(panels) == 1:
         return panels[0]
     left_out = f"; the first {len(systems)} of {many} systems" if len(systems) < many else ""
-    return alt.vconcat(*panels, title=alt.TitleParams(f"{of}{left_out}"), spacing=14)
+    return alt.vconcat(*panels, title=alt.TitleParams(title_lines(f"{of}{left_out}", width)), spacing=14)
 
 
 def shown_systems(frame: pl.DataFrame) -> list[str]:
