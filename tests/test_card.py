@@ -132,12 +132,12 @@ def test_a_model_that_does_not_fit_says_so_and_what_does():
         iq.timing.KvMemory.of("llama-3.1-70b", "a100-80gb", tensor_parallel=1)
     said = str(refused.value)
     assert said.startswith("tensor_parallel: llama-3.1-70b does not fit on 1 × a100-80gb")
-    assert "131.42 GiB" in said and "72.00 GiB of 80.00" in said and said.endswith("tensor_parallel=2 fits")
+    assert "131.42 GiB" in said and "72.00 of 80.00 GiB" in said and said.endswith("tensor_parallel=2 fits")
     assert KvMemory.of("llama-3.1-70b", "a100-80gb").tensor_parallel == 2
     nowhere = iq.timing.Gpu(
         memory_bytes=2e9, bandwidth_bytes_per_s=1e12, bf16_flops=1e14, link_bytes_per_s=1e10
     )
-    with pytest.raises(iq.ConfigError, match="it fits on no number of them"):
+    with pytest.raises(iq.ConfigError, match="no number of GPUs fits"):
         iq.timing.KvMemory.of("llama-3.1-405b", nowhere)
 
 
@@ -162,7 +162,7 @@ def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
     assert "measured" in engine.explain() and f"{engine.kv.tokens:,} tokens" in engine.explain()
     same = iq.Engine.on("llama-3-8b", "a100-80gb")
     assert dataclasses.replace(same, max_model_len=131_072) == engine and same.max_model_len == 8192
-    assert "llama-3-8b has its shape" in same.explain()
+    assert "llama-3-8b has the same shape" in same.explain()
     # Four GPUs are those of the table, although two would do.
     assert iq.Engine.on("llama-3.1-70b", "a100-80gb").timing == iq.TimingTable.shipped(
         "llama-3.1-70b", "a100-80gb"
@@ -264,14 +264,14 @@ kind = "Sarathi"
         ({"model": "lama-3.1-8b", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
         (
             {"model": "gpt-oss-120b", "gpu": "h200"},
-            "model: gpt-oss-120b is not described: its layers attend",
+            "model: gpt-oss-120b is not supported: its layers alternate",
         ),
         (
             {"model": "deepseek-v3.1", "gpu": "h200"},
-            "deepseek-v3.1 is not described: it keeps one latent vector",
+            "deepseek-v3.1 is not supported: it has multi-head latent",
         ),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor": 2}, "engine: unknown field 'tensor'"),
-        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 heads"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 query heads"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "fp4"}, "engine.kv_dtype: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "backend": "vlm"}, "engine.backend: must be one of"),
@@ -279,7 +279,7 @@ kind = "Sarathi"
             {"model": "llama-3.1-8b", "gpu": "h200", "gpu_memory_utilization": 90},
             "engine.gpu_memory_utilization: must be from",
         ),
-        ({"model": "nowhere/config.json", "gpu": "h200"}, "there is no file"),
+        ({"model": "nowhere/config.json", "gpu": "h200"}, "no such file"),
     ],
 )
 def test_a_table_that_names_nothing_is_refused_where_it_is(table, said: str):
@@ -297,10 +297,10 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
         assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
     numbers = '{"hidden_size": ' + "9" * 5000 + "}"
     for text, said in (
-        ("{", "is no JSON"),
-        ("", "is no JSON"),
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        (numbers, "is no JSON"),
+        (numbers, "is not JSON"),
     ):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(iq.ConfigError, match=said):
@@ -314,12 +314,12 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
         ({"model_type": "gpt_neox"}, "no gated feed-forward part"),
         ({"num_experts": 8}, "missing num_experts_per_tok"),
         ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers"),
-        ({"num_experts": 8, "num_experts_per_tok": 9}, "9 of only 8 experts"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "9 exceeds the 8 experts"),
         ({"num_key_value_heads": 5}, "5 does not divide 32 heads"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number"),
-        ({"hidden_size": "4096"}, "hidden_size: must be a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be an integer"),
+        ({"hidden_size": "4096"}, "hidden_size: must be an integer"),
         ({"hidden_size": None, "text_config": {}}, "it has a text_config"),
-        ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "is of a model with experts, but none"),
+        ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "requires the number of experts"),
         (
             {"n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
             "only some of the lay",
@@ -328,7 +328,7 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
             {"num_experts": 8, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
             "only some of the lay",
         ),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 'linear_attention'"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: 'linear_attention' is not supported"),
         ({"is_encoder_decoder": True}, "an encoder"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be True or False"),
         ({"model_type": "gemma2"}, "missing head_dim"),
@@ -357,20 +357,20 @@ def test_what_is_not_read_of_a_config_is_said():
     config = {**entries("models")["llama-3.1-8b"]["config"], "quantization_config": {"quant_method": "fp8"}}
     assert ModelShape.of(config) == ModelShape.of("llama-3.1-8b")
     assert (
-        "unread: quantization_config of a model: weights have 16 bits"
+        "ignored: quantization_config of a model: weights have 16 bits"
         in iq.Engine.on(config, "h200").explain()
     )
-    assert "unread" not in iq.Engine.on(config, "h200", weights="fp8").explain()
-    assert "unread: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
+    assert "ignored" not in iq.Engine.on(config, "h200", weights="fp8").explain()
+    assert "ignored: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
     config = {**entries("models")["mistral-7b"]["config"], "use_sliding_window": False}
-    assert ModelShape.of(config).unread == ()
+    assert ModelShape.of(config).ignored == ()
 
 
 def test_the_same_clock_with_and_without_a_table():
     for gpus in (2, 4):
         engine = iq.Engine.on("mixtral-8x7b", "h100-80gb", tensor_parallel=gpus, timing="roofline")
         assert engine.timing == iq.Roofline("mixtral-8x7b", "h100-80gb", gpus)
-        assert "as asked" in engine.explain()
+        assert "as requested" in engine.explain()
     table = {"model": "qwen3-8b", "gpu": "h200", "timing": "roofline"}
     assert iq.Engine.from_json(table) == iq.Engine.on("qwen3-8b", "h200", timing="roofline")
     with pytest.raises(iq.ConfigError, match="timing: must be a timing model or 'roofline'"):
@@ -393,7 +393,7 @@ def test_a_table_that_is_given_says_how_many_gpus_there_are():
         engine.kv.tokens
         == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4, **room).tokens
     )
-    with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: 2, but the timing is of 4"):
+    with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: is 2, but the timing was measured with 4"):
         iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table, tensor_parallel=2)
 
 

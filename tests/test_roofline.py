@@ -190,7 +190,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
             {"model": "qwen3-8b", "gpu": "h200", "link_efficiency": 1.5},
             "engine.timing.link_efficiency: must be from",
         ),
-        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be 0 or above"),
+        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be non-negative"),
         ({"model": "qwen3-8b", "gpu": "h200", "layer_s": 34}, "engine.timing.layer_s: must be from 0 to 1"),
         ({"model": "qwen3-8b", "gpu": "h200", "weights": "fp4"}, "engine.timing.weights: must be one of"),
         (
@@ -199,7 +199,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
         ),
         ({"linear": {}, "base_s": 0}, "engine.timing.linear_flops_s_per_token: missing"),
         ({"linear": {"flops": 1}}, "engine.timing.linear: unknown field 'flops'"),
-        ({"linear": 1}, "engine.timing.linear: 1 is not a table"),
+        ({"linear": 1}, "engine.timing.linear: must be a table of fields, got 1"),
         ({"linear": {}, "model": "qwen3-8b"}, "engine.timing: unknown field 'model'"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_newest_server_is_the_default_in_python_tables_and_the_shell(tmp_pat
     bare = iq.Engine.on("llama-3.1-8b", "h100-80gb")
     assert bare == iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.33")
     assert bare.on_card["server"] == "vllm-0.33"
-    assert "server: vllm-0.33 on h100-80gb, the newest that is known" in bare.explain()
+    assert "server: vllm-0.33 on h100-80gb, the latest known" in bare.explain()
     assert iq.Engine.from_json({"model": "llama-3.1-8b", "gpu": "h100-80gb"}) == bare
     fewer = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "scheduler": {"max_seqs": 9}}
     trace, out = tmp_path / "trace.csv", tmp_path / "out"
@@ -157,7 +157,7 @@ def test_a_scheduler_alone_is_all_that_differs() -> None:
 def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_named() -> None:
     tight = iq.Engine.on("llama-3.1-8b", "a10g")
     assert tight.on_card["max_model_len"] == tight.kv.tokens < 131_072
-    assert f"max_model_len {tight.kv.tokens:,}: what the cache holds" in tight.explain()
+    assert f"max_model_len {tight.kv.tokens:,}: the size of the cache" in tight.explain()
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_na
             "qwen3-8b",
             "h200",
             {"server": "vllm-0.34"},
-            "unknown server 'vllm-0.34'; the nearest is vllm-0.33 .known are vllm-0.11 to vllm-0.33, sgl",
+            "unknown server 'vllm-0.34'; the nearest is vllm-0.33 .known: vllm-0.11 to vllm-0.33, sgl",
         ),
         ("qwen3-8b", "h200", {"server": "vlm-0.33"}, "did you mean vllm-0.33"),
         (
             "qwen3-8b",
             "h200",
             {"server": "trtllm-1.0"},
-            "'trtllm-1.0'; known are vllm-0.11 to vllm-0.33, sglang-0.5",
+            "'trtllm-1.0'; known: vllm-0.11 to vllm-0.33, sglang-0.5",
         ),
         ("qwen3-8b", "h200", {"server": "sglang-0.4"}, "the nearest is sglang-0.5"),
         ("qwen3-8b", "h200", {"server": "vllm-1.0"}, "the nearest is vllm-0.33"),
@@ -190,7 +190,7 @@ def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_na
             "qwen3-8b",
             "h200",
             {"server": "vllm-0.33", "prefix_cache": "radix"},
-            "prefix_cache: .*keeps 'blocks'",
+            "prefix_cache: .*has 'blocks'",
         ),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": iq.Sglang()}, "scheduler: .*has VllmV1"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
@@ -223,4 +223,4 @@ def test_the_command_line_knows_servers(tmp_path: Path) -> None:
     wrong = run.invoke(app, [*on, "--server", "vllm-0.3"])
     assert wrong.exit_code != 0 and "the nearest is vllm-0.11" in wrong.output.replace("\n", " ")
     wrong = run.invoke(app, ["replay", str(trace), "--server", "vllm-0.33"])
-    assert wrong.exit_code != 0 and "Give --model and --gpu too" in wrong.output.replace("\n", " ")
+    assert wrong.exit_code != 0 and "requires --model and --gpu" in wrong.output.replace("\n", " ")
