@@ -2,7 +2,7 @@
 
 A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
 positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be
-routed experts. PyTorch is loaded when it is first used, so that the module can be read without it.
+routed experts. PyTorch loads on first use, so that the module can be imported without it.
 
 Source: the layout of Llama, Qwen3 and Mixtral in their `config.json`; rotary positions in the halved form.
 """
@@ -36,11 +36,11 @@ class LayerSizes:
         heads: query heads, a multiple of `kv_heads`.
         kv_heads: heads of keys and values.
         head_size: width of a head, even.
-        intermediate: width inside the MLP, of each expert where there are several.
+        intermediate: width of the MLP, or of each expert.
         experts: experts of the MLP; 1 is a dense MLP without a router.
-        active_experts: experts that each token visits.
-        qkv_bias: queries, keys and values have a bias.
-        qk_norm: queries and keys are normalized head by head.
+        active_experts: experts per token.
+        qkv_bias: whether queries, keys and values have a bias.
+        qk_norm: whether queries and keys are normalized per head.
     """
 
     hidden: int
@@ -65,8 +65,8 @@ class Layer:
     """The weights of a layer, and its operations on rows of tokens.
 
     Args:
-        sizes: its sizes.
-        draw: makes the weights, which are scaled by 1/√inputs, so that outputs stay of order 1.
+        sizes: sizes of the layer.
+        draw: creates the weights, scaled by 1/√inputs to keep outputs of order 1.
     """
 
     def __init__(self, sizes: LayerSizes, draw: Draw) -> None:
@@ -104,11 +104,10 @@ class Layer:
         """The output of the layer: its input, plus projected attention, plus the MLP of both.
 
         Args:
-            hidden: the rows that entered, (tokens, hidden).
+            hidden: the input rows, (tokens, hidden).
             attention: (tokens, heads, head size).
-            routing: which experts each token visits; None for what the router says. It is given where
-                the number of tokens of an expert must be known before, as in a captured graph; the router
-                runs all the same, and weighs the experts.
+            routing: the experts of each token, for a captured graph, which requires the tokens per expert in
+                advance; the router still runs and weights the experts. None: the router's choice.
         """
         hidden = hidden + functional.linear(attention.flatten(1), self.output)
         normed = rms_norm(hidden, self.norm_mlp)
@@ -120,9 +119,9 @@ class Layer:
             routing = Routing.of(best, self.sizes.experts)
         weights = shares.gather(1, routing.chosen)
         weights = (weights / weights.sum(dim=-1, keepdim=True)).to(hidden.dtype).flatten()
-        for expert, rows, visits in routing.groups:
-            answer = self._gated(normed.index_select(0, rows), expert)
-            hidden.index_add_(0, rows, answer * weights.index_select(0, visits).unsqueeze(1))
+        for expert, rows, indices in routing.groups:
+            output_rows = self._gated(normed.index_select(0, rows), expert)
+            hidden.index_add_(0, rows, output_rows * weights.index_select(0, indices).unsqueeze(1))
         return hidden
 
     def _gated(self, rows: Tensor, expert: int) -> Tensor:
@@ -136,8 +135,8 @@ class Routing:
 
     Args:
         chosen: the experts of each token, (tokens, active experts).
-        groups: for each expert that has visitors the expert, the rows of its visitors, and the places of
-            these visits in `chosen`, counted row by row.
+        groups: for each expert with tokens: the expert, the rows of its tokens, and their indices in
+            `chosen`, counted row by row.
     """
 
     chosen: Tensor
@@ -151,9 +150,9 @@ class Routing:
         parts = order.split(flat.bincount(minlength=experts).tolist())
         active = chosen.shape[1]
         groups = [
-            (expert, (visits // active).to(chosen.device), visits.to(chosen.device))
-            for expert, visits in enumerate(parts)
-            if len(visits)
+            (expert, (indices // active).to(chosen.device), indices.to(chosen.device))
+            for expert, indices in enumerate(parts)
+            if len(indices)
         ]
         return cls(chosen, groups)
 
@@ -162,10 +161,10 @@ class PagedCache:
     """Keys and values of some sequences in blocks of 16 tokens.
 
     Args:
-        sequences: how many.
-        tokens: for how many of each there is room.
-        sizes: of the layer.
-        draw: makes what the cache holds at first.
+        sequences: number of sequences.
+        tokens: capacity per sequence.
+        sizes: sizes of the layer.
+        draw: creates the initial contents.
         order: the positions of the blocks in memory, a permutation (sequences · blocks of a sequence,); reads
             gather them. None: consecutive, read in place.
     """
@@ -215,7 +214,7 @@ def rms_norm(rows: Tensor, weight: Tensor) -> Tensor:
 def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles of positions, each (tokens, 1, head size / 2).
 
-    Component i of position p turns by p · base^(−2i / head size).
+    Component i of position p rotates by p · base^(−2i / head size).
     """
     steps = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size
     angles = (positions.double().unsqueeze(1) * _ROTARY_BASE**-steps).unsqueeze(1)
@@ -236,12 +235,12 @@ class Attention:
     One sequence is a chunk of a prompt; one token each is a step of decodes.
 
     Args:
-        cache: holds the context of each, and has room for the new tokens.
-        context: tokens of each sequence that were computed before.
+        cache: the contexts, with room for the new tokens.
+        context: tokens of each sequence computed before.
         tokens: new tokens of each sequence.
-        slots: where the new tokens go.
+        slots: slots of the new tokens.
         turn: angles of their positions, sequence by sequence.
-        mask: what hides later tokens, as `scaled_dot_product_attention` takes it.
+        mask: the causal mask for `scaled_dot_product_attention`.
     """
 
     cache: PagedCache

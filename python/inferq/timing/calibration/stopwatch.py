@@ -41,9 +41,9 @@ class HostStopwatch:
 class CudaStopwatch:
     """Measures work on a CUDA device: a graph captured after a warm-up, replayed between two events.
 
-    Before each repetition, outside the events, as many bytes are written as the L2 cache holds twice. While
-    they are written the host runs ahead, so that the launch of the graph lies outside the events too: the
-    seconds are those of the kernels, and what the host adds is the engine's `overhead`.
+    Before each repetition, outside the events, twice the size of the L2 cache is written. Meanwhile the host
+    runs ahead, so that the launch of the graph is outside the events too: the times are those of the kernels,
+    and host time is the engine's `overhead`.
 
     Args:
         torch: the module, replaceable in tests.

@@ -22,7 +22,7 @@ from inferq.timing.calibration.layers import (
 )
 from inferq.timing.calibration.stopwatch import Stopwatch
 
-_KEPT = 16
+_RESERVE = 16
 """The fraction 1 / this of memory stays free for copies."""
 
 
@@ -55,10 +55,10 @@ class Lattice:
 class Survey:
     """Measures grids point by point, records spreads, and ends a grid at the limit of memory."""
 
-    def __init__(self, tell: Callable[[int], object]) -> None:
+    def __init__(self, report: Callable[[int], object]) -> None:
         self.notes: list[str] = []
         self.spread: dict[str, Any] = {}
-        self._tell = tell
+        self._report = report
         self._done = 0
 
     def lattice(
@@ -95,11 +95,11 @@ class Survey:
         self.spread[part] = [[timed.spread for timed in row] for row in measured_rows]
         if column_axis is None:
             self.spread[part] = [row[0] for row in self.spread[part]]
-        kept_columns = list(columns[:width])
+        measured_columns = list(columns[:width])
         return Lattice(
             list(rows[: len(measured_rows)]),
-            kept_columns,
-            [_extended([timed.seconds for timed in row], kept_columns) for row in measured_rows],
+            measured_columns,
+            [_extended([timed.seconds for timed in row], measured_columns) for row in measured_rows],
         )
 
     def _note(self, part: str, row: str, column_axis: str, measured: Sequence[int]) -> None:
@@ -107,14 +107,14 @@ class Survey:
         if column_axis and len(measured) > 1:
             self.notes.append(
                 f"{part}: {row} does not fit in memory beyond {column_axis} {measured[-1]}; from there on, "
-                "and with more, the last slope of each row goes on"
+                "and with more, the last slope of each row is extended"
             )
         else:
             self.notes.append(f"{part}: {row} does not fit in memory; the grid ends before it")
 
     def _count(self, points: int) -> None:
         self._done += points
-        self._tell(self._done)
+        self._report(self._done)
 
 
 def _extended(seconds: list[float], columns: Sequence[int]) -> list[float]:
@@ -156,14 +156,14 @@ class Rig:
     """Layers with random weights on a device, and the work of one point of each part.
 
     Args:
-        sizes: of a layer.
+        sizes: sizes of a layer.
         vocabulary: rows of the embedding and of the logits.
-        layers: how many are timed, and how many the model has.
-        device: where.
-        dtype: of weights, cache and rows.
-        watch: what times them.
-        repetitions: of each point.
-        paged: whether the blocks of the cache lie in a drawn order, and are gathered.
+        layers: the number of measured layers, and of layers of the model.
+        device: the device.
+        dtype: number format of weights, cache and rows.
+        watch: the stopwatch.
+        repetitions: repetitions of each point.
+        paged: whether the blocks of the cache are in random order and gathered.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Rig:
         """Raise if host memory is insufficient; a CUDA device raises by itself.
 
         Raises:
-            MemoryError: so many numbers do not fit.
+            MemoryError: the numbers do not fit.
         """
         room, needed = room_bytes(), numbers * self._dtype.itemsize
         if self._device.type == "cpu" and room is not None and needed > room:
@@ -285,12 +285,12 @@ class Rig:
 def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Available bytes; None if unknown, as outside Linux.
 
-    Linux promises memory that it does not have, and ends the process that touches it: there a large array is
-    no `MemoryError`, so that it must be asked before.
+    Linux overcommits memory and kills the process that uses it: a large array raises no `MemoryError`, so
+    available memory must be checked first.
 
     Args:
-        system: where Linux says what is available.
-        group: where it says the limit of a container.
+        system: the file with the available memory.
+        group: the directory with the limit of a container.
     """
     try:
         lines = [line.split() for line in system.read_text(encoding="utf-8").splitlines()]
@@ -306,4 +306,4 @@ def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs
         total, room = min(total, limit), min(room, limit - used + cached)
     except (OSError, ValueError):
         pass  # no container, or one without a limit
-    return max(0, room - total // _KEPT)
+    return max(0, room - total // _RESERVE)
