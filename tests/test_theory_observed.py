@@ -307,7 +307,7 @@ def test_explain_has_every_number():
         ({"confidence": 1.0}, "confidence: must be a number above 0 and below 1"),
         ({"confidence": 0}, "confidence: must be"),
         ({"confidence": math.nan}, "confidence: must be"),
-        ({"tolerance": -0.1}, "tolerance: must be a number 0 or above and below 1"),
+        ({"tolerance": -0.1}, "tolerance: must be a number of at least 0 and below 1"),
         ({"tolerance": 1}, "tolerance: must be"),
         ({"tolerance": "1"}, "tolerance: must be"),
         ({"warmup": -1}, "warmup: must be requests"),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiments.validation.clients import client_for
-from inferq.experiments.validation.host import one_at_a_time, without_times
+from inferq_papers.hardware.engines import one_at_a_time, without_times
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.settings import Assumed, engine_for

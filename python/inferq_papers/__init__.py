@@ -5,13 +5,13 @@ Each module named after a paper makes a `Report` of it: `inferq paper NAME` from
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from inferq.checks import nearest
-from inferq.errors import ConfigError
+from inferq import ConfigError
 from inferq_papers.pages import check_ending
 from inferq_papers.report import Report
 
@@ -34,7 +34,9 @@ def known(name: str) -> str:
         ConfigError: there is none of that name; it says which is nearest.
     """
     if name.strip().lower() not in PAPERS:
-        raise ConfigError("paper", f"unknown name {name!r}{nearest(name, PAPERS)}")
+        near = difflib.get_close_matches(name.strip().lower(), PAPERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(PAPERS)}"
+        raise ConfigError("paper", f"unknown name {name!r}; {hint}")
     return name.strip().lower()
 
 
@@ -84,5 +86,10 @@ def run(
         ConfigError: an unknown name, or no folder.
         TraceError: a trace in the folder is wrong.
     """
-    made = import_module(f"inferq_papers.{known(name)}")
+    try:
+        made = import_module(f"inferq_papers.{known(name)}")
+    except ModuleNotFoundError as error:
+        if error.name != "altair":
+            raise
+        raise ImportError("charts need Altair: pip install 'inferq[plots]'", name=error.name) from None
     return cast("Report", made.report(quick=quick, traces=traces and folder(traces), tell=tell))

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inferq.errors import ConfigError
-from inferq.results.result import Result
-from inferq.theory.runs.observed import WARM_SHARE, Observed, observed
-from inferq.workload.workload import Workload
+from inferq import ConfigError, Result, Workload
+from inferq.theory import Observed, observed
+
+WARM_SHARE = 0.25
+"""Share of the span of arrivals that `observed` leaves out by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferq.display.document import Picture, figure, shell, table
-from inferq.display.style import svg
-from inferq.display.text import NONE, number, rounded
-from inferq.errors import ConfigError
-from inferq.files import write_text
+from inferq import ConfigError
+from inferq.display import Picture, figure, number, rounded, shell, svg, table
 from inferq_papers.report import Report, Row, Section, Table
 
 if TYPE_CHECKING:
@@ -43,8 +40,12 @@ def write(report: Report, path: str | Path) -> Path:
     page = Path(path)
     check_ending(page)
     text = html(report) if page.suffix == ".html" else markdown(report, page.parent, page.stem)
-    write_text(page, text)
+    _write(page, text)
     return page
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def check_ending(page: Path) -> None:
@@ -57,6 +58,8 @@ def check_ending(page: Path) -> None:
         raise ConfigError(page, f"a page ends in {' or '.join(ENDINGS)}")
 
 
+NONE = "–"
+"""A cell without a number."""
 HEADER = ("where", "what", "paper", "theory", "simulation", "gap")
 """The columns of a table of rows; the first two are text."""
 
@@ -258,7 +261,7 @@ def markdown(report: Report, folder: str | Path, stem: str | None = None) -> str
         parts += ["## Where the paper slips", _grid(("where", "printed", "right"), (False,) * 3, lines)]
     page = "\n\n".join(part.strip() for part in parts if part.strip())
     for name, drawn in pictures.items():
-        write_text(Path(folder) / name, drawn)
+        _write(Path(folder) / name, drawn)
     return "\n".join(_wrapped(line) for line in page.split("\n")) + "\n"
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import pl
-from inferq.display.document import Picture as Picture
-from inferq.interval import Interval, student
+from inferq import Interval, confidence_interval
+from inferq.display import Picture as Picture
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def interval(values: Sequence[float]) -> Interval:
     """The mean of independent runs with its interval, of 99 % on every page."""
-    return student(values, 0.99)
+    return confidence_interval(values, 0.99)
 
 
 def spelled(found: Interval, decimals: int) -> str:
@@ -164,6 +166,8 @@ class Report:
             >>> page.rows().select("section", "paper", "theory", "simulation", "gap").rows()
             [('One server', None, 4.0, 3.9, -0.025000000000000022)]
         """
+        import polars as pl
+
         texts = ("name", "section", "where", "what", "unit")
         numbers = ("paper", "theory", "simulation", "half_width", "gap")
         schema: dict[str, Any] = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)

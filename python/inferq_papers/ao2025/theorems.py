@@ -7,10 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import altair as alt
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
 import inferq as iq
-from inferq._lazy import NDArray, alt, np, pl
-from inferq.display.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
-from inferq.interval import Interval, quantile
+from inferq import Interval
+from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 from inferq_papers.report import Picture, Rows, Section, interval, spelled
 
 KINDS = {"type 1": 2, "type 2": 3}
@@ -220,7 +224,7 @@ def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> Interval:
     runs = len(gaps)
     without = np.array([slope(np.delete(gaps, place, axis=0)) for place in range(runs)])
     error = math.sqrt((runs - 1) / runs * float(((without - without.mean()) ** 2).sum()))
-    return Interval(slope(gaps), quantile(0.99, runs - 1) * error, 0.99, runs)
+    return Interval.of_estimate(slope(gaps), error, runs, 0.99)
 
 
 def convergence(quick: bool) -> Section:

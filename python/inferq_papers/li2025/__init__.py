@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
-from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory import token_capacity
 from inferq_papers.edge import unit
 from inferq_papers.li2025 import networks
 from inferq_papers.li2025.one_engine import CHAT, TIMING, Sizes, Tell, engine, figure_1, poisson

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
 import inferq as iq
-from inferq._lazy import NDArray, np, pl
-from inferq.interval import Interval
+from inferq import Interval
 from inferq_papers.report import interval
 
 TOKEN_BUDGET = 768

@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferq._lazy import NDArray, alt, np, pl
-from inferq.display import style
-from inferq.theory.capacities.network_capacity import network_capacity
+import altair as alt
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from inferq.display import BLUE, SKY, VERMILION, colored
+from inferq.theory import network_capacity
 from inferq_papers.li2025.agents import (
     CRITICAL_LOAD,
     FORK_JOIN,
@@ -237,11 +241,11 @@ def paths(horizon: int = 30_000, samples: int = 600, seed: int = 1) -> pl.DataFr
 
 def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], width: int) -> Any:
     colors = {
-        STATED: style.BLUE,
-        REVERSED: style.SKY,
-        "load 1.05": style.BLUE,
-        "load 0.9": style.SKY,
-        "theory": style.VERMILION,
+        STATED: BLUE,
+        REVERSED: SKY,
+        "load 1.05": BLUE,
+        "load 0.9": SKY,
+        "theory": VERMILION,
     }
 
     def axis(ticks: int) -> alt.Axis:
@@ -250,7 +254,7 @@ def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], widt
     base = alt.Chart(data.filter(pl.col("panel") == name)).encode(
         x=alt.X("slot:Q", title="slot", axis=axis(4)),
         y=alt.Y("value:Q", title=title, axis=axis(5)),
-        color=style.colored("line", {line: colors[line] for line in lines}, direction="vertical"),
+        color=colored("line", {line: colors[line] for line in lines}, direction="vertical"),
     )
     measured = base.transform_filter(alt.datum.line != "theory").mark_line(strokeWidth=2)
     theory = base.transform_filter(alt.datum.line == "theory").mark_line(strokeWidth=2, strokeDash=[6, 4])

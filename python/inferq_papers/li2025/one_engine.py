@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import altair as alt
+import numpy as np
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import alt, np, pl
-from inferq.display import style
-from inferq.interval import Interval
-from inferq.theory.capacities.sequence_capacity import request_level_capacity, sequence_capacity
-from inferq.theory.capacities.token_capacity import token_capacity
-from inferq.theory.demands.demand import RequestClass
-from inferq.theory.runs.observed import observed
+from inferq import Interval
+from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
+from inferq.theory import RequestClass, observed, request_level_capacity, sequence_capacity, token_capacity
 from inferq.timing import TimingModel
 from inferq_papers.edge import edge, unit
 from inferq_papers.report import Picture, Row, Section, Table, interval
@@ -295,7 +295,7 @@ def crowds(requests: int) -> tuple[pl.DataFrame, list[Row]]:
 
 def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     """Bars beside the line of the theory."""
-    colors = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GRAY}
+    colors = {MIXES: BLUE, CAPPED: SKY, APART: GRAY}
     rank = {kind: place for place, kind in enumerate((MIXES, APART, CAPPED))}
     ordered = sorted(given, key=lambda one: (rank[one.kind], -rates[one.name]))
     data = pl.DataFrame([{"policy": one.name, "kind": one.kind, "rate": rates[one.name]} for one in ordered])
@@ -303,15 +303,15 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
         x=alt.X("rate:Q", title="largest stable rate, requests per second", scale=alt.Scale(domain=[0, 13])),
         y=alt.Y("policy:N", sort=[one.name for one in ordered], title=None, axis=alt.Axis(labelLimit=300)),
     )
-    color = style.colored("kind", colors, direction="vertical")
+    color = colored("kind", colors, direction="vertical")
     numbers = bars.mark_text(align="right", dx=-34, fontWeight="bold").encode(
         text=alt.Text("rate:Q", format=".2f"),
-        color=alt.condition(alt.datum.kind == CAPPED, alt.value(style.INK), alt.value("white")),
+        color=alt.condition(alt.datum.kind == CAPPED, alt.value(INK), alt.value("white")),
     )
     theory = pl.DataFrame({"rate": [LIMIT], "text": [f"b / (t_b (m_p + m_d)) = {LIMIT:.2f}"]})
     line = alt.Chart(theory).encode(x="rate:Q")
-    rule = line.mark_rule(color=style.VERMILION, strokeWidth=2, strokeDash=[6, 3])
-    text = line.mark_text(align="right", baseline="bottom", color=style.VERMILION).encode(
+    rule = line.mark_rule(color=VERMILION, strokeWidth=2, strokeDash=[6, 3])
+    text = line.mark_text(align="right", baseline="bottom", color=VERMILION).encode(
         text="text:N", y=alt.value(-4)
     )
     return (bars.mark_bar().encode(color=color) + numbers + rule + text).properties(
@@ -322,9 +322,9 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
 def crowds_chart(curves: pl.DataFrame) -> Any:
     """The number in the system over time."""
     colors = {
-        "FasterTransformer, 128 seats": style.GRAY,
-        "VllmV0, 512 seats": style.ORANGE,
-        "Sarathi, 512 seats": style.BLUE,
+        "FasterTransformer, 128 seats": GRAY,
+        "VllmV0, 512 seats": ORANGE,
+        "Sarathi, 512 seats": BLUE,
     }
     return (
         alt.Chart(curves)
@@ -332,7 +332,7 @@ def crowds_chart(curves: pl.DataFrame) -> Any:
         .encode(
             x=alt.X("second:Q", title="seconds", axis=alt.Axis(tickCount=8)),
             y=alt.Y("requests:Q", title="requests in the system"),
-            color=style.colored("policy", colors, direction="vertical"),
+            color=colored("policy", colors, direction="vertical"),
         )
         .properties(width=560, height=240)
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
-from inferq.theory.capacities.token_capacity import token_capacity
-from inferq.theory.demands.demand import RequestClass
+from inferq.theory import RequestClass, token_capacity
 from inferq_papers.edge import unit
 from inferq_papers.li2025.one_engine import (
     CHAT,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferq._lazy import pl
-from inferq.interval import Interval
-from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
+import polars as pl
+
+from inferq import Interval
 from inferq_papers.lin2026 import pictures
 from inferq_papers.lin2026.fleet import (
     CLASSES,
@@ -14,9 +14,11 @@ from inferq_papers.lin2026.fleet import (
     POLICIES,
     PRIORITY,
     SLI_AWARE,
+    STAGES,
     Effort,
     Limits,
     Policy,
+    Scheme,
     estimated,
     optimum,
     plan,

@@ -16,7 +16,7 @@ from typing import Literal
 
 from inferq.display.text import counted
 from inferq.experiments.margin import Margin
-from inferq.interval import Interval, quantile, student
+from inferq.interval import Interval, quantile, confidence_interval
 from inferq.results.metric import Metric
 
 GateVerdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
@@ -121,7 +121,7 @@ def _interval(values: Sequence[float], confidence: float) -> Interval:
     """Each end with this confidence; that of one value, which is one run and no sample, has no width."""
     if len(values) == 1:
         return Interval(values[0], 0.0, confidence, 1)
-    return student(values, 2 * confidence - 1)
+    return confidence_interval(values, 2 * confidence - 1)
 
 
 def _change(

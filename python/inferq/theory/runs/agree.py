@@ -11,7 +11,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.interval import student
+from inferq.interval import confidence_interval
 from inferq.results.result import Result
 from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster
@@ -329,7 +329,7 @@ def _rows(
     rows: list[Mapping[str, Any]] = []
     for quantity, unit, key, by_theory, by_fluid in quantities:
         samples = [measure[key] for measure in measures if key in measure]
-        interval = student(samples, CONFIDENCE) if samples else None
+        interval = confidence_interval(samples, CONFIDENCE) if samples else None
         mean = None if interval is None else interval.mean
         several = interval is not None and len(samples) > 1
         reference = by_theory if by_theory is not None else by_fluid
