@@ -95,7 +95,7 @@ def _confidence(comparison: Comparison) -> str:
         "blocks": "blocks of consecutive arrivals of the trace, pair by pair: they are about such requests",
     }
     sure = percent(comparison.confidence, 6)
-    return f"The intervals hold with {sure} confidence, from {chance[comparison.chance]}."
+    return f"The intervals hold with {sure} confidence, from {chance[comparison.variation]}."
 
 
 def _verdict(rows: list[dict[str, Any]], others: list[str]) -> Note:
