@@ -577,8 +577,8 @@ def test_the_explanation_has_every_number():
     ({"chunk": 0}, "chunk: must be an integer from 1 to 16777216, got 0"),
     ({"prices": iq.Prices(prefill=0, decode=0.2)}, "prices.prefill: must be positive, got 0"),
     ({"prices": iq.Prices(prefill=0.1, decode=-1)}, "prices.decode: must be positive, got -1"),
-    ({"prices": (0.1, 0.2)}, r"prices: must be Prices\(…\)"),
-    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
+    ({"prices": (0.1, 0.2)}, r"prices: must be Prices"),
+    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo"),
     (
         {"timing": iq.research.MixedSolo(alpha=0, beta=0, solo=0.1)},
         "timing: iterations must take some time",
@@ -592,7 +592,7 @@ def test_the_explanation_has_every_number():
     ({"abandonment": -0.1}, "abandonment: must be non-negative, got -0.1"),
     ({"abandonment": math.inf}, "abandonment: must be finite, got inf"),
     ({"abandonment": {"decode-heavy": 0.1}}, "abandonment.prefill-heavy: is missing; every class requires a rate"),
-    ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: no such class \(there are decode-heavy,"),
+    ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: unknown class; classes: decode-heavy,"),
     ({"prefill_fairness": -0.1}, "prefill_fairness: must be non-negative"),
     ({"decode_fairness": math.nan}, "decode_fairness: must be finite, got nan"),
     ({"tpot_s": 0}, "tpot_s: must be positive"),
@@ -621,7 +621,7 @@ def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasi
     x = 0.5 * (300 + 3000) * tau / 256
     share = (16 / solo) / (0.5 * 1400 - x * (15 / tau - 16 / solo))
     assert not plan.feasible and plan.feasible_share == pytest.approx(share, rel=1e-9)
-    assert "gives up" in plan.reason and "times the rates" in plan.explain()
+    assert "abandons" in plan.reason and "times the rates" in plan.explain()
     assert plan.revenue_per_replica_s is plan.duality_gap is plan.tpot_s is None
     assert plan.shadow_prices == () and not plan.prefill
     with pytest.raises(iq.ConfigError, match=r"^allocation: infeasible: no request of 'decode-heavy'"):

@@ -148,7 +148,7 @@ def test_a_closed_loop_has_no_rate_of_its_own():
     ({"rate": 1, "prompt": 1, "output": 1, "abandonment": -1}, "abandonment"),
     (
         {"rate": 1, "prompt": 1, "lengths": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
-        "joint",
+        "conflicts with prompt and output",
     ),
 )
 def test_a_class_that_makes_no_sense_is_refused_by_name(arguments: dict[str, object]):
@@ -159,7 +159,7 @@ def test_what_is_no_demand_is_refused():
     one = RequestClass(rate=1, prompt=1, output=1)
     for asked, said in [
         ([], "must contain at least one class"),
-        ([one, one], r"workload\[1\].name: 'default' is there already"),
+        ([one, one], r"workload\[1\].name: must be unique, got 'default' twice"),
         ([one, 3], r"workload\[1\]"),
         ("chat", "must be a Workload, a RequestClass"),
         (None, "must be a Workload, a RequestClass"),

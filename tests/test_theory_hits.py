@@ -212,7 +212,7 @@ def test_ceilings_take_all_that_is_shared_and_guarantees_nothing():
     assert by_tokens["guarantee"].hit_rate == 0
     said = found.explain()
     assert "prefix cache: upper bounds assume at most 0.5997 of the prompt tokens found" in said
-    assert "prefix cache: guarantees count on 0 of them at least" in said
+    assert "prefix cache: guarantees assume at least 0 of them found" in said
     assert "at a hit rate of 0.5997 at most" in said
     assert found.frame()["hit_rate"].to_list() == [bound.hit_rate for bound in found.bounds]
     # Between both nothing is proved; above the ceiling it is, however much is found.
@@ -236,7 +236,7 @@ def test_a_stated_hit_rate_gives_a_verdict_at_this_rate():
     assert stability(CHAT, engine(), rate=9.0).verdict == "unstable"
     limit = token_capacity(CHAT, engine(), hit_rate=0.6)
     assert (limit.capacity_per_s, limit.stable_below_per_s) == (said.capacity_per_s, said.stable_below_per_s)
-    assert "at the stated hit rate of 0.6: m_p = 40 of 100 prompt tokens are computed" in limit.explain()
+    assert "at the configured hit rate of 0.6: m_p = 40 of 100 prompt tokens are computed" in limit.explain()
     alone = token_capacity(CHAT, TIMING, token_budget=256, first_token="prefill", hit_rate=0.6)
     assert alone.capacity_per_s == limit.capacity_per_s
     # Where contexts take time too, what is sure counts on no hit.

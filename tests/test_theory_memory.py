@@ -196,7 +196,7 @@ def test_lengths_that_belong_together_are_not_taken_apart() -> None:
     assert limit.mu == pytest.approx(5000 / mean)
     assert limit.rate is None and limit.load is None and limit.stable is None
     assert limit.delta == 1010 / 5000
-    assert "no λ" in limit.explain()
+    assert "the arrival rate λ is unknown" in limit.explain()
 
 
 def test_the_first_token_with_the_prompt_saves_a_decode() -> None:

@@ -90,7 +90,7 @@ def test_what_some_requests_lack_is_said_and_never_stable():
     assert found.verdict == "unknown"
     assert found.never_served == pytest.approx(0.5)
     first = found.explain().splitlines()[0]
-    assert first.startswith("unknown: a share of 0.5 of all requests can never be served: a run rejects them")
+    assert first.startswith("unknown: a share of 0.5 of all requests is too long to be served: a run rejects them")
     fits = engine(iq.KvCache(tokens=100, block=1))
     assert stability(half, fits).never_served == 0
     mixed = iq.Cluster([fits, engine(iq.KvCache(tokens=20, block=1))])
@@ -227,7 +227,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: request_memory(math.nan, 5), "prompt_tokens"),
     (lambda: request_memory(5, 5, whole_chunks="x"), "whole_chunks"),  # type: ignore[call-overload]
     (lambda: slot({}), "recorded: must be .* the column count is missing"),
-    (lambda: slot(None), "recorded: must be .* is None"),  # type: ignore[arg-type]
+    (lambda: slot(None), "recorded: must be .* got None"),  # type: ignore[arg-type]
     (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item], says="^{}"
 )
 def test_an_argument_that_makes_no_sense_is_named(call: Callable[[], object]):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import inferq as iq
 from inferq import Interval
 from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
-from inferq_papers.report import Picture, Rows, Section, interval, spelled
+from inferq_papers.report import Picture, Rows, Section, interval, with_half_width
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
@@ -188,9 +188,9 @@ def memory_greedy(quick: bool) -> Section:
             ),
         ),
         remarks=(
-            f"**The loss is there**: the queue grows linearly, by {spelled(literal, 3)} per "
+            f"**The loss is there**: the queue grows linearly, by {with_half_width(literal, 3)} per "
             f"step with "
-            f"restarts from the beginning, by {spelled(kept, 4)} under VllmV1.",
+            f"restarts from the beginning, by {with_half_width(kept, 4)} under VllmV1.",
             f"**But not with 0.3 per step.** A.3 derives a chance of {CLAIMED_OVERFLOW} in *two* steps "
             f"(the right "
             f"one is {overflow_chances()[1]:.3f}), hence at most {CLAIMED_OVERFLOW / 2:.3f} per step, and "

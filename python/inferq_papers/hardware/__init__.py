@@ -286,8 +286,8 @@ RUNS_REMARKS = (
     "adjusted for them.",
     "**One choice was made in view of rows**: measured kernels of decode attention with as many heads of "
     "keys as of queries (Llama-2-7b), and of experts, are SGLang's where vLLM's were not tuned ([Measured "
-    "tables](../reference/measured-tables.md)). The rows of Llama-2-7b and of Mixtral are no evidence for it; "
-    "before, their E2E was 10 to 75 % and 1 to 22 % too long.",
+    "tables](../reference/measured-tables.md)). The rows of Llama-2-7b and of Mixtral are no evidence for "
+    "it; before, their E2E was 10 to 75 % and 1 to 22 % too long.",
 )
 READINGS: tuple[tuple[str, str, Callable[[MeasuredRun], dict[str, Any]]], ...] = (
     ("vLLM 0.12: a token budget of 4,096", "0.12.0", lambda _: {"max_num_batched_tokens": 4096}),
