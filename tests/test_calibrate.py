@@ -294,7 +294,7 @@ def test_rows_go_on_with_their_slope_where_the_memory_ends(error):
     assert lattice.rows == [1, 4, 8, 16] and lattice.columns == [0, 5, 10, 20, 40]
     assert lattice.seconds == [[1.0 + row * column for column in lattice.columns] for row in lattice.rows]
     assert [len(row) for row in found.spread["chunk"]] == [5, 4, 3, 2]  # what was measured
-    assert len(found.notes) == 4 and "chunk 4 does not fit the memory beyond context 20" in found.notes[0]
+    assert len(found.notes) == 4 and "chunk 4 does not fit in memory beyond context 20" in found.notes[0]
     assert "chunk 32" in found.notes[-1] and "ends before it" in found.notes[-1]
     assert (8, 40) not in asked and (32, 10) not in asked  # no larger point than one that did not fit
 
@@ -414,7 +414,7 @@ def test_a_share_of_a_model_says_what_it_lacks():
     said = calibrated(tensor_parallel=2, dtype="bfloat16").provenance
     assert (said["shape"]["heads"], said["shape"]["kv_heads"], said["shape"]["intermediate"]) == (2, 1, 24)
     assert said["dtype"] == "bfloat16"
-    assert any("exchange" in note for note in said["notes"])
+    assert any("communication" in note for note in said["notes"])
 
 
 def test_progress_counts_every_point():
@@ -444,9 +444,7 @@ def test_where_the_memory_ends_so_does_the_grid_and_the_run_goes_on(monkeypatch)
     monkeypatch.setattr(Rig, "decode", decode)
     table = calibrated()
     assert list(table.decode.sequences) == [1, 4] and list(table.decode.mean_context) == [0, 20, 64]
-    assert (
-        "decode: sequences 4 does not fit the memory beyond mean_context 20" in table.provenance["notes"][0]
-    )
+    assert "decode: sequences 4 does not fit in memory beyond mean_context 20" in table.provenance["notes"][0]
     assert [len(row) for row in table.provenance["spread"]["decode"]] == [3, 2]
 
 
@@ -455,22 +453,24 @@ def test_weights_that_do_not_fit_name_the_layers(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Rig, "_draw", draw)
-    with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit the memory of cpu"):
+    with pytest.raises(
+        iq.ConfigError, match="layers: the weights of 2 layers do not fit in the memory of cpu"
+    ):
         calibrated()
 
 
 def test_what_the_host_has_no_room_for_is_not_drawn(monkeypatch):
     """Linux would give the memory, and end the process that uses it."""
     monkeypatch.setattr(survey_module, "room_bytes", lambda: 4 * 20_000)
-    with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit the memory of cpu"):
+    with pytest.raises(
+        iq.ConfigError, match="layers: the weights of 2 layers do not fit in the memory of cpu"
+    ):
         calibrated({**CONFIG, "vocab_size": 400})
     # Keys of 1,008 tokens are 1,008 × 2 × 8 numbers of 4 bytes: one sequence fits, four do not.
     table = calibrated(grids={**GRIDS, "mean_context": [0, 64, 1000]})
-    assert (
-        "decode: sequences 4 does not fit the memory beyond mean_context 64" in table.provenance["notes"][0]
-    )
+    assert "decode: sequences 4 does not fit in memory beyond mean_context 64" in table.provenance["notes"][0]
     table = calibrated(grids={**GRIDS, "chunk": [1, 16, 200]})  # 200 × 264 truth values in each layer
-    assert "chunk: chunk 200 does not fit the memory" in table.provenance["notes"][0]
+    assert "chunk: chunk 200 does not fit in memory" in table.provenance["notes"][0]
     monkeypatch.setattr(survey_module, "room_bytes", lambda: None)
     assert "memory" not in "".join(calibrated().provenance["notes"])
 
@@ -492,22 +492,22 @@ def test_the_matrices_of_a_layer_are_counted(sizes):
 @refused(
     ({"device": "tpu"}, "device: must be 'cuda', 'cuda:N' or 'cpu'"),
     ({"device": "cuda:x"}, "device: must be"),
-    ({"device": 3}, "device: must be a text"),
+    ({"device": 3}, "device: must be text"),
     ({"dtype": "int8"}, "dtype: must be one of bfloat16"),
     ({"tensor_parallel": 3}, "tensor_parallel: 3"),
-    ({"tensor_parallel": 0}, "tensor_parallel: must be a whole number"),
+    ({"tensor_parallel": 0}, "tensor_parallel: must be an integer"),
     ({"cache": "flat"}, "cache: must be one of paged, contiguous"),
-    ({"layers": 7}, "layers: must be an integer of at least 1 to 6"),
+    ({"layers": 7}, "layers: must be an integer from 1 to 6"),
     ({"repetitions": 0}, "repetitions: must be"),
     ({"quick": 1}, "quick: must be True or False"),
     ({"grids": [1, 2]}, "grids: must be a mapping"),
     ({"grids": {"token": [1, 2]}}, "grids: unknown axis 'token'.*tokens"),
     ({"grids": {"tokens": 5}}, "grids.tokens: must be a list"),
     ({"grids": {"tokens": "12"}}, "grids.tokens: must be a list"),
-    ({"grids": {"tokens": [4]}}, "grids.tokens: must be at least two points, ascending"),
-    ({"grids": {"context": [0, 8, 8]}}, "grids.context: must be at least two points, ascending"),
-    ({"grids": {"chunk": [0, 8]}}, r"grids.chunk\[0\]: must be an integer of at least 1"),
-    ({"grids": {"sequences": [1, 2.5]}}, r"grids.sequences\[1\]: must be a whole number"),
+    ({"grids": {"tokens": [4]}}, "grids.tokens: must have at least two points, ascending"),
+    ({"grids": {"context": [0, 8, 8]}}, "grids.context: must have at least two points, ascending"),
+    ({"grids": {"chunk": [0, 8]}}, r"grids.chunk\[0\]: must be an integer from 1"),
+    ({"grids": {"sequences": [1, 2.5]}}, r"grids.sequences\[1\]: must be an integer"),
     ({"progress": 1}, "progress: must be"),
     ({"model": {"hidden_size": 32}}, "missing"),
 )
@@ -517,7 +517,7 @@ def test_a_wrong_argument_is_named(options):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(iq.ConfigError, match="device: PyTorch finds no CUDA device here"):
+    with pytest.raises(iq.ConfigError, match="device: PyTorch found no CUDA device"):
         calibrated(device="cuda")
 
 
@@ -536,7 +536,7 @@ def test_repetitions_that_do_not_agree_are_noted(monkeypatch):
     monkeypatch.setattr(Rig, "chunk", lambda self, chunk, context: Timed(1.0, 0.3 if chunk == 16 else 0.1))
     monkeypatch.setattr(Rig, "decode", lambda self, sequences, context: Timed(1.0, 0.1))
     notes = [note for note in calibrated().provenance["notes"] if "busy" in note and "linear" not in note]
-    assert notes == ["chunk: repetitions of a point lie up to 30% apart: was the machine busy?"]
+    assert notes == ["chunk: the spread of a point is up to 30%; the machine may have been busy"]
 
 
 def test_the_spread_is_the_middle_half_over_the_median():
@@ -600,7 +600,7 @@ def test_a_slow_machine_is_told_how_to_read_its_seconds(tmp_path, monkeypatch):
 
 def test_an_old_pytorch_is_named(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
-    with pytest.raises(iq.ConfigError, match=r"needs PyTorch 2.5 or newer, this is 2.4.1\+cpu"):
+    with pytest.raises(iq.ConfigError, match=r"requires PyTorch 2.5 or newer, got 2.4.1\+cpu"):
         calibrated()
 
 

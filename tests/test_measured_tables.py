@@ -1,4 +1,4 @@
-"""What must the tables that come with inferq do, and what makes and shows them?"""
+"""Shipped tables: accuracy, attribution, commands, and the tool that bakes them."""
 
 import dataclasses
 import sys
@@ -24,7 +24,7 @@ FOLDER = Path(iq.timing.__file__).parent / "tables" / "data"
 
 
 FITS = {
-    # Two cards of 80 GB have no room beside its 131 GiB for more than a few requests.
+    # Two GPUs of 80 GB have room for only a few requests next to 131 GiB of weights.
     ("llama-3.1-70b", "a100-80gb"): (4, 8),
     ("llama-3.1-70b", "h100-80gb"): (4, 8),
     ("llama-3.1-70b", "h200"): (2, 4, 8),
@@ -33,14 +33,14 @@ FITS = {
     ("mixtral-8x7b", "h100-80gb"): (2, 4, 8),
     ("mixtral-8x7b", "l40s"): (4, 8),
     ("qwen3-32b", "l40s"): (2, 4, 8),
-    # Eight cards for a model that fits on the smallest are left out.
+    # Eight GPUs for a model that fits on the smallest are left out.
     ("qwen3-4b", "a100-80gb"): (1, 2, 4),
     ("qwen3-4b", "l40s"): (1, 2, 4),
 }
-"""Numbers of GPUs on which a model fits, where they are not 1, 2, 4 and 8."""
+"""Numbers of GPUs on which a model fits, if they are not 1, 2, 4 and 8."""
 
 
-def test_every_model_is_shipped_for_every_gpu_within_the_promised_error():
+def test_every_model_is_shipped_for_every_gpu_within_the_documented_error():
     shipped = iq.timing.shipped_tables()
     plain = shipped.filter(backend="vllm", weights="bf16")
     for model in MODELS:
@@ -55,7 +55,7 @@ def test_every_model_is_shipped_for_every_gpu_within_the_promised_error():
     assert sum(file.stat().st_size for file in FOLDER.glob("*.parquet")) < 1_000_000
 
 
-def test_every_file_is_a_table_that_prices_more_work_longer():
+def test_more_work_takes_longer_in_every_table():
     for file in FOLDER.glob("*.parquet"):
         table = iq.TimingTable.read(file)
         alone, many = (iteration_s(table, decodes=[1000] * count) for count in (1, 64))
@@ -64,7 +64,7 @@ def test_every_file_is_a_table_that_prices_more_work_longer():
         assert 3 * short < long, file.name
 
 
-def test_the_guide_states_the_errors_that_the_files_state():
+def test_the_guide_has_the_errors_of_the_files():
     guide = (Path(__file__).parent.parent / "docs" / "reference" / "measured-tables.md").read_text(
         encoding="utf-8"
     )
@@ -75,7 +75,7 @@ def test_the_guide_states_the_errors_that_the_files_state():
 
 
 def guide_rows() -> list[str]:
-    """A row for each model, GPU, backend and kind of weights: over its numbers of GPUs the largest errors."""
+    """A row for each model, GPU, backend and weights, with the largest errors over its numbers of GPUs."""
     rows = []
     keys = ("model", "gpu", "backend", "weights", "backend_version")
     for names, tables in iq.timing.shipped_tables().group_by(*keys, maintain_order=True):
@@ -92,7 +92,7 @@ def guide_rows() -> list[str]:
     return rows
 
 
-def test_weights_of_eight_bits_have_tables_of_their_own():
+def test_eight_bit_weights_have_tables():
     plain, small = (iq.TimingTable.shipped("llama-3.1-8b", "h100-80gb", weights=w) for w in ("bf16", "fp8"))
     assert iteration_s(small, decodes=[100]) < 0.75 * iteration_s(plain, decodes=[100])
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", weights="fp8")
@@ -100,9 +100,9 @@ def test_weights_of_eight_bits_have_tables_of_their_own():
     assert repr(iq.Engine.on("llama-3.1-8b", "a100-80gb", weights="fp8").timing).startswith("Roofline")
 
 
-def test_a_card_without_measurements_has_those_of_its_neighbor_times_the_ratio_of_rooflines():
+def test_a_gpu_without_measurements_has_scaled_tables_of_its_neighbor():
     small, large = (iq.TimingTable.shipped("llama-3.1-8b", f"a100-{size}gb") for size in (40, 80))
-    # What memory binds takes as much longer as the memory is slower, 2,039 to 1,555 GB/s; computing stays.
+    # Memory-bound times grow by the ratio of bandwidths, 2,039 to 1,555 GB/s; compute-bound times stay.
     assert iteration_s(small, decodes=[4000] * 64) / iteration_s(large, decodes=[4000] * 64) == pytest.approx(
         2039 / 1555, rel=0.05
     )
@@ -115,8 +115,8 @@ def test_a_card_without_measurements_has_those_of_its_neighbor_times_the_ratio_o
     assert "measured on a100-80gb, scaled by the ratio of rooflines" in engine.explain()
 
 
-def test_experts_on_two_h100s_have_no_bump():
-    # Under vLLM 0.24 they rose from 17.9 ms at 32 tokens to 23.7 at 80 and fell to 20.4 at 128.
+def test_experts_on_two_h100s_have_monotonic_times():
+    # Under vLLM 0.24, times rose from 17.9 ms at 32 tokens to 23.7 at 80 and fell to 20.4 at 128.
     linear = iq.TimingTable.shipped("mixtral-8x7b", "h100-80gb").linear
     times = dict(zip(linear.tokens, linear.seconds, strict=True))
     between = [seconds for tokens, seconds in times.items() if 32 <= tokens <= 128]
@@ -125,16 +125,16 @@ def test_experts_on_two_h100s_have_no_bump():
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("gpu", GPUS)
-def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
+def test_a_shipped_table_is_small_and_attributed(model, gpu):
     shipped = iq.TimingTable.shipped(model, gpu)
-    said = shipped.provenance
-    assert (said["model"], said["gpu"], said["license"]) == (model, gpu, "Apache-2.0")
+    facts = shipped.provenance
+    assert (facts["model"], facts["gpu"], facts["license"]) == (model, gpu, "Apache-2.0")
     for name in ("source", "url", "version", "date", "attribution", "changes", "backend_version"):
-        assert said[name]
-    assert said["held_out_error"]["points"] == 3000
-    (file,) = FOLDER.glob(f"{model}_{gpu}_tp{said['tensor_parallel']}_vllm.parquet")
+        assert facts[name]
+    assert facts["held_out_error"]["points"] == 3000
+    (file,) = FOLDER.glob(f"{model}_{gpu}_tp{facts['tensor_parallel']}_vllm.parquet")
     assert file.stat().st_size < 12_000
-    # More work takes longer, by what both ways of computing it cost at least.
+    # More work takes longer, by at least its cost at peak compute and bandwidth.
     alone, many = (iteration_s(shipped, decodes=[1000] * count) for count in (1, 64))
     assert 0.001 < alone < many < 64 * alone
     short, long = (iteration_s(shipped, chunks=[(count, 0)]) for count in (512, 8192))
@@ -148,7 +148,7 @@ def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     assert stepped.requests.equals(run.requests)
 
 
-def test_the_license_of_the_tables_lies_beside_them():
+def test_the_license_of_the_tables_is_shipped():
     assert "Apache License" in (FOLDER / "LICENSE-APACHE-2.0").read_text(encoding="utf-8")
     notice = (FOLDER / "NOTICE").read_text(encoding="utf-8")
     assert "NVIDIA CORPORATION & AFFILIATES" in notice and "Changed:" in notice
@@ -178,15 +178,15 @@ def test_the_license_of_the_tables_lies_beside_them():
         "tensor_parallel: must be an integer of at least 1",
     ),
 )
-def test_a_table_that_is_not_there_is_refused_with_what_is(asked):
-    iq.TimingTable.shipped(**asked)
+def test_a_missing_table_is_an_error_that_lists_the_known_ones(options):
+    iq.TimingTable.shipped(**options)
 
 
 # The command line
 
 
 def small():
-    """A table of a few short iterations, without a source."""
+    """A table of a few short iterations, without provenance."""
     return iq.TimingTable(
         linear=LinearPart([1, 256], [0.010, 0.012]),
         chunk=ChunkPart([1, 256], [0, 1000], [[0, 1e-4], [0.001, 0.002]]),
@@ -198,7 +198,7 @@ def command(*arguments):
     return CliRunner().invoke(app, ["timing", *arguments], env={"COLUMNS": "100"})
 
 
-def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(tmp_path):
+def test_show_prints_source_iterations_and_errors_of_a_table(tmp_path):
     done = command("show", "llama-3.1-70b", "h100-80gb", "--tensor-parallel", "4")
     assert done.exit_code == 0
     shipped = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
@@ -209,8 +209,8 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
     small().write(tmp_path / "own.parquet")
     own = command("show", str(tmp_path / "own.parquet"))
     assert own.exit_code == 0 and "held-out" not in own.stdout and "512" not in own.stdout
-    said = {"notes": "one", "held_out_error": {"chunk": {"p95": 0.5}, "seed": 7}}
-    dataclasses.replace(small(), provenance=said).write(tmp_path / "free.parquet")
+    provenance = {"notes": "one", "held_out_error": {"chunk": {"p95": 0.5}, "seed": 7}}
+    dataclasses.replace(small(), provenance=provenance).write(tmp_path / "free.parquet")
     free = command("show", str(tmp_path / "free.parquet"))
     assert free.exit_code == 0 and "note: one" in free.stdout and "50.00 %" in free.stdout
 
@@ -227,7 +227,7 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
         (("show", "qwen3-8b", "h200", "--tensor-parallel", "3"), "are for 1, 2, 4, 8 GPUs, not 3"),
     ],
 )
-def test_a_wrong_command_is_one_line_that_says_what_to_do(tmp_path, arguments, said):
+def test_a_wrong_command_prints_one_line_with_a_fix(tmp_path, arguments, said):
     small().write(tmp_path / "own.parquet")
     (tmp_path / "README.md").write_text("no table")
     places = {"own": tmp_path / "own.parquet", "readme": tmp_path / "README.md"}
@@ -256,7 +256,7 @@ def test_the_tool_reports_wrong_options_and_the_missing_package(monkeypatch, cap
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("llama-3.1-8b", "a100-80gb"), ("mixtral-8x7b", "l40s")])
-def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
+def test_a_shipped_table_equals_a_newly_baked_one(model, gpu):
     pytest.importorskip("aiconfigurator_core")
     import numpy as np
 
@@ -265,7 +265,7 @@ def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
     again = bake(model, gpu, tensor_parallel=shared)
     assert again == shipped
     assert again.provenance["held_out_error"] == shipped.provenance["held_out_error"]
-    # Other points than those that the file was judged by, priced by the core.
+    # Points other than the held-out points of the file, computed by the core.
     database = KernelDatabase(model, gpu, "vllm", version=None, tensor_parallel=shared, quantization={})
     chance = np.random.default_rng(2026)
     off = []
@@ -296,7 +296,7 @@ def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
     (("qwen3-8b", "h200"), {"most_context": 3}, "most_context: "),
     ((3, "h200"), {}, "model: must be a name"),
 )
-def test_what_aiconfigurator_cannot_answer_is_refused_by_its_argument(arguments, options):
+def test_unsupported_arguments_of_the_tool_are_errors(arguments, options):
     pytest.importorskip("aiconfigurator_core")
     bake(*arguments, **options)
 

@@ -1,4 +1,4 @@
-"""What `iq.timing.fit` must find: the coefficients that made the data, and what the data cannot tell."""
+"""`iq.timing.fit`: recovered coefficients, and data that do not identify them."""
 
 import json
 import math
@@ -15,7 +15,7 @@ TRUE = {"base": 0.0455, "per_token": 0.0003, "knee": 64, "per_context_token": 2e
 
 
 def drawn(rows, seed=0, **truth):
-    """Iterations of all regimes with the lengths that a `PiecewiseLinear` gives them, in exact terms."""
+    """Iterations of all regimes with the exact durations of a `PiecewiseLinear`."""
     chance = np.random.default_rng(seed)
     kind = chance.integers(0, 3, rows)
     decodes = np.where(kind == 1, 0, chance.integers(1, 200, rows))
@@ -61,7 +61,7 @@ def run_under(timing, budget=256):
     return iq.simulate(workload, engine, iterations=True)
 
 
-def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
+def test_all_iterations_of_a_run_are_listed_in_order():
     run = run_under(iq.PiecewiseLinear(**TRUE))
     log = run.single_iterations()
     assert log.height == run.iterations["count"].sum()
@@ -70,7 +70,7 @@ def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
     assert math.isclose(end_s.max(), run.requests["finish_s"].max(), rel_tol=1e-12)
 
 
-def test_iterations_of_a_run_give_its_model_back():
+def test_iterations_of_a_run_recover_its_model():
     truth = iq.PiecewiseLinear(**TRUE)
     found = iq.timing.fit(run_under(truth).single_iterations()).model
     assert found.knee == truth.knee
@@ -78,9 +78,9 @@ def test_iterations_of_a_run_give_its_model_back():
         assert math.isclose(getattr(found, name), getattr(truth, name), rel_tol=1e-8)
 
 
-def test_a_run_under_memory_linear_gives_it_back():
+def test_a_run_under_memory_linear_recovers_the_model():
     truth = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
-    log = run_under(truth, budget=100_000).single_iterations()  # no prompt is cut
+    log = run_under(truth, budget=100_000).single_iterations()  # whole prompts
     fitted = iq.timing.fit(log.with_columns(prefill_context=pl.lit(0)), "MemoryLinear")
     assert math.isclose(fitted.model.base, truth.base, rel_tol=1e-9)
     assert math.isclose(fitted.model.per_kv_token, truth.per_kv_token, rel_tol=1e-8)
@@ -90,7 +90,7 @@ def test_a_run_under_memory_linear_gives_it_back():
 @pytest.mark.parametrize(
     ("alpha", "beta", "tokens_per_s"), [(0.0174, 6.2e-5, 45.45), (0.0152, 3.6e-5, 52.63)]
 )
-def test_the_fits_of_lin2026_come_back(alpha, beta, tokens_per_s):
+def test_the_fits_of_lin2026_are_recovered(alpha, beta, tokens_per_s):
     truth = iq.research.MixedSolo(alpha=alpha, beta=beta, solo=1 / tokens_per_s)
     found = iq.timing.fit(run_under(truth).single_iterations(), "MixedSolo").model
     assert math.isclose(found.alpha, alpha, rel_tol=1e-9)
@@ -100,7 +100,7 @@ def test_the_fits_of_lin2026_come_back(alpha, beta, tokens_per_s):
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("robust", [False, True])
-def test_all_terms_come_back_from_exact_data(robust, relative):
+def test_all_terms_are_recovered_from_exact_data(robust, relative):
     log = drawn(400, per_prefill_square=3e-8, per_chunk_context=6e-8)
     fitted = iq.timing.fit(log, robust=robust, relative=relative)
     wanted = TRUE | {"per_prefill_square": 3e-8, "per_chunk_context": 6e-8}
@@ -113,7 +113,7 @@ def test_all_terms_come_back_from_exact_data(robust, relative):
 
 
 @pytest.mark.parametrize("knee", [5, 17, 130, 300, 450])
-def test_the_knee_is_found_wherever_it_is(knee):
+def test_any_knee_is_recovered(knee):
     assert iq.timing.fit(short(drawn(500, seed=knee, knee=knee))).model.knee == knee
 
 
@@ -132,7 +132,7 @@ def test_a_line_through_the_origin_ends_where_its_data_begin():
     np.testing.assert_allclose(fitted.predictions["predicted_s"], log["duration_s"], rtol=1e-9)
 
 
-def test_a_known_base_shows_a_knee_below_all_iterations():
+def test_a_known_base_identifies_a_knee_below_all_iterations():
     log = decoding(list(range(50, 90)), [40 * (n % 7) for n in range(40)])
     log["duration_s"] = [0.01 + 1e-3 * (d - 20) for d in log["decodes"]]
     fitted = iq.timing.fit(log, fixed={"base": 0.01})
@@ -141,19 +141,19 @@ def test_a_known_base_shows_a_knee_below_all_iterations():
 
 
 def covered(noisy, runs, **options):
-    """How often the interval of each coefficient holds the truth."""
-    held = dict.fromkeys(TRUE, 0)
+    """How often the interval of each coefficient contains the true value."""
+    covered_runs = dict.fromkeys(TRUE, 0)
     for seed in range(runs):
         log = short(drawn(300, seed=seed))
         log["duration_s"] = noisy(log["duration_s"], np.random.default_rng([seed, 77]))
         for row in iq.timing.fit(log, **options).coefficients.iter_rows(named=True):
-            if row["coefficient"] in held and row["how"] == "fitted":
-                held[row["coefficient"]] += row["low"] <= TRUE[row["coefficient"]] <= row["high"]
-    return held
+            if row["coefficient"] in covered_runs and row["how"] == "fitted":
+                covered_runs[row["coefficient"]] += row["low"] <= TRUE[row["coefficient"]] <= row["high"]
+    return covered_runs
 
 
 def within_chance(hits, runs, share):
-    """Whether so many hits are what a share of that size gives in all but 1 of 10,000 experiments."""
+    """Whether the number of hits is consistent with the share, except in 1 of 10,000 experiments."""
     from scipy.stats import binom
 
     return binom.ppf(5e-5, runs, share) <= hits <= binom.ppf(1 - 5e-5, runs, share)
@@ -176,38 +176,42 @@ def growing_noise(duration, chance):
         (same_noise, {"robust": True}),
     ],
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(noisy, options):
+def test_intervals_have_their_coverage(noisy, options):
     runs, share = 150, 0.9
-    held = covered(noisy, runs, confidence=share, **options)
-    # Whole knees and the kink make the knee only nearly normal; it may be held more often.
-    assert all(within_chance(held[name], runs, share) for name in TRUE if name != "knee"), held
-    assert within_chance(held["knee"], runs, share) or held["knee"] > share * runs, held
+    covered_runs = covered(noisy, runs, confidence=share, **options)
+    # Integer knees and the kink make the knee only approximately normal; coverage may be higher.
+    assert all(within_chance(covered_runs[name], runs, share) for name in TRUE if name != "knee"), (
+        covered_runs
+    )
+    assert within_chance(covered_runs["knee"], runs, share) or covered_runs["knee"] > share * runs, (
+        covered_runs
+    )
 
 
-def test_huber_is_not_bent_by_one_iteration_in_twenty_that_took_ten_times_as_long():
+def test_huber_is_robust_to_5_percent_of_tenfold_outliers():
     log = short(drawn(2000))
     chance = np.random.default_rng(5)
     log["duration_s"] = log["duration_s"] * chance.normal(1, 0.01, 2000)
     log["duration_s"] = np.where(chance.uniform(size=2000) < 0.05, 10, 1) * log["duration_s"]
     plain, robust = iq.timing.fit(log), iq.timing.fit(log, robust=True)
-    # Huber's bias in the location under 5 % one-sided outliers is below 0.1 standard deviations (Huber 1964);
-    # those are at most 1 % of 0.2 s here.
+    # Huber's bias in the location under 5 % one-sided outliers is below 0.1 standard deviations (Huber 1964),
+    # which are at most 1 % of 0.2 s here.
     assert abs(robust.model.base - TRUE["base"]) < 0.1 * 0.01 * 0.2
     assert abs(robust.model.per_token / TRUE["per_token"] - 1) < 0.02
     assert abs(robust.model.knee - TRUE["knee"]) < 10
-    # Each outlier adds nine lengths, so the ordinary fit is too long by 0.05·9 = 45 %.
+    # Each outlier adds nine durations, so the ordinary fit is 0.05·9 = 45 % too high.
     assert plain.predictions["predicted_s"].sum() / plain.predictions["measured_s"].sum() == pytest.approx(1)
     assert plain.residuals.filter(pl.col("regime") == "all")["p50"].item() > 0.3
 
 
-def test_residuals_are_told_by_regime():
+def test_residuals_are_reported_by_regime():
     fitted = iq.timing.fit(short(drawn(900)))
-    told = fitted.residuals
-    assert told["regime"].to_list() == ["decode small", "decode large", "prefill", "mixed", "all"]
-    assert told["iterations"][:-1].sum() == told["iterations"][-1] == 900
+    table = fitted.residuals
+    assert table["regime"].to_list() == ["decode small", "decode large", "prefill", "mixed", "all"]
+    assert table["iterations"][:-1].sum() == table["iterations"][-1] == 900
 
 
-def test_a_known_coefficient_is_kept_and_the_others_are_fitted_beside_it():
+def test_a_fixed_coefficient_keeps_its_value():
     fitted = iq.timing.fit(short(drawn(300)), fixed={"knee": 64, "per_context_token": 2e-7})
     assert fitted.model.knee == 64
     assert fitted.model.per_context_token == 2e-7
@@ -215,7 +219,7 @@ def test_a_known_coefficient_is_kept_and_the_others_are_fitted_beside_it():
     assert fitted.coefficients.filter(pl.col("how") == "fixed").height == 2
 
 
-def test_a_coefficient_that_would_be_negative_is_zero_and_said():
+def test_a_coefficient_that_would_be_negative_is_zero_and_noted():
     log = short(drawn(300, per_context_token=0.0, knee=0))
     log["duration_s"] = log["duration_s"] - 1e-9 * log["context_tokens"]
     fitted = iq.timing.fit(log, fixed={"knee": 0})
@@ -223,7 +227,7 @@ def test_a_coefficient_that_would_be_negative_is_zero_and_said():
     assert "per_context_token is 0" in fitted.explain()
 
 
-def test_iterations_that_all_last_equally_long_have_no_r_squared():
+def test_equal_durations_have_no_r_squared():
     log = short(drawn(50, per_token=0.0, per_context_token=0.0))
     fitted = iq.timing.fit(log)
     assert fitted.r_squared is None
@@ -231,7 +235,7 @@ def test_iterations_that_all_last_equally_long_have_no_r_squared():
     assert (fitted.model.per_token, fitted.model.knee) == (0, 0)
 
 
-def test_the_model_of_a_fit_runs_and_reads_back():
+def test_the_model_of_a_fit_runs_and_is_read_back():
     fitted = iq.timing.fit(drawn(300))
     engine = iq.Engine(timing=fitted.model, scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     assert "PiecewiseLinear" in json.dumps(engine.to_json())
@@ -254,7 +258,7 @@ def test_the_plot_shows_every_regime_once():
         assert words in picture
 
 
-# What the data cannot tell
+# Data that do not identify a coefficient
 
 
 def refused(log, *words, **options):
@@ -275,23 +279,23 @@ def decoding(decodes, context):
     }
 
 
-def test_one_count_of_decodes_cannot_tell_the_cost_of_a_token():
+def test_one_count_of_decodes_does_not_identify_the_cost_of_a_token():
     refused(decoding([8] * 20, list(range(100, 120))), "per_token: every iteration has 8 tokens", "base")
 
 
-def test_one_count_of_decodes_tells_the_cost_of_a_token_where_the_base_is_known():
+def test_a_known_base_identifies_the_cost_of_a_token():
     log = decoding([8] * 20, [10 * (n % 7) for n in range(20)])
     log["duration_s"] = [0.01 + 8e-4 + 1e-6 * context for context in log["context_tokens"]]
     fitted = iq.timing.fit(log, fixed={"base": 0.01, "knee": 0})
     assert math.isclose(fitted.model.per_token, 1e-4, rel_tol=1e-9)
 
 
-def test_no_context_cannot_tell_its_cost():
+def test_no_context_does_not_identify_its_cost():
     log = decoding([0] * 20, [0] * 20) | {"prefill_tokens": list(range(1, 21))}
     refused(log, "per_context_token: no iteration has context_tokens", "fixed=")
 
 
-def test_context_that_follows_the_decodes_is_refused_where_the_knee_is_known():
+def test_context_proportional_to_decodes_is_rejected_for_a_known_knee():
     decodes = list(range(1, 41))
     log = decoding(decodes, [100 * d for d in decodes])
     refused(log, "per_token, per_context_token:", "linearly dependent", fixed={"knee": 0})
@@ -299,19 +303,19 @@ def test_context_that_follows_the_decodes_is_refused_where_the_knee_is_known():
     assert fitted.model.per_context_token == 0
 
 
-def test_two_counts_of_tokens_cannot_tell_the_knee():
+def test_two_counts_of_tokens_do_not_identify_the_knee():
     refused(decoding([4, 8] * 10, list(range(100, 120))), "knee:", 'fixed={"knee"')
 
 
-def test_a_knee_beyond_all_iterations_is_refused():
+def test_a_knee_beyond_all_iterations_is_rejected():
     refused(short(drawn(50)), "per_token: no iteration has tokens above the knee", fixed={"knee": 5000})
 
 
-def test_decodes_alone_cannot_tell_what_a_chunk_costs():
+def test_decodes_alone_do_not_identify_the_cost_of_a_chunk():
     refused(decoding([1, 2, 3, 4], [10, 20, 30, 45]), "alpha: no iteration has", model="MixedSolo")
 
 
-def test_cut_prompts_without_their_context_are_refused_for_memory():
+def test_memory_linear_requires_the_context_of_cut_prompts():
     refused(short(drawn(50)), "per_kv_token", "prefill_context", model="MemoryLinear")
 
 
@@ -342,7 +346,9 @@ def test_other_bad_input_is_named():
     refused([1, 2], "frame: must be")
     refused({name: log[name] for name in log if name != "decodes"}, "frame: missing column decodes")
     refused(log | {"decodes": ["a"] * 20}, "decodes: must contain numbers")
-    refused(log | {"prefill_tokens": [0] * 20, "decodes": [0] * 20}, "row 0: decodes is 0", "must compute tokens")
+    refused(
+        log | {"prefill_tokens": [0] * 20, "decodes": [0] * 20}, "row 0: decodes is 0", "must compute tokens"
+    )
     refused(log, "model: 'Piecewise'", "PiecewiseLinear", model="Piecewise")
     refused(log, "fixed: 'kne'", "knee", fixed={"kne": 3})
     refused(log, "fixed.base", fixed={"base": -1})
@@ -353,7 +359,7 @@ def test_other_bad_input_is_named():
     refused(log | {"decodes": [1, 2]}, "frame: columns differ in length")
 
 
-def test_milliseconds_are_recognized_and_may_be_meant():
+def test_milliseconds_are_rejected_unless_allowed():
     log = short(drawn(100))
     thousand = log | {"duration_s": 1000 * log["duration_s"]}
     refused(thousand, "duration_s", "milliseconds", "check_units=False")
@@ -364,19 +370,19 @@ def test_milliseconds_are_recognized_and_may_be_meant():
     alone = iq.timing.fit(log | {"start_s": start_s})
     assert alone.model.knee == TRUE["knee"]
     assert "iterations begin within" not in alone.explain()
-    noise = np.random.default_rng(1).normal(1, 0.02, 100)  # durations and starts are not of one clock
+    noise = np.random.default_rng(1).normal(1, 0.02, 100)  # durations and starts are from different clocks
     rough = log | {"start_s": start_s, "duration_s": log["duration_s"] * noise}
     assert "iterations begin within" not in iq.timing.fit(rough).explain()
 
 
-def test_a_time_of_day_is_no_duration():
+def test_a_time_of_day_is_not_a_duration():
     log = short(drawn(20))
     log["duration_s"][7] = 1.76e9
     refused(log, "row 7: duration_s must be from 1e-12 to 1e+09 s, got 1.76e+09", check_units=False)
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_one_absurd_iteration_does_not_move_a_robust_fit(relative):
+def test_one_extreme_iteration_does_not_change_a_robust_fit(relative):
     log = short(drawn(400))
     log["duration_s"] *= np.random.default_rng(2).normal(1, 0.02, 400)
     without = iq.timing.fit({name: log[name][1:] for name in log}, robust=True, relative=relative).model
@@ -387,14 +393,14 @@ def test_one_absurd_iteration_does_not_move_a_robust_fit(relative):
     assert found.per_token == pytest.approx(without.per_token, rel=2e-3)
 
 
-def test_a_knee_among_few_different_iterations_is_refused():
-    """Three batches, each measured often, can be met with any knee below two of them."""
+def test_a_knee_among_few_different_iterations_is_rejected():
+    """Three batches, measured many times, fit with any knee below two of them."""
     log = {name: np.repeat(values[:3], 50) for name, values in short(drawn(400)).items()}
     refused(log, "knee: 3 different iterations", "base, per_token, per_context_token", 'fixed={"knee": …}')
     assert iq.timing.fit(log, fixed={"knee": 0, "per_context_token": TRUE["per_context_token"]})
 
 
-def test_iterations_that_overlap_are_said_to():
+def test_overlapping_iterations_are_noted():
     log = short(drawn(100))
     start_s = np.concatenate([[0], np.cumsum(log["duration_s"])[:-1]])
     start_s[30:] -= 0.9 * log["duration_s"][29]

@@ -1,4 +1,4 @@
-"""What must a table of measured times do? Price as its points say, keep its origin, refuse the rest."""
+"""Timing tables: interpolation, provenance, files, and errors."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from .timing_models import TIMINGS, drawn_timing, each_time, read
 
 
 def table(**parts):
-    """Small and plain: 10 µs a token, contexts cost more where there are more rows."""
+    """A small table: 10 µs per token; contexts cost more with more rows."""
     plain = {
         "linear": LinearPart([1, 101, 1001], [0.010, 0.011, 0.020]),
         "chunk": ChunkPart(
@@ -34,7 +34,7 @@ def table(**parts):
     return iq.TimingTable(**(plain | parts))
 
 
-def test_at_the_points_of_the_grid_it_takes_what_the_table_says():
+def test_grid_points_have_their_times():
     timing = table()
     linear, chunk, decode = timing.linear, timing.chunk, timing.decode
 
@@ -55,14 +55,14 @@ def test_at_the_points_of_the_grid_it_takes_what_the_table_says():
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 30_000)), max_size=3),
     st.lists(st.integers(0, 30_000), max_size=50),
 )
-def test_between_and_beyond_the_points_it_is_the_line_of_the_rule(described, chunks, decodes):
+def test_times_between_and_beyond_points_are_linear(described, chunks, decodes):
     if chunks or decodes:
         priced = TIMINGS["TimingTable"].price(each_time(described, exact), chunks, decodes)
         assert iteration_s(read(described), chunks=chunks, decodes=decodes) == seconds(priced)
 
 
 @given(st.integers(1, 60), st.integers(0, 6000), st.integers(1, 60), st.integers(0, 6000))
-def test_a_table_that_never_falls_does_not_fall_in_between(count, context, more, later):
+def test_a_monotonic_table_is_monotonic_between_points(count, context, more, later):
     timing = table()
     small = iteration_s(timing, decodes=[context] * count)
     assert iteration_s(timing, decodes=[context + later] * count) >= small
@@ -89,10 +89,10 @@ def test_a_run_beyond_the_table_has_a_finding_that_names_the_axis(workload, name
         assert axis in found[0]
 
 
-def test_beyond_the_last_point_the_last_line_goes_on():
+def test_the_last_line_is_extended():
     timing = table()
-    # 9 ms for 900 tokens in the last cell of the linear part, 4 ms for 400 in that of chunks at context 0;
-    # 0.4 ms for 3,000 tokens of context in that of one decode.
+    # Slopes of the last cells: 9 ms for 900 tokens of the linear part, 4 ms for 400 tokens of a chunk at
+    # context 0, 0.4 ms for 3,000 tokens of context of one decode.
     linear_s, chunk_s = 0.020 + 499 * 0.009 / 900, 0.005 + 999 * 0.004 / 400
     assert iteration_s(timing, chunks=[(1500, 0)]) == pytest.approx(linear_s + chunk_s, rel=1e-12)
     assert iteration_s(timing, decodes=[10_000]) == pytest.approx(
@@ -101,14 +101,14 @@ def test_beyond_the_last_point_the_last_line_goes_on():
 
 
 def test_a_file_keeps_numbers_and_provenance(tmp_path):
-    said = {
+    provenance = {
         "source": "here",
         "model": "toy",
         "gpu": "none",
         "notes": ["one", 2, None, {"deep": 0.1}],
         "ä": "µs",
     }
-    written = table(provenance=said)
+    written = table(provenance=provenance)
     file = tmp_path / "table.parquet"
     written.write(file)
     again = iq.TimingTable.read(file)
@@ -121,19 +121,19 @@ def test_a_file_keeps_numbers_and_provenance(tmp_path):
     assert points.height == 3 + 9 + 6
     assert points.filter(part="decode", row=17, column=4000)["seconds"].to_list() == [0.01]
     assert json.loads(pl.read_parquet_metadata(file)[KEY])["model"] == "toy"
-    # The order of the rows means nothing.
+    # The order of the rows is irrelevant.
     points.reverse().write_parquet(file, metadata={KEY: "{}"})
     assert iq.TimingTable.read(file) == written
 
 
-def test_columns_of_frames_and_arrays_are_grids_too():
+def test_columns_of_frames_and_arrays_are_grids():
     frame = pl.DataFrame({"tokens": [1, 1024], "seconds": [0.01, 0.05]})
     plain = LinearPart([1, 1024], [0.01, 0.05])
     assert LinearPart(frame["tokens"], frame["seconds"]) == plain
     assert LinearPart(frame["tokens"].to_numpy(), frame["seconds"].to_numpy()) == plain
 
 
-def test_provenance_is_no_part_of_what_a_table_is():
+def test_provenance_does_not_affect_equality():
     assert table(provenance={"model": "a"}) == table(provenance={"model": "b"})
     assert "provenance" not in table(provenance={"model": "a"}).to_json()
     assert set(table().to_json()) == {"kind", "linear", "chunk", "decode"}
@@ -154,7 +154,7 @@ def test_a_description_may_name_a_file_or_a_shipped_table(tmp_path):
     assert read(model="qwen3-32b", gpu="l40s", tensor_parallel=2, backend="vllm") == shipped
 
 
-def test_the_command_line_takes_a_table(tmp_path):
+def test_the_command_line_accepts_a_table(tmp_path):
     table().write(tmp_path / "own.parquet")
     trace = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
     for spec in (f"TimingTable:{tmp_path / 'own.parquet'}", "timing-table:model=qwen3-8b,gpu=h200"):
@@ -209,14 +209,14 @@ def _tables_in(described):
     if isinstance(described, dict):
         if described.get("kind") == "TimingTable":
             yield described
-        for one in described.values():
-            yield from _tables_in(one)
+        for part in described.values():
+            yield from _tables_in(part)
     elif isinstance(described, list):
-        for one in described:
-            yield from _tables_in(one)
+        for part in described:
+            yield from _tables_in(part)
 
 
-# What is no table
+# Errors
 
 GRID = [[0.1, 0.2], [0.3, 0.4]]
 
@@ -247,15 +247,18 @@ GRID = [[0.1, 0.2], [0.3, 0.4]]
     (lambda: table(linear=LinearPart([1, 2], [11.2, 11.3])), "looks like milliseconds: divide"),
     (lambda: table(check_units=1), "check_units: must be True or False"),
     (lambda: table(provenance=3), "provenance: must be a table"),
-    (lambda: table(provenance={"tensor_parallel": "two"}), r"provenance\.tensor_parallel: must be an integer"),
+    (
+        lambda: table(provenance={"tensor_parallel": "two"}),
+        r"provenance\.tensor_parallel: must be an integer",
+    ),
     (lambda: table(provenance={"a": [math.nan]}), r"provenance.a\[0\]: JSON cannot represent nan"),
     (lambda: table(provenance={1: 2}), "provenance: keys must be text, got 1"),
 )
-def test_what_is_no_table_is_refused_where_it_is_wrong(made):
+def test_a_wrong_table_is_an_error_at_its_path(made):
     made()
 
 
-def test_milliseconds_are_refused_and_no_shipped_table_is():
+def test_milliseconds_are_rejected_and_shipped_tables_are_not():
     for row in iq.timing.shipped_tables().iter_rows(named=True):
         shipped = iq.TimingTable.shipped(row["model"], row["gpu"])
         seconds = shipped.to_json()
@@ -270,7 +273,7 @@ def test_milliseconds_are_refused_and_no_shipped_table_is():
         with pytest.raises(iq.ConfigError, match="looks like milliseconds"):
             iq.TimingTable(**thousand)
         assert iq.TimingTable(**thousand, check_units=False).linear.tokens == shipped.linear.tokens
-    # A slow machine is no mistake: a second for a token, or a microsecond.
+    # Slow and fast machines are valid: a second or a microsecond per token.
     for token_s in (1.0, 1e-6):
         assert table(linear=LinearPart([1, 512], [token_s, 100 * token_s]))
 
@@ -286,7 +289,7 @@ def table_points():
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "message"),
     [
         (
             lambda p: p.filter(~((p["part"] == "chunk") & (p["row"] == 2) & (p["column"] == 9))),
@@ -328,15 +331,15 @@ def table_points():
         (lambda p: p.with_columns(row=pl.lit(None, dtype=pl.Int64)), "row 0: row is null"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_by_name_and_place(tmp_path, frame, said):
+def test_a_wrong_file_is_an_error_with_file_and_row(tmp_path, frame, message):
     file = tmp_path / "wrong.parquet"
     frame(table_points()).write_parquet(file, metadata={KEY: "{}"})
-    with pytest.raises(iq.ConfigError, match=said) as error:
+    with pytest.raises(iq.ConfigError, match=message) as error:
         iq.TimingTable.read(file)
     assert str(error.value).startswith(f"file: {file}: ")
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_rejected(tmp_path):
     bare = tmp_path / "bare.parquet"
     table_points().write_parquet(bare)
     with pytest.raises(iq.ConfigError, match=f"lack {KEY}, the provenance"):
@@ -354,7 +357,7 @@ def test_other_files_are_refused(tmp_path):
     for wrong in (tmp_path / "none.parquet", tmp_path, 3, ""):
         with pytest.raises(iq.ConfigError, match="file: "):
             iq.TimingTable.read(wrong)
-    with pytest.raises(iq.ConfigError, match="file: directory .* does not exist"):
+    with pytest.raises(iq.ConfigError, match=r"file: directory .* does not exist"):
         table().write(tmp_path / "none" / "table.parquet")
     assert iq.TimingTable.read(_written(tmp_path, 100), check_units=False).linear.seconds == (10.0, 20.0)
 
@@ -373,7 +376,10 @@ def _written(folder, factor):
     ({"file": "x.parquet", "provenance": {}}, "timing.provenance: cannot be combined with file"),
     ({"model": "qwen3-8b"}, "timing.gpu: missing"),
     ({"model": "qwen3-8b", "gpu": "h100"}, "timing.gpu: no shipped table of qwen3-8b has 'h100'"),
-    ({"model": "qwen3-8b", "gpu": "h200", "decode": {}}, "timing.decode: cannot be combined with model and gpu"),
+    (
+        {"model": "qwen3-8b", "gpu": "h200", "decode": {}},
+        "timing.decode: cannot be combined with model and gpu",
+    ),
     ({"provenance": {}}, "timing: unknown field 'provenance'"),
     ({}, "timing: no table: set file, or model and gpu"),
     ({"chunk": {}, "decode": {}}, "timing.linear: missing"),
@@ -381,7 +387,7 @@ def _written(folder, factor):
     ({"linear": [], "chunk": {}, "decode": {}}, "timing.linear: must be a table of fields, got \\[\\]"),
     says="engine.{}",
 )
-def test_a_wrong_description_is_refused_at_its_path(fields):
+def test_a_wrong_description_of_a_table_is_an_error_at_its_path(fields):
     described = {
         "timing": {"kind": "TimingTable", **fields},
         "scheduler": {"kind": "Sarathi"},

@@ -1,4 +1,4 @@
-"""What a fitted `TimingTable` must say: the lengths of whole iterations, and what they cannot tell."""
+"""Fitted timing tables: durations of whole iterations, and data that do not identify a part."""
 
 import math
 
@@ -34,7 +34,7 @@ POINTS = 6 + 16 + 16
 
 
 def price(model, log, row):
-    """What the core says of one row of a log of at most one chunk an iteration."""
+    """The core's duration of a row of a log with at most one chunk per iteration."""
     chunk, context, decodes, total = (
         int(log[name][row]) for name in ("prefill_tokens", "prefill_context", "decodes", "context_tokens")
     )
@@ -43,7 +43,7 @@ def price(model, log, row):
 
 
 def drawn(rows, seed=0, truth=TRUTH):
-    """Iterations all over the grid, a third decodes, a third a chunk, a third both."""
+    """Iterations over the whole grid: one third decodes, one third a chunk, one third both."""
     chance = np.random.default_rng(seed)
     kind = chance.integers(0, 3, rows)
     decodes = np.where(kind == 1, 0, np.exp(chance.uniform(0, np.log(256.5), rows)).astype(int))
@@ -65,7 +65,7 @@ LOG, OTHERS = drawn(1500), drawn(150, seed=1)
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("robust", [False, True])
-def test_iterations_of_a_table_give_the_price_of_every_other_iteration(robust, relative):
+def test_iterations_of_a_table_predict_all_other_iterations(robust, relative):
     fitted = iq.timing.fit(LOG, "TimingTable", grids=GRIDS, robust=robust, relative=relative)
     for row, duration_s in enumerate(OTHERS["duration_s"]):
         assert math.isclose(price(fitted.model, OTHERS, row), duration_s, rel_tol=1e-5)
@@ -73,46 +73,46 @@ def test_iterations_of_a_table_give_the_price_of_every_other_iteration(robust, r
     assert fitted.coefficients["seconds"].min() >= 0
 
 
-def test_points_chosen_from_the_data_come_close_too():
+def test_points_chosen_from_the_data_are_accurate():
     fitted = iq.timing.fit(LOG, "TimingTable")
     wrong = [abs(price(fitted.model, OTHERS, row) / OTHERS["duration_s"][row] - 1) for row in range(150)]
-    # Twice as many points as the truth has, none of them on its bends.
+    # Twice as many points as the true table, none of them on its kinks.
     assert np.median(wrong) < 0.005
     assert np.quantile(wrong, 0.95) < 0.03
 
 
 def from_truth(fitted):
-    """Relative distances of what is predicted from the lengths without noise."""
+    """Relative errors of predictions against durations without noise."""
     return fitted.predictions["predicted_s"].to_numpy() / LOG["duration_s"] - 1
 
 
-def test_noise_leaves_what_so_many_points_leave_of_it():
+def test_errors_under_noise_match_the_number_of_points():
     chance = np.random.default_rng(2)
     noisy = LOG | {"duration_s": LOG["duration_s"] * chance.normal(1, 0.02, 1500)}
     fitted = iq.timing.fit(noisy, "TimingTable", grids=GRIDS, relative=True)
-    # Of independent noise σ least squares with p values keeps σ²·χ²(p) in all; the tail of 1 in 10,000.
+    # For independent noise σ, least squares with p values has the squared error σ²·χ²(p); tail: 1 in 10,000.
     from scipy.stats import chi2
 
     assert np.sum(from_truth(fitted) ** 2) < 0.02**2 * chi2.ppf(1 - 1e-4, POINTS)
 
 
-def test_huber_is_not_bent_by_one_iteration_in_twenty_that_took_ten_times_as_long():
+def test_huber_is_robust_to_5_percent_of_tenfold_outliers():
     chance = np.random.default_rng(3)
     disturbed = np.where(chance.uniform(size=1500) < 0.05, 10, 1) * chance.normal(1, 0.02, 1500)
     log = LOG | {"duration_s": LOG["duration_s"] * disturbed}
     plain = iq.timing.fit(log, "TimingTable", grids=GRIDS, relative=True)
     robust = iq.timing.fit(log, "TimingTable", grids=GRIDS, relative=True, robust=True)
-    # Each outlier adds nine lengths: 0.05 · 9 = 45 %.
+    # Each outlier adds nine durations: 0.05 · 9 = 45 %.
     # Huber's bias is below 0.1 standard deviations (Huber 1964).
     assert np.median(from_truth(plain)) > 0.3
     assert abs(np.median(from_truth(robust))) < 0.1 * 0.02
     assert np.quantile(np.abs(from_truth(robust)), 0.95) < 0.02
 
 
-def test_a_run_gives_the_prices_back_by_which_it_ran():
+def test_a_run_recovers_its_timing_model():
     chance = np.random.default_rng(4)
     workload = {
-        "arrival_s": np.arange(300) * 0.1,  # so far apart that no two prompts share an iteration
+        "arrival_s": np.arange(300) * 0.1,  # so sparse that no two prompts share an iteration
         "prompt_tokens": np.exp(chance.uniform(3, 7.5, 300)).astype(int),
         "output_tokens": chance.integers(2, 120, 300),
     }
@@ -124,13 +124,13 @@ def test_a_run_gives_the_prices_back_by_which_it_ran():
     assert "no prefill_squares" in fitted.explain()
     assert "chunks have no context" in fitted.explain()
     assert set(fitted.coefficients.filter(part="chunk", column=1)["how"]) == {"flat"}
-    # The fitted table runs, and a run that it does not reach says so.
+    # The fitted table runs, and a run beyond it has a finding.
     engine = iq.Engine(timing=fitted.model, scheduler=iq.VllmV1(token_budget=300), kv=iq.KvCache.unlimited())
     again = iq.simulate(workload, engine)
     assert any(finding.kind == "beyond-table" for finding in again.findings)
 
 
-def test_several_chunks_that_are_alike_are_priced_as_each_of_them():
+def test_several_equal_chunks_have_the_time_of_each():
     log = {name: values.copy() for name, values in LOG.items()}
     rows = [row for row in range(1500) if 0 < log["prefill_tokens"][row] < 300][:200]
     for row in rows:
@@ -145,7 +145,7 @@ def test_several_chunks_that_are_alike_are_priced_as_each_of_them():
     assert "200 iterations have several chunks" in fitted.explain()
 
 
-def test_a_corner_without_iterations_continues_the_lines_that_lead_to_it():
+def test_a_corner_without_iterations_continues_its_lines():
     straight = iq.TimingTable(
         linear=TRUTH.linear,
         chunk=TRUTH.chunk,
@@ -164,7 +164,7 @@ def test_a_corner_without_iterations_continues_the_lines_that_lead_to_it():
     assert math.isclose(*corner, rel_tol=1e-3)
 
 
-def test_a_log_of_decodes_takes_the_chunks_from_another_table():
+def test_a_log_of_decodes_uses_chunks_of_another_table():
     decoding = {name: values[LOG["prefill_tokens"] == 0] for name, values in LOG.items()}
     refused(decoding, "chunk: no iteration has a chunk", 'fixed={"chunk"')
     fitted = iq.timing.fit(decoding, "TimingTable", fixed={"chunk": TRUTH.chunk}, relative=True)
@@ -181,14 +181,14 @@ def test_a_log_of_decodes_takes_the_chunks_from_another_table():
     np.testing.assert_allclose(mixed.model.linear.seconds, TRUTH.linear.seconds, rtol=1e-6)
 
 
-def test_what_is_open_between_the_parts_counts_as_linear_layers():
-    shift_s = 2e-5  # a token in the linear part or in attention: whole iterations are alike
+def test_undetermined_time_counts_as_linear_layers():
+    shift_s = 2e-5  # per token, linear or attention: whole iterations are equal
     linear, chunk, decode = TRUTH.linear, TRUTH.chunk, TRUTH.decode
 
     def more(rows, seconds):
-        return [[one + shift_s * row for one in line] for row, line in zip(rows, seconds, strict=True)]
+        return [[time_s + shift_s * row for time_s in line] for row, line in zip(rows, seconds, strict=True)]
 
-    less = [one - shift_s * at for at, one in zip(linear.tokens, linear.seconds, strict=True)]
+    less = [time_s - shift_s * at for at, time_s in zip(linear.tokens, linear.seconds, strict=True)]
     other = iq.TimingTable(
         linear=LinearPart(linear.tokens, less),
         chunk=ChunkPart(chunk.chunk, chunk.context, more(chunk.chunk, chunk.seconds)),
@@ -204,12 +204,12 @@ def test_what_is_open_between_the_parts_counts_as_linear_layers():
     assert np.all(np.greater(found.linear.seconds[1:], other.linear.seconds[1:]))
 
 
-def test_what_a_fit_says_of_its_grid():
+def test_a_fit_reports_its_grid():
     fitted = iq.timing.fit(LOG, "TimingTable")
     points = fitted.coefficients
     assert points.columns == ["part", "row", "column", "seconds", "iterations", "how"]
     assert points["part"].unique(maintain_order=True).to_list() == ["linear", "chunk", "decode"]
-    # Each iteration lies on the linear part once, in shares between its points.
+    # Each iteration counts once on the linear part, with fractions between its points.
     assert math.isclose(points.filter(part="linear")["iterations"].sum(), 1500)
     continued = points.filter(how="continued")
     assert (continued["iterations"] == 0).all()
@@ -219,7 +219,7 @@ def test_what_a_fit_says_of_its_grid():
     assert fitted.plot() is not None
 
 
-# What the iterations cannot tell
+# Data that do not identify a part
 
 
 def refused(log, *words, **options):
@@ -229,25 +229,25 @@ def refused(log, *words, **options):
         assert word in str(error.value), str(error.value)
 
 
-def test_one_batch_size_makes_no_table():
+def test_one_batch_size_does_not_identify_a_table():
     alike = {name: values[LOG["prefill_tokens"] == 0] for name, values in LOG.items()} | {}
     alike["decodes"] = np.full_like(alike["decodes"], 8)
     refused(alike, "linear.tokens: every iteration has 8", fixed={"chunk": TRUTH.chunk})
-    one = LOG | {"prefill_tokens": np.minimum(LOG["prefill_tokens"], 1)}
-    one |= {"prefill_squares": one["prefill_tokens"], "prefill_products": LOG["prefill_context"]}
-    refused(one, "chunk.chunk: every iteration has 1")
+    single = LOG | {"prefill_tokens": np.minimum(LOG["prefill_tokens"], 1)}
+    single |= {"prefill_squares": single["prefill_tokens"], "prefill_products": LOG["prefill_context"]}
+    refused(single, "chunk.chunk: every iteration has 1")
 
 
-def test_a_grid_point_without_iterations_is_named_with_its_stretch():
+def test_a_grid_point_without_iterations_is_an_error_with_its_range():
     there = (LOG["decodes"] < 10) | (LOG["decodes"] > 200)
     hollow = {name: values[there] for name, values in LOG.items()}
-    # Around 32, halfway to 8 and to 256.
+    # Half the distance from 32 to 8 and to 256.
     refused(hollow, "decode.sequences: no iteration has 20 to 144", grids=GRIDS)
     assert 32 not in iq.timing.fit(hollow, "TimingTable").model.decode.sequences
 
 
-def test_grids_that_are_not_given_have_no_point_without_iterations():
-    """Mean contexts of 279.7 and 312.25 alone: 279, 280 and 313 would not all lie beside one."""
+def test_default_grids_have_no_point_without_iterations():
+    """With mean contexts of 279.7 and 312.25 only, 279, 280 and 313 would not all have a value near."""
     decodes = np.tile([20, 40, 80, 160], 50)
     log = {"decodes": decodes, "prefill_tokens": np.repeat([0, 64, 256, 512], 50)}
     log["context_tokens"] = np.where(np.arange(200) % 8 < 4, 279.7, 312.25) * decodes
@@ -257,8 +257,8 @@ def test_grids_that_are_not_given_have_no_point_without_iterations():
     assert list(table.decode.mean_context) == [279, 313]
 
 
-def test_values_below_the_unit_of_the_clock_are_nothing():
-    """Where all last equally long, attention takes nothing but what rounding leaves."""
+def test_values_below_the_unit_of_time_are_zero():
+    """With equal durations, attention takes no time except for rounding."""
     fitted = iq.timing.fit(LOG | {"duration_s": np.full(LOG["decodes"].size, 1e-6)}, "TimingTable")
     seconds = fitted.coefficients["seconds"]
     assert ((seconds == 0) | (seconds >= 1e-18)).all()
@@ -267,16 +267,14 @@ def test_values_below_the_unit_of_the_clock_are_nothing():
 
 def test_too_few_iterations_are_refused():
     few = {name: values[:60] for name, values in LOG.items()}
-    chunks = np.unique(few["prefill_tokens"])[
-        1:
-    ].tolist()  # at two contexts or more: 60 points are not enough
+    chunks = np.unique(few["prefill_tokens"])[1:].tolist()  # at two contexts or more: 60 points are too few
     refused(few, "60 iterations cannot identify", "reduce the points", grids={"chunk": chunks})
     refused({name: values[:5] for name, values in LOG.items()}, "5 iterations cannot identify")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_one_absurd_iteration_does_not_move_a_robust_table(seed):
-    """It has the fewest tokens, so that a table can foretell it alone; 1.35 % is the median of the noise."""
+def test_one_extreme_iteration_does_not_change_a_robust_table(seed):
+    """It has the fewest tokens, so that a table can fit it alone; 1.35 % is the median of the noise."""
     chance = np.random.default_rng(seed)
     kind = chance.integers(0, 3, 400)
     decodes = np.where(kind == 1, 0, chance.integers(1, 200, 400))
@@ -290,7 +288,7 @@ def test_one_absurd_iteration_does_not_move_a_robust_table(seed):
     assert fitted.residuals.filter(regime="all")["median_error"].item() < 0.02
 
 
-def test_fixed_parts_that_are_longer_than_the_iterations_are_said_to():
+def test_fixed_parts_longer_than_the_iterations_are_noted():
     short = LOG | {"duration_s": LOG["duration_s"] * 0.01}
     fitted = iq.timing.fit(short, "TimingTable", fixed={"linear": TRUTH.linear})
     assert "of the iterations are shorter than the fixed parts" in fitted.explain()
@@ -311,7 +309,12 @@ def test_other_bad_input_is_named():
     refused(LOG, "grids.tokens[0]", grids={"tokens": [0, 9]})
     refused(LOG, "grids.tokens: must be", grids={"tokens": 9})
     refused(LOG, "grids: must map", grids=[1, 2])
-    refused(LOG, "grids.chunk: cannot be combined with fixed", grids={"chunk": [1, 9]}, fixed={"chunk": TRUTH.chunk})
+    refused(
+        LOG,
+        "grids.chunk: cannot be combined with fixed",
+        grids={"chunk": [1, 9]},
+        fixed={"chunk": TRUTH.chunk},
+    )
     refused(LOG, "fixed: 'chunks' is not a part", "chunk", fixed={"chunks": TRUTH.chunk})
     refused(LOG, "fixed.chunk: must be a ChunkPart", fixed={"chunk": 0.1})
     refused(LOG, "fixed.chunk: must be a ChunkPart, got a DecodePart", fixed={"chunk": TRUTH.decode})
@@ -323,7 +326,7 @@ def test_other_bad_input_is_named():
 
 
 @given(seed=st.integers(0, 10**6), rows=st.sampled_from([2, 5, 20, 80]), robust=st.booleans())
-def test_a_fit_says_what_its_table_says_in_a_run(seed, rows, robust):
+def test_predictions_of_a_fit_equal_those_of_its_table(seed, rows, robust):
     chance = np.random.default_rng(seed)
     picked = chance.integers(0, 1500, rows)
     log = {name: values[picked] for name, values in LOG.items()}
@@ -333,11 +336,11 @@ def test_a_fit_says_what_its_table_says_in_a_run(seed, rows, robust):
     except iq.ConfigError:
         return
     for row in range(min(rows, 5)):
-        said = fitted.predictions["predicted_s"][row]
-        assert math.isclose(price(fitted.model, log, row), said, rel_tol=1e-9, abs_tol=1e-12)
+        predicted_s = fitted.predictions["predicted_s"][row]
+        assert math.isclose(price(fitted.model, log, row), predicted_s, rel_tol=1e-9, abs_tol=1e-12)
     assert fitted.predictions["predicted_s"].is_finite().all()
 
 
-def test_rows_that_are_polars_are_the_same():
+def test_polars_rows_give_the_same_table():
     ours = iq.timing.fit(LOG, "TimingTable", grids=GRIDS).model
     assert iq.timing.fit(pl.DataFrame(LOG), "TimingTable", grids=GRIDS).model == ours

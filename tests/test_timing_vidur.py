@@ -1,4 +1,4 @@
-"""What becomes of the files that Vidur's profiler writes: iterations, or a table."""
+"""Profiles of Vidur, read as iterations and as a table."""
 
 import math
 
@@ -23,7 +23,7 @@ LINEAR_KERNELS = (
 
 
 def vidur_files(folder, shape=None):
-    """A profile in the layout of Vidur's with kernels of made-up times: 0.001 ms a token and kernel."""
+    """A profile in Vidur's layout with synthetic times: 0.001 ms per token and kernel."""
     shape = SHAPE | (shape or {})
     tokens = [1, 10, 100, 1000]
     linear = {f"time_stats.{name}.median": [0.001 * t for t in tokens] for name in LINEAR_KERNELS}
@@ -43,9 +43,9 @@ def vidur_files(folder, shape=None):
     return folder / "mlp.csv", folder / "attention.csv"
 
 
-def test_a_profile_of_vidur_becomes_iterations(tmp_path):
+def test_a_profile_of_vidur_is_read_as_iterations(tmp_path):
     read = iq.timing.read_vidur_profile(*vidur_files(tmp_path), layers=32)
-    # A layer of t tokens: nine kernels of 0.001·t ms; then attention and the writing of keys and values.
+    # A layer of t tokens: nine kernels of 0.001·t ms, then attention and KV writes.
     per_layer_ms = [9 * 0.064 + 0.2 + 0.01, 9 * 0.004 + 0.05 + 0.02, 9 * 0.05 + 0.3]
     np.testing.assert_allclose(read["duration_s"], [32 * ms / 1000 for ms in per_layer_ms], rtol=1e-12)
     assert read.drop("duration_s").rows() == [
@@ -55,7 +55,7 @@ def test_a_profile_of_vidur_becomes_iterations(tmp_path):
     ]
 
 
-def test_a_profile_of_vidur_that_does_not_fit_is_named(tmp_path):
+def test_a_wrong_profile_of_vidur_is_an_error(tmp_path):
     linear, attention = vidur_files(tmp_path)
     read = iq.timing.read_vidur_profile
     with pytest.raises(iq.TraceError, match=r"mlp.csv: has no rows for tensor_parallel=2, only for 1"):
@@ -70,11 +70,13 @@ def test_a_profile_of_vidur_that_does_not_fit_is_named(tmp_path):
     with pytest.raises(iq.TraceError, match="contains 2 models"):
         read(linear, attention, layers=32)
     two.filter(pl.col("num_tokens") < 64).write_csv(linear)
-    with pytest.raises(iq.TraceError, match=r"row 0 of this model: has 64 tokens, outside the range of .*, 1 to 10"):
+    with pytest.raises(
+        iq.TraceError, match=r"row 0 of this model: has 64 tokens, outside the range of .*, 1 to 10"
+    ):
         read(linear, attention, layers=32)
 
 
-# A table
+# Tables
 
 HIDDEN, LAYERS = 4096, 32
 CHUNKS, BATCHES = [64, 128, 256, 512, 1024, 2048, 4096], [1, 2, 4, 8, 16, 32, 64, 128]
@@ -82,7 +84,7 @@ CONTEXTS = [0, 64, 256, 1024, 2048, 3072, 4096]
 
 
 def linear_ms(tokens):
-    """Nine kernels: a weight load, then each token."""
+    """Nine kernels: a weight load, plus a time per token."""
     return 9 * (0.02 + 0.0002 * tokens)
 
 
@@ -95,7 +97,7 @@ def decode_ms(batch, context):
 
 
 def written(folder, name, columns, rows, texts=None):
-    """A file in Vidur's layout: five statistics of each kernel, of which the median counts, and the shape."""
+    """A file in Vidur's layout: five statistics of each kernel (the median is used), and the shape."""
     frame = {}
     for column, values in columns.items():
         for statistic in ("min", "max", "mean", "median", "std"):
@@ -105,7 +107,7 @@ def written(folder, name, columns, rows, texts=None):
 
 
 def profile(folder, workers=1, limit=4096, most=2**17):
-    """Files as the profiler of a model of 4,096 tokens leaves them: corners are missing, ends come twice."""
+    """Files of a profile of a 4,096-token model: corners are missing, ends are duplicated."""
     shape = {"n_kv_head": 8, "n_embd": HIDDEN, "num_tensor_parallel_workers": workers}
     tokens = [8192, 8192, *range(8064, 0, -128), 1]
     kernels = {name: [linear_ms(t) / 9 for t in tokens] for name in LINEAR_KERNELS}
@@ -130,7 +132,7 @@ def profile(folder, workers=1, limit=4096, most=2**17):
 
 
 def network(folder):
-    """All-reduces of 2 and of 4 GPUs; those over nodes take ten times as long."""
+    """All-reduces of 2 and 4 GPUs; those across nodes take ten times as long."""
     rows = [(w, d, s) for w in (2, 4) for d in (1, w) for s in (8192, 65536, 2**20, 2**26)]
     texts = {"rank": [0] * len(rows), "collective": ["all_reduce"] * len(rows)}
     for place, name in enumerate(("num_workers", "devices_per_node", "size")):
@@ -139,11 +141,11 @@ def network(folder):
     return written(folder, "all_reduce.csv", {"all_reduce": times}, len(rows), texts)
 
 
-def test_a_table_of_a_profile_prices_what_was_measured_and_continues_it(tmp_path):
+def test_a_table_of_a_profile_has_the_measured_times_and_extends_them(tmp_path):
     table = iq.timing.read_vidur_table(*profile(tmp_path), layers=LAYERS)
     scale = LAYERS / 1e3
-    for chunk in CHUNKS[:-1]:  # the longest was timed at one context only
-        for context in CONTEXTS:  # long chunks at long contexts were not timed: they lie on the row's line
+    for chunk in CHUNKS[:-1]:  # the longest has one context only
+        for context in CONTEXTS:  # long chunks at long contexts were not measured: they are on the row's line
             expected = scale * (linear_ms(chunk) + chunk_ms(chunk, context) + 0.002)
             assert math.isclose(
                 iq.timing.iteration_s(table, chunks=[(chunk, context)]), expected, rel_tol=1e-9
@@ -164,7 +166,7 @@ def test_a_table_of_a_profile_prices_what_was_measured_and_continues_it(tmp_path
     assert about["chunk_points"]["p95_error"] < 1e-9
 
 
-def test_fewer_points_say_how_far_they_are_from_the_measurements(tmp_path):
+def test_fewer_points_report_their_error(tmp_path):
     files = profile(tmp_path)
     few = iq.timing.read_vidur_table(*files, layers=LAYERS, most_points=4)
     assert [len(axis) for axis in (few.linear.tokens, few.chunk.chunk, few.decode.sequences)] == [4, 4, 4]
@@ -174,7 +176,7 @@ def test_fewer_points_say_how_far_they_are_from_the_measurements(tmp_path):
     assert iq.Engine(timing=few, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited()).to_json()
 
 
-def test_two_all_reduces_a_layer_are_added_of_two_bytes_a_number(tmp_path):
+def test_two_all_reduces_per_layer_of_two_bytes_per_number_are_added(tmp_path):
     files, reduced = profile(tmp_path, workers=4), network(tmp_path)
     table = iq.timing.read_vidur_table(*files, layers=LAYERS, tensor_parallel=4, all_reduce=reduced)
     for tokens, seconds in zip(table.linear.tokens, table.linear.seconds, strict=True):
@@ -193,7 +195,7 @@ def test_two_all_reduces_a_layer_are_added_of_two_bytes_a_number(tmp_path):
         read(*files, layers=LAYERS, tensor_parallel=8, all_reduce=files[0])
 
 
-def test_a_profile_that_makes_no_table_is_named(tmp_path):
+def test_a_profile_without_a_table_is_an_error(tmp_path):
     linear, attention = profile(tmp_path)
     whole = pl.read_csv(attention)
 
@@ -204,16 +206,20 @@ def test_a_profile_that_makes_no_table_is_named(tmp_path):
                 iq.timing.read_vidur_table(linear, attention, layers=LAYERS)
 
     two = whole.with_columns(attention_backend=pl.lit("AttentionBackend.NO_OP"))
-    refused(pl.concat([whole, two]), r"attention.csv: has several values of attention_backend, .*FLASHINFER, .*NO_OP")
     refused(
-        pl.concat([whole, whole.with_columns(block_size=pl.lit(32, pl.Int64))]), "has several values of block_size, 16, 32"
+        pl.concat([whole, two]),
+        r"attention.csv: has several values of attention_backend, .*FLASHINFER, .*NO_OP",
+    )
+    refused(
+        pl.concat([whole, whole.with_columns(block_size=pl.lit(32, pl.Int64))]),
+        "has several values of block_size, 16, 32",
     )
     refused(whole.filter(pl.col("prefill_chunk_size") == 0), "prefill_chunk_size: 0 of its values")
     refused(whole.filter(pl.col("batch_size") == 1), "batch_size: 1 of its values")
     median = "time_stats.attn_decode.median"
     refused(whole.with_columns(pl.lit(None, pl.Float64).alias(median)), "row .* kernel time is missing")
     refused(whole.with_columns(pl.lit(-1.0).alias(median)), "row .* kernel time is -0.998 ms")
-    # One published file has the shapes and no times.
+    # A published file has shapes without times.
     pl.read_csv(linear).select(pl.exclude(r"^time_stats.*$")).write_csv(linear)
     refused(whole, r"mlp.csv: has no column time_stats.* it is not a profile of Vidur")
     with pytest.raises(iq.ConfigError, match="most_points"):
