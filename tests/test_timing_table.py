@@ -229,7 +229,7 @@ GRID = [[0.1, 0.2], [0.3, 0.4]]
     (lambda: LinearPart([1, True], [0.1, 0.2]), r"tokens\[1\]: must be a whole number"),
     (lambda: LinearPart("ab", [0.1, 0.2]), "tokens: must be a list of whole numbers"),
     (lambda: ChunkPart([1, 2], [0, 9], [0.1, 0.2]), r"seconds\[0\]: must be a list of finite numbers"),
-    (lambda: table(linear=LinearPart([1, 2], [0.1, -0.2])), r"linear.seconds\[1\]: -0.2"),
+    (lambda: table(linear=LinearPart([1, 2], [0.1, -0.2])), r"linear.seconds\[1\]: .*got -0.2"),
     (lambda: table(linear=LinearPart([2, 1], [0.1, 0.2])), r"linear.tokens\[1\]: must ascend, got 1 after 2"),
     (lambda: table(linear=LinearPart([1], [0.1])), "linear.tokens: .*at least two"),
     (lambda: table(linear=LinearPart([0, 1], [0.1, 0.2])), r"linear.tokens\[0\]: must be from 1"),
@@ -304,7 +304,7 @@ def table_points():
             ),
             "row 1: a hole in the grid: linear at tokens 2 has no time",
         ),
-        (lambda p: p.with_columns(seconds=-p["seconds"]), r"linear.seconds\[0\]: -0.1"),
+        (lambda p: p.with_columns(seconds=-p["seconds"]), r"linear.seconds\[0\]: .*got -0.1"),
         (lambda p: p.with_columns(seconds=100 * p["seconds"]), "looks like milliseconds"),
         (
             lambda p: pl.concat([p, p.tail(1)]),
