@@ -263,11 +263,11 @@ impl Unit {
 }
 
 /// The greatest common divisor of two numbers; with 0 it is the other number.
-pub(crate) fn greatest_common_divisor(mut one: u128, mut other: u128) -> u128 {
-    while other != 0 {
-        (one, other) = (other, one % other);
+pub(crate) fn greatest_common_divisor(mut left: u128, mut right: u128) -> u128 {
+    while right != 0 {
+        (left, right) = (right, left % right);
     }
-    one
+    left
 }
 
 /// The product of two whole numbers. Overflow is an error.
@@ -388,15 +388,15 @@ pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) 
 /// Arrivals in nanoseconds as exact doubles; `None` if any of them is not below 2^52.
 pub(crate) fn arrival_nanoseconds_as_doubles(seconds: &[f64]) -> Option<Vec<f64>> {
     let nearest = |&seconds: &f64| nanoseconds_above_whole(seconds);
-    let mut nanoseconds: Vec<f64> = seconds.iter().map(|one| nearest(one).0 - WHOLE).collect();
-    if !seconds.iter().fold(true, |all, one| all & nearest(one).1) {
+    let mut nanoseconds: Vec<f64> = seconds.iter().map(|arrival| nearest(arrival).0 - WHOLE).collect();
+    if !seconds.iter().fold(true, |all, arrival| all & nearest(arrival).1) {
         for (nanoseconds, seconds) in nanoseconds.iter_mut().zip(seconds) {
             if !nearest(seconds).1 {
                 *nanoseconds = arrival_nanoseconds(*seconds).unwrap_or(0) as f64;
             }
         }
     }
-    nanoseconds.iter().fold(true, |all, &one| all & (one < WHOLE)).then_some(nanoseconds)
+    nanoseconds.iter().fold(true, |all, &arrival| all & (arrival < WHOLE)).then_some(nanoseconds)
 }
 
 /// Adding 2^52 to a smaller number leaves the nearest whole number in its last bits.
@@ -449,10 +449,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_later_instant_never_has_a_lower_sort_key(one: u128, other: u128, shift in 0_u32..128, near in 0_u128..1 << 32) {
-            let one = Instant(one >> shift);
-            for other in [Instant(other >> shift), Instant(one.0.saturating_add(near))] {
-                let (earlier, later) = (one.min(other), one.max(other));
+        fn a_later_instant_never_has_a_lower_sort_key(first: u128, other: u128, shift in 0_u32..128, near in 0_u128..1 << 32) {
+            let first = Instant(first >> shift);
+            for other in [Instant(other >> shift), Instant(first.0.saturating_add(near))] {
+                let (earlier, later) = (first.min(other), first.max(other));
                 prop_assert!(earlier.sort_key() <= later.sort_key());
                 prop_assert_eq!(later.sort_key() == u64::MAX, later == Instant::NEVER);
             }
@@ -493,7 +493,7 @@ mod tests {
             all_arrival_nanoseconds(&seconds, &mut all);
             let each: Vec<u64> = seconds.iter().filter_map(|&seconds| arrival_nanoseconds(seconds)).collect();
             if let Some(doubles) = arrival_nanoseconds_as_doubles(&seconds) {
-                prop_assert_eq!(doubles, each.iter().map(|&one| one as f64).collect::<Vec<f64>>());
+                prop_assert_eq!(doubles, each.iter().map(|&nanoseconds| nanoseconds as f64).collect::<Vec<f64>>());
             }
             prop_assert_eq!(all, each);
         }

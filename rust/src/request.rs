@@ -318,9 +318,9 @@ impl Requests {
 
     /// Whether one request arrived here before another.
     #[inline(always)]
-    pub(crate) fn arrived_before(&self, one: Place, other: Place) -> bool {
-        let (sort_key, other_key) = (self.at(one).sort_key, self.at(other).sort_key);
-        if sort_key == other_key { self.order(one) < self.order(other) } else { sort_key < other_key }
+    pub(crate) fn arrived_before(&self, place: Place, other: Place) -> bool {
+        let (sort_key, other_key) = (self.at(place).sort_key, self.at(other).sort_key);
+        if sort_key == other_key { self.order(place) < self.order(other) } else { sort_key < other_key }
     }
 
     /// Iterations so far in which a group of steady decodes took part.
@@ -428,9 +428,9 @@ mod tests {
                 session: None,
             });
             let places: Vec<Place> = arrivals.map(|arrival| requests.insert(&arrival)).collect();
-            for &one in &places {
+            for &place in &places {
                 for &other in &places {
-                    prop_assert_eq!(requests.arrived_before(one, other), requests.order(one) < requests.order(other));
+                    prop_assert_eq!(requests.arrived_before(place, other), requests.order(place) < requests.order(other));
                 }
             }
         }

@@ -166,7 +166,7 @@ fn share_from(share: f64, field: &str) -> Result<u128> {
 #[derive(Clone, Debug)]
 pub(crate) struct AcceptanceDistribution {
     stream: Stream,
-    /// Per number of drafts: the threshold of the 2^63 words below which at least so many are accepted.
+    /// Per number of drafts: the threshold of the 2^63 words below which at least that many are accepted.
     above: Vec<u128>,
 }
 

@@ -1,18 +1,18 @@
-"""How many replicas should there be?
+"""Autoscaler: the number of replicas of a cluster over time.
 
-An `Autoscaler` of a `Cluster` looks at its replicas every so many seconds and asks its policy how many it
-wants. What is missing is started, what is too much drains: it takes no new requests and ends when it has
-finished those that it has.
+An `Autoscaler` of a `Cluster` evaluates its policy at a fixed period. Missing replicas start. Surplus
+replicas
+drain: they accept no new requests and stop after their last one.
 
 Example:
-    A policy of one's own that wants a replica more whenever a request waits:
+    A user-defined policy that adds a replica whenever a request waits:
 
     >>> import inferq as iq
     >>> class OneMore(iq.ScalingPolicy):
     ...     def wanted(self, fleet: iq.FleetFigures) -> int:
     ...         return fleet.open + fleet.starting + (fleet.waiting > 0)
-    >>> one_seat = iq.Sarathi(max_seqs=1)
-    >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=one_seat, kv=iq.KvCache.unlimited())
+    >>> sequential = iq.Sarathi(max_seqs=1)
+    >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=sequential, kv=iq.KvCache.unlimited())
     >>> scaler = iq.Autoscaler(OneMore(), max=2, every_s=0.5, startup_s=1.0)
     >>> cluster = iq.Cluster(engine, replicas=1, router=iq.LeastRequests(), autoscaler=scaler)
     >>> workload = {"arrival_s": [0.0, 0.1, 2.0], "prompt_tokens": [10] * 3, "output_tokens": [3] * 3}
@@ -34,47 +34,47 @@ from inferq.description import Description, plain, read_fields
 from inferq.errors import ConfigError
 
 MOST_PLACES = 65_536
-"""The most replicas that an autoscaler may start."""
+"""Maximum of `Autoscaler.max`."""
 
 
 class FleetFigures(Protocol):
-    """What a policy of one's own sees at a look.
+    """The state of the fleet that a user-defined policy receives.
 
-    Everything before this instant has happened, and of what happens at it the ends of iterations and the
-    deaths of replicas; requests that arrive at it have not.
+    It includes all earlier events, and of events at this time the ends of iterations and failures of
+    replicas, not arrivals.
     """
 
     @property
     def now_s(self) -> float:
-        """This instant, in seconds."""
+        """The current time, in seconds."""
 
     @property
     def open(self) -> int:
-        """Replicas that take requests."""
+        """Replicas that accept requests."""
 
     @property
     def starting(self) -> int:
-        """Replicas that come, those under repair among them."""
+        """Starting replicas, including those under repair."""
 
     @property
     def draining(self) -> int:
-        """Replicas that finish the requests that they have."""
+        """Replicas that finish their last requests."""
 
     @property
     def waiting(self) -> int:
-        """Requests in the queues of open replicas, and those that have no replica."""
+        """Requests in the queues of open replicas, and requests without a replica."""
 
     @property
     def running(self) -> int:
-        """Requests admitted at open replicas."""
+        """Running requests of open replicas."""
 
     @property
     def seats(self) -> int:
-        """Requests that the open replicas admit at most."""
+        """Sequence slots of open replicas: the sum of their `max_seqs`."""
 
     @property
     def used_blocks(self) -> int:
-        """KV blocks that requests hold at open replicas."""
+        """Used KV blocks of open replicas."""
 
     @property
     def blocks(self) -> int:
@@ -82,20 +82,20 @@ class FleetFigures(Protocol):
 
     @property
     def arrived(self) -> int:
-        """Requests that have come since the run began."""
+        """Requests that arrived since the run began."""
 
 
 class ScalingPolicy(Description):
-    """How many replicas an autoscaler wants: a class of this module, or one derived from this.
+    """A policy for the number of replicas: a class of this module, or your own class derived from this one.
 
-    A class of your own has a method `wanted(fleet)`. It is called at every look with a `FleetFigures` and
-    returns a whole number, 0 or above, of replicas that should be open or starting; the autoscaler brings it
-    within its limits. What it raises passes through `simulate` untouched. An object that remembers something
-    still does in its next run.
+    Your own class has a method `wanted(fleet)`. It is called with a `FleetFigures` at every evaluation and
+    returns the number of replicas that should be open or starting, an integer of 0 or above, which the
+    autoscaler limits to its range. An exception that it raises passes through `simulate` unchanged. An object
+    keeps its state between runs.
 
     Raises:
-        ConfigError: used in an `Autoscaler`, a class without `wanted`.
-        SimulationError: in `simulate`, an answer that is no such number; it names the instant.
+        ConfigError: used in an `Autoscaler`, the class has no `wanted`.
+        SimulationError: in `simulate`, a result that is not such a number, with the time.
 
     Example:
         See `inferq.systems.autoscaler` and `docs/guides/autoscaling-and-failures.md`.
@@ -109,37 +109,37 @@ class ScalingPolicy(Description):
     )
 
     def __post_init__(self) -> None:
-        """The fields of a policy of one's own are its own affair."""
+        """Check the fields of a built-in policy; user-defined policies check their own."""
         if not self.is_user_defined():
             Description.__post_init__(self)
 
     def is_user_defined(self) -> bool:
-        """Whether this is an object of a class that is no policy of inferq itself."""
+        """Whether the class is not a built-in policy."""
         return type(self) not in SCALING_POLICIES
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
+        """Return the policy as JSON-ready values, with its `kind`, `"Python"` for your own class."""
         if not self.is_user_defined():
             return Description.to_json(self)
         kind = type(self)
         if not callable(getattr(self, "wanted", None)):
-            raise ConfigError("policy", f"{kind.__name__} has no wanted(fleet), and is no policy of inferq")
+            raise ConfigError("policy", f"{kind.__name__} has no wanted(fleet) and is not a built-in policy")
         return {"kind": "Python", "name": f"{kind.__module__}.{kind.__qualname__}"}
 
 
 @dataclass(frozen=True, slots=True)
 class ByQueue(ScalingPolicy):
-    """⌈(waiting + running) / requests⌉ replicas: so many requests for each.
+    """⌈(waiting + running) / requests⌉ replicas: a target number of requests per replica.
 
-    Counted are the requests at open replicas and those that have none.
+    Requests at open replicas and requests without a replica count.
 
     Source: the concurrency target of Knative's autoscaler (knative.dev, "Configuring concurrency").
 
     Args:
-        requests: that each replica should have, waiting and running; above 0.
+        requests: target of waiting and running requests per replica, above 0.
 
     Raises:
-        ConfigError: a number that is not above 0.
+        ConfigError: a number that is not positive.
 
     Example:
         >>> import inferq as iq
@@ -152,21 +152,21 @@ class ByQueue(ScalingPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ByUtilization(ScalingPolicy):
-    """⌈open · share / target⌉ replicas, where a share of the open ones is in use.
+    """⌈open · utilization / target⌉ replicas.
 
-    Nothing changes while share / target is within `tolerance` of 1, or while no replica is open.
+    The number does not change while utilization / target is within `tolerance` of 1, or while no replica is
+    open.
 
     Source: the algorithm of Kubernetes' horizontal pod autoscaler (kubernetes.io, "Horizontal Pod
         Autoscaling"), with its tolerance of 0.1.
 
     Args:
-        target: the share that should be in use, above 0, at most 1.
-        of: `"seats"`, requests admitted of those that may be (`max_seqs`), or `"kv"`, blocks that requests
-            hold of all.
-        tolerance: 0 or above, below 1.
+        target: target utilization, above 0, at most 1.
+        of: `"seats"`, running requests divided by `max_seqs`, or `"kv"`, used KV blocks divided by all.
+        tolerance: relative deviation without a change, 0 or above, below 1.
 
     Raises:
-        ConfigError: a number outside these ranges; in `simulate`, seats or a cache without limit.
+        ConfigError: a number outside these ranges; in `simulate`, no limit on sequences or on the cache.
 
     Example:
         >>> import inferq as iq
@@ -181,18 +181,18 @@ class ByUtilization(ScalingPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ByForecast(ScalingPolicy):
-    """As many replicas as the arrivals need that a line through the last two windows foretells.
+    """The replicas for a linear forecast of the arrival rate from the last two windows.
 
-    With c₁ arrivals in the window before the look and c₀ in the one before that, it expects
-    (c₁ + (c₁ − c₀) · ahead_s / window_s) / window_s requests a second, and wants as many replicas as serve
-    them, rounded up. What had come by an instant is what had come at the last look up to it.
+    With c₁ arrivals in the last window and c₀ in the window before, the forecast is
+    (c₁ + (c₁ − c₀) · ahead_s / window_s) / window_s requests per second, divided by `requests_per_s` and
+    rounded up. Arrivals are counted at evaluations.
 
     Source: a linear trend, the simplest forecast of NVIDIA Dynamo's planner and of predictive autoscalers.
 
     Args:
-        requests_per_s: that one replica serves, above 0; `capacity` finds it.
-        window_s: seconds over which arrivals are counted, above 0; best a multiple of the look's `every_s`.
-        ahead_s: how many seconds the forecast lies ahead, 0 or above; best the `startup_s`.
+        requests_per_s: capacity of one replica, above 0; `capacity` determines it.
+        window_s: window in seconds, above 0, preferably a multiple of `every_s`.
+        ahead_s: forecast horizon in seconds, 0 or above, preferably `startup_s`.
 
     Raises:
         ConfigError: a number outside these ranges.
@@ -210,13 +210,13 @@ class ByForecast(ScalingPolicy):
 
 @dataclass(frozen=True, slots=True)
 class BySchedule(ScalingPolicy):
-    """A fixed number of replicas from one time on to the next.
+    """A schedule of the number of replicas.
 
     Args:
-        steps: pairs of seconds and replicas, in order of time: so many are wanted from then on. Before the
-            first step as many as there are, or with a period those of its last step.
-        period_s: seconds after which the schedule begins anew, later than its last step: 86,400 for a day.
-            None: the last step stays.
+        steps: pairs of seconds and the number of replicas from then on, in order of time. Before the first
+            step, the number does not change, or with a period it is that of the last step.
+        period_s: period of the schedule in seconds, beyond its last step: 86,400 for a day. None: the last
+            step remains.
 
     Raises:
         ConfigError: no step, steps out of order or beyond the period, a step of no replica.
@@ -231,46 +231,45 @@ class BySchedule(ScalingPolicy):
     period_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Turn the steps into pairs of a time and a whole number."""
+        """Convert the steps to pairs of a time and an integer."""
         object.__setattr__(self, "steps", pairs("steps", self.steps, "(seconds, replicas)"))
         ScalingPolicy.__post_init__(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON-ready values, with its `kind`."""
+        """Return the policy as JSON-ready values, with its `kind`."""
         steps = [list(step) for step in self.steps]
         return {"kind": "BySchedule", "steps": steps, "period_s": self.period_s}
 
 
 SCALING_POLICIES: tuple[type[ScalingPolicy], ...] = (ByQueue, ByUtilization, ByForecast, BySchedule)
-"""Every policy that an autoscaler may be described with."""
+"""All built-in policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler(Description):
-    """What says how many replicas of a cluster serve, as time goes by.
+    """The number of replicas of a cluster over time.
 
-    Every `every_s` seconds, first after so many, it asks its policy how many replicas should be open or
-    starting. Missing ones are asked for, the lowest first: each is open `startup_s` later, with an empty
-    cache. Of those that are too many the ones that only start are given up, then the highest open ones drain:
-    they take no new request, finish theirs and are gone. Replicas that drain keep their places, so that there
-    are never more than `max` at once. `cooldown_s` after a change none is taken away; one more is asked for
-    at any look.
+    Every `every_s` seconds, first after that time, its policy determines the number of replicas that should
+    be open or starting. Missing replicas are requested, lowest number first: each opens `startup_s` later,
+    with an empty cache. Surplus replicas that are starting are canceled, then the highest open ones drain:
+    they accept no new requests and stop after their last one. Draining replicas count towards `max`. No
+    replica is removed within `cooldown_s` after a change; replicas can be added at any evaluation.
 
-    A request that comes when no replica is open waits for one; see `Failures`. Routers see open replicas
-    only. What is paid for is a replica from the asking to its end: `Result.replica_s`.
+    A request that arrives when no replica is open waits for one; see `Failures`. Routers select among open
+    replicas. A replica costs money from its request to its end: `Result.replica_s`.
 
     Args:
-        policy: how many it wants: `ByQueue`, `ByUtilization`, `ByForecast`, `BySchedule`, or an object of a
-            class of your own, see `ScalingPolicy`.
-        max: the most replicas, not below `min`.
-        min: the fewest, 1 or above.
-        startup_s: seconds from the asking for a replica to its first request, 0 or above: to get a machine,
-            to load the weights, to warm up.
-        every_s: seconds between two looks, above 0.
-        cooldown_s: seconds after a change in which no replica is taken away, 0 or above.
+        policy: `ByQueue`, `ByUtilization`, `ByForecast`, `BySchedule`, or an object of your own class, see
+            `ScalingPolicy`.
+        max: maximum replicas, not below `min`.
+        min: minimum replicas, 1 or above.
+        startup_s: seconds from the request for a replica to its first request, 0 or above: machine
+            allocation, loading of weights, warm-up.
+        every_s: seconds between two evaluations, above 0.
+        cooldown_s: seconds after a change without removal of replicas, 0 or above.
 
     Raises:
-        ConfigError: a number outside these ranges, or no policy; it names the field.
+        ConfigError: a number outside these ranges, or not a policy; it names the field.
 
     Source: the loop of Kubernetes' horizontal autoscaler, every 15 seconds; the drain of its pods.
 
@@ -293,39 +292,39 @@ class Autoscaler(Description):
         """Check the numbers."""
         Description.__post_init__(self)
         if self.min < 1:
-            raise ConfigError("min", f"must be 1 or above, is {self.min}: a request needs a replica to go to")
+            raise ConfigError("min", f"must be at least 1, got {self.min}: requests need a replica")
         if not self.min <= self.max <= MOST_PLACES:
-            raise ConfigError("max", f"must be from min, {self.min}, to {MOST_PLACES}, is {self.max}")
+            raise ConfigError("max", f"must be from min, {self.min}, to {MOST_PLACES}, got {self.max}")
         positive("every_s", self.every_s)
         for name in ("startup_s", "cooldown_s"):
             not_negative(name, getattr(self, name))
         self.policy.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """The autoscaler as JSON-ready values; the inverse of `from_json`."""
+        """Return the autoscaler as JSON-ready values; the inverse of `from_json`."""
         others = ("max", "min", "startup_s", "every_s", "cooldown_s")
         return {"policy": self.policy.to_json(), **{name: getattr(self, name) for name in others}}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Autoscaler:
-        """The autoscaler that a table describes, as read from JSON or TOML.
+        """Read the autoscaler from a table of JSON or TOML.
 
         Raises:
-            ConfigError: an unknown, missing or wrong field, named by its path.
+            ConfigError: an unknown, missing or wrong field, with its path.
         """
         return read_fields("autoscaler", description, cls)
 
 
 def pairs(name: str, value: object, what: str) -> tuple[tuple[float, int], ...]:
-    """Pairs of seconds and a whole number; an error names the first that is none."""
+    """Convert pairs of seconds and an integer; an error names the first invalid pair."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ConfigError(name, f"must be a list of pairs {what}, is {value!r}")
-    found = []
+        raise ConfigError(name, f"must be a list of pairs {what}, got {value!r}")
+    converted = []
     for place, pair in enumerate(value):
         here = f"{name}[{place}]"
         if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ConfigError(here, f"must be a pair {what}, is {pair!r}")
+            raise ConfigError(here, f"must be a pair {what}, got {pair!r}")
         seconds, number = plain(f"{here}[0]", pair[0], (float,)), plain(f"{here}[1]", pair[1], (int,))
         assert isinstance(seconds, (int, float)) and isinstance(number, int)
-        found.append((seconds, number))
-    return tuple(found)
+        converted.append((seconds, number))
+    return tuple(converted)

@@ -1,4 +1,4 @@
-"""Disaggregated: replicas that prefill, others that decode, and the link between them."""
+"""Disaggregated: prefill replicas, decode replicas, and the link between them."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from inferq.systems.engine import Engine
 from inferq.systems.routers import ROUTERS, LeastRequests, RoundRobin, Router
 
 _LEAST_S = 5e-19
-"""Half an attosecond: what is not above it rounds to no time at all."""
+"""Half an attosecond, which rounds to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link(Description):
-    """The way from the replicas that prefill to those that decode.
+    """The link between prefill and decode replicas.
 
-    A request of `t` tokens of context takes `latency_s + t·bytes_per_token / bytes_per_s`, the quotient
-    rounded down to a whole attosecond. Transfers begin in the order in which prompts were completed.
+    The transfer of `t` tokens of context takes `latency_s + t·bytes_per_token / bytes_per_s`, with the
+    quotient rounded down to a whole attosecond. Transfers begin in the order of completed prompts.
 
-    Source: the KV transfer of bari2025 Alg. 5, line 9 (DistServe), which the paper leaves without a price.
+    Source: the KV transfer of bari2025 Alg. 5, line 9 (DistServe); the paper does not define its time.
 
     Args:
-        latency_s: seconds of every transfer, 0 or above.
-        bytes_per_s: bytes per second of one transfer, above 0.
-        bytes_per_token: bytes of keys and values of one token of context, 0 or above; unless told those of
-            the model that prefills, where `Engine.on` made it.
-        concurrent: most transfers at once over the whole link, 1 or above; the others wait, first come, first
-            served. None sets no limit.
+        latency_s: latency of a transfer in seconds, 0 or above.
+        bytes_per_s: bytes per second of engine transfer, above 0.
+        bytes_per_token: KV bytes of a token, 0 or above. Default: those of the prefill engine's model, if
+            `Engine.on` created it.
+        concurrent: maximum concurrent transfers over the whole link, 1 or above; further transfers wait,
+            first come, first served. None: no limit.
 
     Raises:
         ConfigError: a number outside these ranges, or a latency that rounds to 0 although it is not 0.
 
     Example:
-        Llama-3-8B holds 131,072 bytes a token; a prompt of 1,000 tokens over 25 GB/s takes 5.2 ms:
+        Llama-3-8B has 131,072 KV bytes per token; a prompt of 1,000 tokens over 25 GB/s takes 5.2 ms:
 
         >>> import inferq as iq
         >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).to_json()
         {'latency_s': 0.0001, 'bytes_per_s': 25000000000.0, 'bytes_per_token': 131072, 'concurrent': 1}
 
-        Of a known model they need not be looked up:
+        For a known model they are the default:
 
         >>> engine = iq.Engine.on("llama-3-8b", "h100-80gb")
-        >>> way = iq.Link(latency_s=0.0001, bytes_per_s=25e9)
-        >>> iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=way).link.bytes_per_token
+        >>> link = iq.Link(latency_s=0.0001, bytes_per_s=25e9)
+        >>> iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link).link.bytes_per_token
         131072
     """
 
@@ -61,52 +61,51 @@ class Link(Description):
         Description.__post_init__(self)
         for name in ("latency_s", "bytes_per_s", "bytes_per_token"):
             if (getattr(self, name) or 0) < 0:
-                raise ConfigError(name, f"must not be negative, is {getattr(self, name)!r}")
+                raise ConfigError(name, f"must be non-negative, got {getattr(self, name)!r}")
         if 0 < self.latency_s <= _LEAST_S:
-            raise ConfigError("latency_s", f"is {self.latency_s!r}, which rounds to 0 attoseconds")
+            raise ConfigError("latency_s", f"must be 0 or at least an attosecond, got {self.latency_s!r}")
         if self.bytes_per_s == 0:
-            raise ConfigError("bytes_per_s", "must be above 0, is 0")
+            raise ConfigError("bytes_per_s", "must be positive, got 0")
         if self.concurrent == 0:
-            raise ConfigError("concurrent", "must be 1 or above, or None for no limit; is 0")
+            raise ConfigError("concurrent", "must be a positive integer or None, got 0")
 
     def to_json(self) -> dict[str, Any]:
-        """The link as JSON-ready values."""
+        """Return the link as JSON-ready values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregated(Description):
-    """Replicas that prefill, others that decode, and a link that carries the context between them.
+    """Prefill/decode disaggregation: prefill replicas, decode replicas, and a link for the context.
 
-    A request is served on a prefill replica until its prompt is complete. It then leaves its seat, its
-    context crosses the link while its blocks stay taken, and it waits on a decode replica like an arrival,
-    owing one token. A request that is over with its prompt is not handed off.
+    A prefill replica serves a request until its prompt is complete. The request then releases its sequence
+    slot. Its context crosses the link, during which its blocks remain allocated, and it arrives at a decode
+    replica with engine pending token. A request that ends with its prompt is not transferred.
 
-    With whole prompts, one at a time, as in the source: `VllmV0(max_seqs=1)` with a token budget above the
-    longest prompt. With chunked prompts: `Sarathi`. Replicas are numbered from 0, those that prefill first.
-    A scheduler written in Python is copied (`copy.deepcopy`) for every replica.
+    Whole prompts, engine at a time, as in the source: `VllmV0(max_seqs=1)` with a token budget above the
+    longest prompt. Chunked prompts: `Sarathi`. Replicas are numbered from 0, prefill replicas first. A
+    scheduler written in Python is copied (`copy.deepcopy`) for every replica.
 
     Source: bari2025 App. E.3, Alg. 5 (DistServe).
 
     Args:
-        prefill: the engine that prefills, and how many replicas of it, 1 or above.
-        decode: the engine that decodes, and how many replicas of it, 1 or above.
-        link: what a transfer takes.
-        prefill_router: which prefill replica an arrival goes to.
-        decode_router: which decode replica a request goes to, asked when its transfer ends.
+        prefill: the prefill engine and its number of replicas, 1 or above.
+        decode: the decode engine and its number of replicas, 1 or above.
+        link: the time of a transfer.
+        prefill_router: selects the prefill replica of an arrival.
+        decode_router: selects the decode replica of a request at the end of its transfer.
 
     Raises:
-        ConfigError: a part of the wrong kind, no replica, or two engines that count first tokens
-            differently; it names the field. In `simulate`, a request that fits where it is prefilled and on
-            no decode replica.
+        ConfigError: a part of the wrong type, no replica, or different `first_token` conventions; it names
+            the field. In `simulate`, a request that fits on a prefill replica and on no decode replica.
 
     Example:
-        The prompt takes [0, 1), the transfer of 10 tokens 0.5 s, and each further token a slot:
+        The prompt takes [0, 1), the transfer of 10 tokens 0.5 s, and each further token 1 s:
 
         >>> import inferq as iq
-        >>> one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
         >>> link = iq.Link(latency_s=0.4, bytes_per_s=100, bytes_per_token=1)
-        >>> split = iq.Disaggregated(prefill=(one, 1), decode=(one, 1), link=link)
+        >>> split = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link)
         >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
         >>> iq.simulate(workload, split).requests.select("first_token_s", "handoff_s", "finish_s").rows()
         [(1.0, 0.5, 3.5)]
@@ -132,12 +131,11 @@ class Disaggregated(Description):
         if theirs != ours:
             raise ConfigError(
                 "decode",
-                f"counts the first token with the {ours}, prefill with the {theirs}; "
-                "the tokens of one request are counted one way",
+                f"first_token is {ours!r}, but {theirs!r} for prefill; set the same convention for both",
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Both sides and the link as JSON-ready values with a `kind`; the inverse of `from_json`."""
+        """Return the system as JSON-ready values with a `kind`; the inverse of `from_json`."""
         return {
             "kind": "Disaggregated",
             **{
@@ -151,12 +149,12 @@ class Disaggregated(Description):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Disaggregated:
-        """What a table describes, as read from JSON or TOML.
+        """Read the system from a table of JSON or TOML.
 
         Args:
-            description: `prefill` and `decode`, each a table with `engine` (as `Engine.from_json`
-                takes it) and optionally `replicas`; `link` with its fields; optionally `prefill_router` and
-                `decode_router`, each a table with its `kind` or its name alone.
+            description: `prefill` and `decode`, tables with `engine` (as for `Engine.from_json`) and
+                optionally `replicas`; `link` with its fields; optionally `prefill_router` and
+                `decode_router`, tables with a `kind`, or names.
 
         Raises:
             ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router
@@ -165,9 +163,9 @@ class Disaggregated(Description):
         Example:
             >>> import inferq as iq
             >>> kv = iq.KvCache(tokens=100_000)
-            >>> one = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+            >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
             >>> link = iq.Link(0.001, 25e9, 131_072)
-            >>> split = iq.Disaggregated(prefill=(one, 2), decode=(one, 3), link=link)
+            >>> split = iq.Disaggregated(prefill=(engine, 2), decode=(engine, 3), link=link)
             >>> iq.Disaggregated.from_json(split.to_json()) == split
             True
         """
@@ -175,36 +173,36 @@ class Disaggregated(Description):
 
 
 def _priced(link: Link, engine: Engine) -> Link:
-    """The link with the bytes of a token, the engine's where it says none."""
+    """The link with the KV bytes of a token, by default the engine's."""
     plain("link", link, (Link,))
     if link.bytes_per_token is not None:
         return link
     if "kv_bytes_per_token" not in engine.on_card:
         raise ConfigError(
             "link.bytes_per_token",
-            "is not said, and the engine that prefills is of no known model: give the bytes of a token's "
-            "keys and values, or make the engine with Engine.on",
+            "missing, and the prefill engine has no known model: set the KV bytes of a token, or create the "
+            "engine with Engine.on",
         )
     return replace(link, bytes_per_token=engine.on_card["kv_bytes_per_token"])
 
 
 def _side(name: str, value: object) -> tuple[Engine, int]:
-    """An engine and how many replicas there are of it."""
+    """An engine and its number of replicas."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ConfigError(name, f"must be a pair (engine, replicas), is {_short(value)}")
+        raise ConfigError(name, f"must be a pair (engine, replicas), got {_short(value)}")
     engine, replicas = plain(f"{name}[0]", value[0], (Engine,)), plain(f"{name}[1]", value[1], (int,))
     assert isinstance(engine, Engine) and isinstance(replicas, int)
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise ConfigError(f"{name}[1]", f"replicas must be from 1 to {MOST_REPLICAS}, is {replicas}")
+        raise ConfigError(f"{name}[1]", f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}")
     return engine, replicas
 
 
 def _short(value: object) -> str:
-    return f"an {type(value).__name__} alone" if isinstance(value, Engine) else repr(value)
+    return f"an {type(value).__name__} only" if isinstance(value, Engine) else repr(value)
 
 
 def read_disaggregated(path: str, description: object) -> Disaggregated:
-    """What a table describes; an error names its place from `path` on."""
+    """Read the system from a table; errors name the place below `path`."""
     required = ("prefill", "decode", "link")
     routers = ("prefill_router", "decode_router")
     table = fields_in(path, description, (*required, *routers), required, "Disaggregated")

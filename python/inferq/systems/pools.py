@@ -1,7 +1,7 @@
-"""Pools: the groups of replicas that the core runs, and what it needs to know of each.
+"""Pools: the groups of replicas that the core runs.
 
-An engine, a cluster, both sides of a hand-off and every engine of a network are pools: replicas behind one
-router. A request enters a pool; a pool may hand its requests to another one after their prefill.
+An engine, a cluster, both sides of a disaggregated system and every engine of a network are pools: replicas
+behind one router. A request enters a pool; a pool may hand its requests over to another pool after prefill.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inferq._lazy import NDArray, np, pl
-from inferq.description import held
+from inferq.description import nested
 from inferq.errors import ConfigError
 from inferq.scheduler.by_key import ByKey, queue_keys
 from inferq.scheduler.slot_greedy import SlotGreedy
@@ -33,26 +33,26 @@ class Pool:
 
     engines: tuple[Engine, ...]
     counts: tuple[int, ...]
-    """How many replicas each of `engines` has."""
+    """The number of replicas of each of `engines`."""
     paths: tuple[str, ...]
-    """What an error calls each of `engines`."""
+    """The path of each of `engines` in errors."""
     router: Router | None = None
     hands_to: tuple[int, Link] | None = None
-    """The place of the pool that decodes what this one has prefilled, and the way there."""
+    """The index of the pool that decodes the requests of this pool, and the link to it."""
     open: int = 0
-    """How many replicas are there at the beginning, where they come and go."""
+    """The initial number of replicas, with autoscaling or failures."""
     autoscaler: Autoscaler | None = None
     failures: Failures | None = None
     takes_commands: bool = False
-    """Whether its replicas may be told to die, to drain and to start while a run goes on that is fed."""
+    """Whether a live run can send commands to its replicas: fail, drain, start."""
 
     @property
-    def stays(self) -> bool:
-        """Whether all of its replicas serve all the time."""
+    def is_static(self) -> bool:
+        """Whether all replicas serve all the time."""
         return self.autoscaler is None and self.failures is None and not self.takes_commands
 
     def to_json(self) -> dict[str, Any]:
-        """The pool in the form that the core reads."""
+        """Return the pool in the core's form."""
         to = None if self.hands_to is None else {"pool": self.hands_to[0], "link": self.hands_to[1].to_json()}
         return {
             "engines": [engine.core_form() for engine in self.engines],
@@ -60,7 +60,7 @@ class Pool:
             "paths": list(self.paths),
             "router": None if self.router is None else self.router.to_json(),
             "hands_to": to,
-            **({} if self.stays else {"capacity": self._capacity()}),
+            **({} if self.is_static else {"capacity": self._capacity()}),
         }
 
     def _capacity(self) -> dict[str, Any]:
@@ -73,13 +73,13 @@ class Pool:
 
 
 def recorded(system: System) -> dict[str, Any]:
-    """What a record says of what served: its description, and beside it how many GPUs of which card."""
+    """The record of a system: its description and its number of GPUs by name."""
     cards = gpus_of(system)
     return {system.name_of_kind: system.to_json(), **({"gpus": cards} if cards else {})}
 
 
 def gpus_of(system: System) -> dict[str, int]:
-    """How many GPUs of which card there are in all; empty where an engine names no card."""
+    """The total number of GPUs by name; empty if an engine has no GPU name."""
     cards: dict[str, int] = {}
     for pool in pools_of(system):
         for engine, count in zip(pool.engines, pool.counts, strict=True):
@@ -91,11 +91,11 @@ def gpus_of(system: System) -> dict[str, int]:
 
 
 def pools_of(system: System) -> tuple[Pool, ...]:
-    """What serves a workload as the core runs it.
+    """The pools of a system, as the core runs them.
 
-    An engine is one replica that everything goes to; engines of a cluster that are one object are replicas of
-    one engine; of a `Disaggregated` the first pool hands to the second; under `GateAndRoute` the control
-    before the pool says what goes where; those of a network come in the order of its table.
+    An engine is one replica. Consecutive identical engine objects of a cluster are replicas of one engine.
+    The first pool of a `Disaggregated` hands over to the second. A `GateAndRoute` has one pool behind its
+    control. The pools of a network are in the order of its table.
     """
     if isinstance(system, Engine):
         return (Pool((system,), (1,), ("",)),)
@@ -118,7 +118,7 @@ def pools_of(system: System) -> tuple[Pool, ...]:
 
 
 def entries(network: Network) -> list[int]:
-    """For each engine of a network the place, in `pools_of`, of the pool that its requests enter."""
+    """The index in `pools_of` of the entry pool of each engine of a network."""
     sizes = [len(pools_of(part)) for part in network.engines.values()]
     return [sum(sizes[:place]) for place in range(len(sizes))]
 
@@ -156,11 +156,11 @@ def _of_cluster(cluster: Cluster) -> Pool:
 
 
 def _moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
-    """The pools of a part of a larger system: `by` places further on, named from `path` on."""
+    """The pools of a part of a larger system, with indices shifted by `by` and paths below `path`."""
     return [
         replace(
             pool,
-            paths=tuple(f"{path}.{one}" if one else path for one in pool.paths),
+            paths=tuple(f"{path}.{inner}" if inner else path for inner in pool.paths),
             hands_to=pool.hands_to and (pool.hands_to[0] + by, pool.hands_to[1]),
         )
         for pool in pools
@@ -168,9 +168,10 @@ def _moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
 
 
 def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
-    """The user-defined schedulers, routers and autoscaling policies of pools, where the core finds them.
+    """The user-defined schedulers, routers and autoscaling policies of pools, with their indices.
 
-    Replicas must not share what a scheduler remembers, so that each has a copy, but for an engine `alone`.
+    Every replica has a copy of its scheduler, because replicas must not share state; a single engine
+    (`alone`) uses the object itself.
     """
     schedulers: list[tuple[int, int, list[Any]]] = []
     routers: list[tuple[int, Router]] = []
@@ -178,8 +179,8 @@ def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
     for place, pool in enumerate(pools):
         for which, (engine, count) in enumerate(zip(pool.engines, pool.counts, strict=True)):
             if engine.scheduler.is_user_defined():
-                one = engine.scheduler
-                objects = [one] if alone else [copy.deepcopy(one) for _ in range(count)]
+                scheduler = engine.scheduler
+                objects = [scheduler] if alone else [copy.deepcopy(scheduler) for _ in range(count)]
                 schedulers.append((place, which, objects))
         if pool.router is not None and pool.router.is_user_defined():
             routers.append((place, pool.router))
@@ -191,13 +192,13 @@ def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
 def keys(
     pools: Sequence[Pool], frame: pl.DataFrame, entered: NDArray[np.uint32] | None, first: int = 0
 ) -> NDArray[np.float64] | None:
-    """The key of every request under the `ByKey` of the pool that it enters; None where no pool has one.
+    """The key of every request under the `ByKey` of its entry pool; None if no pool has one.
 
     Args:
-        pools: all of them.
+        pools: all pools.
         frame: the requests.
-        entered: the pool of each request; None where all enter the first.
-        first: the number of the first of them.
+        entered: the entry pool of each request. None: the first pool.
+        first: the id of the first request.
     """
     orders = [_order(pools, place) for place in range(len(pools))]
     if entered is None:
@@ -205,31 +206,31 @@ def keys(
         return None if orders[0] is None else queue_keys(orders[0], frame, ids)
     if not any(orders):
         return None
-    found = np.zeros(frame.height)
+    values = np.zeros(frame.height)
     for place, order in enumerate(orders):
         if order is not None:
             rows = np.flatnonzero(entered == place)
-            found[rows] = queue_keys(order, frame[rows], rows.tolist())
-    return found
+            values[rows] = queue_keys(order, frame[rows], rows.tolist())
+    return values
 
 
 def _order(pools: Sequence[Pool], entry: int) -> ByKey | None:
-    """The one `ByKey` that the requests which enter a pool meet on their way, or None.
+    """The `ByKey` that applies to the requests of an entry pool, or None.
 
-    A request has one key, so that all engines on its way must agree.
+    A request has one key, so that all engines on its path must agree.
     """
-    found: tuple[str, ByKey] | None = None
+    first: tuple[str, ByKey] | None = None
     place: int | None = entry
     while place is not None:
         pool = pools[place]
         for path, engine in zip(pool.paths, pool.engines, strict=True):
-            for order in () if engine.scheduler.is_user_defined() else held(engine, ByKey):
-                if found is not None and found[1] != order:
+            for order in () if engine.scheduler.is_user_defined() else nested(engine, ByKey):
+                if first is not None and first[1] != order:
                     raise ConfigError(
                         path,
-                        f"orders its queue by another function than {found[0]}; "
-                        "a request has one key, so give both the same ByKey",
+                        f"orders its queue by a function that differs from {first[0]}; "
+                        "a request has one key: use the same ByKey",
                     )
-                found = found or (path, order)
+                first = first or (path, order)
         place = pool.hands_to and pool.hands_to[0]
-    return found[1] if found else None
+    return first[1] if first else None

@@ -25,7 +25,7 @@ impl ScalingParameters for ByForecast {
         }
         attoseconds(ahead_s, "ahead_s")?;
         let window = seconds_above_0(window_s, "window_s")?;
-        Ok(Box::new(Forecast { parameters: self.clone(), window, looks: VecDeque::new() }))
+        Ok(Box::new(Forecast { parameters: self.clone(), window, evaluations: VecDeque::new() }))
     }
 }
 
@@ -46,27 +46,27 @@ struct Forecast {
     parameters: ByForecast,
     window: Span,
     /// Arrivals counted at each evaluation of the last two windows, and at one evaluation before them.
-    looks: VecDeque<(Instant, u64)>,
+    evaluations: VecDeque<(Instant, u64)>,
 }
 
 impl Forecast {
     /// Arrivals counted at the last evaluation that is at least `windows` windows ago.
     fn arrived_before(&self, now: Instant, windows: u128) -> u64 {
         let Some(at) = self.window.0.checked_mul(windows).and_then(|span| now.0.checked_sub(span)) else { return 0 };
-        self.looks.iter().rev().find(|look| look.0.0 <= at).map_or(0, |look| look.1)
+        self.evaluations.iter().rev().find(|evaluation| evaluation.0.0 <= at).map_or(0, |evaluation| evaluation.1)
     }
 }
 
 impl ScalingPolicy for Forecast {
     fn wanted(&mut self, figures: &Figures) -> Result<usize> {
         let (now, arrived) = (figures.now, figures.arrived);
-        let (one, two) = (self.arrived_before(now, 1), self.arrived_before(now, 2));
-        self.looks.push_back((now, arrived));
+        let (one_window_ago, two_windows_ago) = (self.arrived_before(now, 1), self.arrived_before(now, 2));
+        self.evaluations.push_back((now, arrived));
         let first_needed = now.0.saturating_sub(self.window.0.saturating_mul(2));
-        while self.looks.get(1).is_some_and(|second| second.0.0 <= first_needed) {
-            self.looks.pop_front();
+        while self.evaluations.get(1).is_some_and(|second| second.0.0 <= first_needed) {
+            self.evaluations.pop_front();
         }
-        let (last, before) = ((arrived - one) as f64, (one - two) as f64);
+        let (last, before) = ((arrived - one_window_ago) as f64, (one_window_ago - two_windows_ago) as f64);
         let ByForecast { requests_per_s, window_s, ahead_s } = self.parameters;
         let expected = (last + (last - before) * (ahead_s / window_s)) / window_s;
         Ok(replicas_for(expected, requests_per_s))

@@ -193,9 +193,10 @@ impl State {
     /// Blocks that a stretch may take: all free ones. Exception: a refused request may need fewer blocks after one
     /// eviction removed a whole run of its hit. `None`: this may have happened already.
     pub(crate) fn room(&self) -> Option<u64> {
-        let waits = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
-        let refused = self.batch.looked_up.iter().filter(|one| one.hit.unreferenced > 0).filter(waits);
-        let Some(evicted) = refused.map(|one| one.evicted).min().filter(|_| self.blocks.evicts_runs()) else {
+        let waits = |looked_up: &&LookedUp| self.requests.at(looked_up.place).phase() == Phase::Waiting;
+        let refused = self.batch.looked_up.iter().filter(|looked_up| looked_up.hit.unreferenced > 0).filter(waits);
+        let Some(evicted) = refused.map(|looked_up| looked_up.evicted).min().filter(|_| self.blocks.evicts_runs())
+        else {
             return Some(self.blocks.free());
         };
         (evicted == self.blocks.evicted()).then(|| self.blocks.free() - self.blocks.unreferenced())
@@ -207,9 +208,10 @@ impl State {
     pub(crate) fn order_matters(&self) -> bool {
         let chunks = &self.batch.chunks;
         let lasts = |chunk: &&Chunk| chunk.tokens < chunk.owed;
-        let refused = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
+        let refused = |looked_up: &&LookedUp| self.requests.at(looked_up.place).phase() == Phase::Waiting;
         if self.blocks.has_followed() {
-            return chunks.iter().any(|chunk| lasts(&chunk)) || self.batch.looked_up.iter().any(|one| refused(&one));
+            return chunks.iter().any(|chunk| lasts(&chunk))
+                || self.batch.looked_up.iter().any(|looked_up| refused(&looked_up));
         }
         let lasting = chunks.iter().enumerate().filter(|(_, chunk)| lasts(chunk));
         lasting.into_iter().any(|(index, chunk)| {
@@ -218,7 +220,8 @@ impl State {
             let mut waiting = self.batch.looked_up.iter().filter(refused);
             self.blocks.is_computed_twice(chunk.place)
                 || others.any(|other| self.blocks.share_next_block(chunk.place, other.place, computed(other)))
-                || waiting.any(|one| self.blocks.share_next_block(one.place, chunk.place, one.hit.tokens))
+                || waiting
+                    .any(|looked_up| self.blocks.share_next_block(looked_up.place, chunk.place, looked_up.hit.tokens))
         })
     }
 }

@@ -81,7 +81,7 @@ impl State {
     /// The tokens emitted by a row of the batch: the request, and its number of tokens before each.
     pub(super) fn tokens_of_row(&self, place: Place) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (id, before) = (self.requests.at(place).id, self.requests.emitted(place) as u32);
-        (0..self.tokens_out_of(place).unwrap_or(0)).map(move |one| (id, before + one))
+        (0..self.tokens_out_of(place).unwrap_or(0)).map(move |token| (id, before + token))
     }
 
     /// Records the drafted and accepted counts of a request that leaves.
@@ -164,7 +164,7 @@ impl Replica {
                     state.brought_tokens += u64::from(emitted).min(settled);
                 }
             }
-            let mut goes_on = !emits && request.is_up_to_date();
+            let mut continues = !emits && request.is_up_to_date();
             if emits {
                 let is_measured = state.measured.contains(request.id);
                 if history.first_token == Instant::NEVER {
@@ -183,12 +183,12 @@ impl Replica {
                 if request.emitted + 1 == request.output_tokens && history.arrival.end_is_foreseen() {
                     self.ending.push((request.row, chunk.place));
                 }
-                goes_on = request.emitted + out < request.output_tokens;
+                continues = request.emitted + out < request.output_tokens;
                 request.emitted += 1 + of_row;
                 drafting.in_flight = 1 + of_row;
                 drafts.unsettled.push((chunk.place, 1 + of_row - out));
             }
-            if goes_on && self.role != Role::Whole && history.hand_off().is_none() {
+            if continues && self.role != Role::Whole && history.hand_off().is_none() {
                 self.departing.push(chunk.place);
             }
         }

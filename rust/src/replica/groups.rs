@@ -25,8 +25,8 @@ impl<T> Groups<T> {
         self.further.len() + 1
     }
 
-    pub(crate) fn push(&mut self, one: T) {
-        self.further.push(one);
+    pub(crate) fn push(&mut self, value: T) {
+        self.further.push(value);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {

@@ -117,8 +117,8 @@ impl Replica {
         let state = &mut self.state;
         let Some(ahead) = &mut state.ahead else { return Ok(()) };
         for id in ahead.dropped_tokens.drain(..) {
-            if let Some(told) = results.live_events() {
-                told.drop_last_token(id);
+            if let Some(events) = results.live_events() {
+                events.drop_last_token(id);
             }
         }
         for LateToken { place, first_token, last_token } in ahead.late_tokens.drain(..) {

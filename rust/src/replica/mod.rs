@@ -270,8 +270,8 @@ impl Replica {
     }
 
     /// During a drain: whether no other replica has requests.
-    pub(crate) fn drains_last(&mut self, is_alone: bool) {
-        self.state.drains_last = is_alone;
+    pub(crate) fn drains_last(&mut self, is_last: bool) {
+        self.state.drains_last = is_last;
     }
 
     /// The running stretch.

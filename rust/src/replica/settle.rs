@@ -96,7 +96,7 @@ impl Replica {
             }
         }
         if !self.due.is_empty() {
-            self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
+            self.due.drain(..).for_each(|place| self.state.start_growth(place));
         }
         if F::AHEAD && self.state.ahead.is_some() {
             return self.plan_next_ahead::<F>(results);
@@ -128,8 +128,8 @@ impl Replica {
             results.iteration(self.row(&self.stretch));
             self.list_batch(results);
         }
-        if let Some(told) = results.live_events() {
-            told.emissions.extend(self.emissions());
+        if let Some(events) = results.live_events() {
+            events.emissions.extend(self.emissions());
         }
     }
 
@@ -425,11 +425,11 @@ impl State {
     #[inline(never)]
     pub(super) fn continues(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
-        let goes_on = !request.owes_no_output();
-        if goes_on {
+        let continues = !request.owes_no_output();
+        if continues {
             self.blocks.computed(place, u64::from(request.computed));
         }
-        goes_on
+        continues
     }
 
     /// Takes the blocks of a group for all iterations after the first.
@@ -450,7 +450,7 @@ impl State {
 
     /// The blocks that a steady decode took ahead are full: it grows like the others from now on.
     #[inline(never)]
-    fn begin_to_grow(&mut self, place: Place) {
+    fn start_growth(&mut self, place: Place) {
         let context = self.requests.context(place);
         let left = u64::from(self.requests.at(place).output_tokens) - self.requests.emitted(place);
         let tick = self.requests.tick(self.requests.at(place));

@@ -189,22 +189,22 @@ impl Maxima {
         // Most members joined recently.
         let far = self.stack.len().saturating_sub(NEAR);
         let mut before = &self.stack[far..];
-        while let [earlier @ .., one, _, _, _] = before
-            && one.0 > tick
+        while let [earlier @ .., first, _, _, _] = before
+            && first.0 > tick
         {
             before = earlier;
         }
         // The first of these four is not after `tick`. So the result is the second, third or fourth.
-        if let [.., _, one, other, last] = before {
-            for (tick_of, value) in [one, other, last] {
+        if let [.., _, second, third, last] = before {
+            for (tick_of, value) in [second, third, last] {
                 if *tick_of > tick {
                     return *value;
                 }
             }
             return self.value_at(far + before.len());
         }
-        while let [earlier @ .., one] = before
-            && one.0 > tick
+        while let [earlier @ .., latest] = before
+            && latest.0 > tick
         {
             before = earlier;
         }

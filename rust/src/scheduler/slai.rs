@@ -225,7 +225,7 @@ impl SlaiScheduler {
         self.deadlines.extend(singles().map(|(deadline, _)| (deadline, 1)));
         self.deadlines.sort_unstable_by_key(|&(deadline, _)| deadline);
         let (mut left, mut last) = (most as usize, Instant::NEVER);
-        for alike in self.deadlines.chunk_by(|one, other| one.0 == other.0) {
+        for alike in self.deadlines.chunk_by(|left, right| left.0 == right.0) {
             let count = alike.iter().map(|&(_, count)| count).sum();
             last = alike[0].0;
             if left <= count {

@@ -393,10 +393,10 @@ impl Run {
         if is_first {
             here = self.fleet.replicas.iter().flat_map(Replica::ids).collect();
         }
-        let is_alone = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
+        let is_last = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
         let mut runs = false;
         for replica in 0..self.fleet.replicas.len() {
-            self.fleet.replicas[replica].drains_last(is_alone);
+            self.fleet.replicas[replica].drains_last(is_last);
             runs |= self.form(replica, true)?;
         }
         if runs && is_first {

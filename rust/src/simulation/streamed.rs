@@ -89,8 +89,8 @@ pub fn simulate_streamed(
     watch: &mut dyn Watch,
 ) -> Result<Results> {
     cluster.check()?;
-    for (name, is_asked) in [("iterations", options.iterations), ("batches", options.batches)] {
-        if is_asked {
+    for (name, is_set) in [("iterations", options.iterations), ("batches", options.batches)] {
+        if is_set {
             return Err(Error::config(name, "is not supported by streamed runs"));
         }
     }

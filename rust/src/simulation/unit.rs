@@ -69,9 +69,9 @@ mod tests {
     fn it_is_an_attosecond_if_other_times_may_occur() {
         let none = Columns::default();
         let all = Options::all(&none.view(0, 1));
-        let one = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
-        let patient = Columns { patience_s: vec![1.0], ..one.clone() };
-        let objective = Columns { itl_slo_s: vec![1.0], ..one };
+        let plain = Columns { arrival_s: vec![0.0], prompt_tokens: vec![1], output_tokens: vec![1], ..none.clone() };
+        let patient = Columns { patience_s: vec![1.0], ..plain.clone() };
+        let objective = Columns { itl_slo_s: vec![1.0], ..plain };
         let listed = Options { iterations: true, ..all.clone() };
         let exact = Options { in_attoseconds: true, ..all.clone() };
         for actual in [

@@ -146,8 +146,8 @@ fn iterations_run_on_living_replicas(results: &Results) -> Outcome {
         let events = results.fleet_events.iter().filter(|event| event.replica == row.replica);
         let before = events.clone().rfind(|event| event.at <= row.start && event.change != Change::Asked);
         prop_assert!(before.is_some_and(|event| matches!(event.change, Change::Ready | Change::Drains)));
-        let gone = |change| matches!(change, Change::Ended | Change::Died);
-        prop_assert!(!events.clone().any(|event| event.at > row.start && event.at < end && gone(event.change)));
+        let has_ended = |change| matches!(change, Change::Ended | Change::Died);
+        prop_assert!(!events.clone().any(|event| event.at > row.start && event.at < end && has_ended(event.change)));
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ proptest! {
     fn a_capacity_that_never_changes_is_the_fixed_fleet(
         scenario in any_scenario(), replicas in 1_usize..4, more in 0_usize..3, every in 1_u32..300, router in router(), seed: u64,
     ) {
-        let looks = built(router.clone(), seed, 0).uses_state();
+        let uses_state = built(router.clone(), seed, 0).uses_state();
         let policy = BySchedule { steps: vec![(0.0, replicas)], period_s: None }.into();
         let (every_s, startup_s) = (f64::from(every) / 1e3, 0.01);
         let autoscaler = AutoscalerDescription { policy, min: 1, max: replicas + more, startup_s, every_s, cooldown_s: 0.0 };
@@ -212,7 +212,7 @@ proptest! {
         let (fixed, scaled) = (fixed.run(&scenario, &scenario.options(false)), scaled.run(&scenario, &scenario.options(false)));
         prop_assert_eq!(scaled.fleet_events.len(), replicas);
         // Behind a router that does not read state, a fixed replica is drained when no request is left for it alone.
-        prop_assume!(fixed.drained.is_empty() || looks);
+        prop_assume!(fixed.drained.is_empty() || uses_state);
         every_bit_is_the_same(fixed, Results { fleet_events: Vec::new(), ..scaled })?;
     }
 

@@ -47,10 +47,10 @@ fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
 }
 
 /// Each replica behaves as if it were alone with the requests routed to it.
-fn every_replica_behaves_independently(scenario: &Scenario, together: &Results, replicas: usize) -> Outcome {
+fn every_replica_behaves_independently(scenario: &Scenario, in_event_loop: &Results, replicas: usize) -> Outcome {
     for replica in 0..replicas {
-        let rows: Vec<usize> = (0..together.requests.replica.len())
-            .filter(|&row| together.requests.replica[row] == replica as u32)
+        let rows: Vec<usize> = (0..in_event_loop.requests.replica.len())
+            .filter(|&row| in_event_loop.requests.replica[row] == replica as u32)
             .collect();
         // They keep their ids, which determine the draws of accepted drafts.
         let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
@@ -64,7 +64,7 @@ fn every_replica_behaves_independently(scenario: &Scenario, together: &Results, 
             continue;
         }
         for (place, &row) in rows.iter().enumerate() {
-            let (left, right) = (&together.requests, &alone.requests);
+            let (left, right) = (&in_event_loop.requests, &alone.requests);
             prop_assert_eq!(left.status[row], right.status[place]);
             prop_assert_eq!(left.preemptions[row], right.preemptions[place]);
             let seconds = [
@@ -136,9 +136,9 @@ proptest! {
             // As text, since absent values are NaN.
             format!("{:?}", run_with(&scenario, replicas, built(router.clone(), seed, 0), &options))
         };
-        let one = on(1);
-        prop_assert_eq!(&on(2), &one);
-        prop_assert_eq!(&on(4), &one);
+        let single = on(1);
+        prop_assert_eq!(&on(2), &single);
+        prop_assert_eq!(&on(4), &single);
     }
 
     #[test]
@@ -149,17 +149,17 @@ proptest! {
             options.timeline = Timeline::Automatic;
         }
         let spy = Box::new(Spy { seen: std::sync::Arc::default() });
-        let together = run_with(&scenario, replicas, spy, &options);
-        let apart = run_with(&scenario, replicas, built(RoundRobin {}, 0, 0), &options);
-        if !apart.drained.is_empty() {
+        let in_event_loop = run_with(&scenario, replicas, spy, &options);
+        let in_lanes = run_with(&scenario, replicas, built(RoundRobin {}, 0, 0), &options);
+        if !in_lanes.drained.is_empty() {
             // An independent replica is drained when no request is left for it; a replica on a common clock when none
             // is left at all.
             return Ok(());
         }
-        same(&together, &apart)?;
-        prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
-        prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
-        prop_assert_eq!((together.totals.sojourn, together.totals.by_status), (apart.totals.sojourn, apart.totals.by_status));
+        same(&in_event_loop, &in_lanes)?;
+        prop_assert_eq!(&in_event_loop.requests.replica, &in_lanes.requests.replica);
+        prop_assert_eq!((in_event_loop.iterations, in_event_loop.batches), (in_lanes.iterations, in_lanes.batches));
+        prop_assert_eq!((in_event_loop.totals.sojourn, in_event_loop.totals.by_status), (in_lanes.totals.sojourn, in_lanes.totals.by_status));
     }
 
     #[test]
@@ -236,13 +236,13 @@ struct Spy {
 impl Router for Spy {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replicas = fleet.len();
-        let look = |replica| {
+        let state = |replica| {
             let caches = (fleet.reported_tokens(replica)?, fleet.cached_tokens(replica)?);
             let (tokens, blocks) = (fleet.tokens(replica)?, fleet.blocks(replica)?);
             Ok([u64::from(fleet.requests()[replica]), tokens, blocks, caches.0, caches.1])
         };
-        let looks = (0..replicas).map(look).collect::<Result<_>>()?;
-        self.seen.lock().expect("one thread").push((arrival.id, looks));
+        let states = (0..replicas).map(state).collect::<Result<_>>()?;
+        self.seen.lock().expect("one thread").push((arrival.id, states));
         Ok(arrival.id as usize % replicas)
     }
 

@@ -20,8 +20,8 @@ use crate::tier::cases;
 type Feeding = Vec<(usize, Vec<u32>)>;
 
 fn feeding() -> impl Strategy<Value = Feeding> {
-    let looks = prop::collection::vec(prop_oneof![Just(0), Just(1000), 0_u32..=1000], 0..4);
-    prop::collection::vec((1_usize..4, looks), 1..6)
+    let queries = prop::collection::vec(prop_oneof![Just(0), Just(1000), 0_u32..=1000], 0..4);
+    prop::collection::vec((1_usize..4, queries), 1..6)
 }
 
 /// The reported tokens, and the progress of the run at each report.
@@ -75,7 +75,7 @@ fn fed(
     cancels.sort();
     cancels.reverse();
     // Clients cancel requests after their arrival, and before the run reaches that instant.
-    let mut take_back = |until: Instant, taken: usize, live: &mut Live| {
+    let mut cancel_requests = |until: Instant, taken: usize, live: &mut Live| {
         cancels.retain(|&(at, row)| {
             let is_due = at < until && row < taken;
             if is_due {
@@ -85,16 +85,16 @@ fn fed(
         });
     };
     while taken < count {
-        let (size, looks) = feeding.next().expect("a cycle");
+        let (size, queries) = feeding.next().expect("a cycle");
         let arrives = scenario.columns.view().arrival_at(taken);
-        for &look in looks {
+        for &query in queries {
             // An instant before the next arrival, or just after the next event.
             let next = Instant(
                 (live.next_instant().expect("an instant").0 / NANOSECOND).saturating_add(1).saturating_mul(NANOSECOND),
             );
-            let way = arrives.since(log.known).0 / 1000 * u128::from(look);
-            let until = if look == 1000 { next.min(arrives) } else { Instant(log.known.0 + way) };
-            take_back(until, taken, &mut live);
+            let way = arrives.since(log.known).0 / 1000 * u128::from(query);
+            let until = if query == 1000 { next.min(arrives) } else { Instant(log.known.0 + way) };
+            cancel_requests(until, taken, &mut live);
             let news = live.advance(until, &mut table, &mut ()).expect("a run");
             log.note(news, until)?;
         }
@@ -104,7 +104,7 @@ fn fed(
         prop_assert_eq!(first as usize, taken);
         taken = end;
     }
-    take_back(Instant::NEVER, count, &mut live);
+    cancel_requests(Instant::NEVER, count, &mut live);
     let (news, results) = live.finish(&mut table, &mut ()).expect("a run");
     if !results.drained.is_empty() {
         // Drained tokens were due at the last event; it was not known then that nothing followed.

@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch:
 struct Scripted<F> {
     waiting: Vec<Place>,
     admitted: Vec<Place>,
-    asked: u64,
+    plans: u64,
     script: F,
 }
 
@@ -40,8 +40,8 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        self.asked += 1;
-        let mut lists = Lists { waiting: &mut self.waiting, admitted: &mut self.admitted, asked: self.asked };
+        self.plans += 1;
+        let mut lists = Lists { waiting: &mut self.waiting, admitted: &mut self.admitted, plans: self.plans };
         (self.script)(plan, &mut lists)
     }
 }
@@ -49,7 +49,7 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
 struct Lists<'a> {
     waiting: &'a mut Vec<Place>,
     admitted: &'a mut Vec<Place>,
-    asked: u64,
+    plans: u64,
 }
 
 impl Lists<'_> {
@@ -80,7 +80,7 @@ where
                            "preemption": {{"kind": "Recompute"}}}},
             "first_token": "prefill"}}"#
     ))?;
-    let policy = Scripted { waiting: Vec::new(), admitted: Vec::new(), asked: 0, script };
+    let policy = Scripted { waiting: Vec::new(), admitted: Vec::new(), plans: 0, script };
     let parts = EngineParts { scheduler: Box::new(policy), ..engine.build(Some(&[]))? };
     let workload = columns.view();
     let options = Options { iterations: true, batches: true, stepping, ..Options::all(&workload) };
@@ -112,7 +112,7 @@ fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
     // Prompt in [0, 1], a decode in [1, 2], a pause until 5 (another prompt in three chunks), decodes to the end.
     let results = run(&[(0.0, 4, 4), (2.0, 9, 1)], |plan, lists| {
         let first = lists.admitted.first().copied();
-        match lists.asked {
+        match lists.plans {
             1 => lists.admit(plan, 4, 4),
             2 => plan.decode(first.expect("admitted")),
             3 => {
@@ -135,7 +135,7 @@ fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
 fn blocks_taken_ahead_last_before_a_decode_takes_new_ones() {
     // 4 prompt tokens and 14 output tokens: contexts up to 17, so 5 blocks; 3 of them are taken at admission.
     let results = run(&[(0.0, 4, 14)], |plan, lists| {
-        if lists.asked == 1 {
+        if lists.plans == 1 {
             return lists.admit(plan, 12, 4);
         }
         if ready(plan, lists.admitted[0]) {
@@ -154,7 +154,7 @@ fn blocks_taken_ahead_last_before_a_decode_takes_new_ones() {
 #[test]
 fn a_reservation_of_the_maximum_is_never_outgrown() {
     let results = run(&[(0.0, 4, 14)], |plan, lists| {
-        if lists.asked == 1 {
+        if lists.plans == 1 {
             return lists.admit(plan, 64, 4);
         }
         if ready(plan, lists.admitted[0]) {
@@ -208,7 +208,7 @@ fn a_policy_that_never_plans_leaves_requests_unfinished_with_a_finding() {
 
 #[test]
 fn an_empty_plan_that_preempted_is_repeated_at_once() {
-    let results = run(&[(0.0, 8, 1)], |plan, lists| match lists.asked {
+    let results = run(&[(0.0, 8, 1)], |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => {
             let place = lists.admitted.remove(0);
@@ -224,7 +224,7 @@ fn an_empty_plan_that_preempted_is_repeated_at_once() {
 #[test]
 fn swapping_is_charged_to_the_iteration_that_swaps() {
     let swap = Preemption::Swap { per_token: Span(SECOND / 10), base: Span(SECOND) };
-    let results = run(&[(0.0, 8, 2), (0.0, 4, 1)], move |plan, lists| match lists.asked {
+    let results = run(&[(0.0, 8, 2), (0.0, 4, 1)], move |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => {
             // 4 tokens swapped out: 1.4 s, charged to the other request's iteration.
@@ -246,7 +246,7 @@ fn swapping_is_charged_to_the_iteration_that_swaps() {
 #[test]
 fn a_policy_that_swaps_in_and_out_forever_is_stopped() {
     let swap = Preemption::Swap { per_token: Span(1), base: Span(1) };
-    let error = run(&[(0.0, 8, 1)], move |plan, lists| match lists.asked {
+    let error = run(&[(0.0, 8, 1)], move |plan, lists| match lists.plans {
         1 => lists.admit(plan, 8, 4),
         2 => plan.preempt(lists.admitted[0], swap),
         _ => plan.swap_in(lists.admitted[0], swap, 8).and_then(|()| plan.preempt(lists.admitted[0], swap)),
@@ -291,16 +291,19 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     assert_eq!(broken(|plan, lists| lists.admit(plan, 20, 8).and_then(|()| lists.admit(plan, 20, 9))), budget);
     let blocks = "a plan takes at most the free blocks";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 65, 8)), blocks);
-    let seats = "at most max_seqs requests can be admitted";
-    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 1, 1))), seats);
-    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 2, 2))), seats);
+    let sequences = "at most max_seqs requests can be admitted";
+    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 1, 1))), sequences);
+    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 2, 2))), sequences);
     let chunk = "a chunk has from 1 token to all tokens that its request has still to compute";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 9)), chunk);
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 0)), chunk);
     let batch = "a request is admitted by the batch that computes its first chunk";
-    let alone = "only an admitted request can have a chunk in a batch, and only one";
-    assert_eq!(broken(|plan, lists| plan.chunk(lists.waiting[0], 1)), alone);
-    assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 1).and_then(|()| plan.chunk(lists.admitted[0], 1))), alone);
+    let one_chunk = "only an admitted request can have a chunk in a batch, and only one";
+    assert_eq!(broken(|plan, lists| plan.chunk(lists.waiting[0], 1)), one_chunk);
+    assert_eq!(
+        broken(|plan, lists| lists.admit(plan, 8, 1).and_then(|()| plan.chunk(lists.admitted[0], 1))),
+        one_chunk
+    );
     assert_eq!(
         broken(|plan, lists| {
             plan.admit(lists.waiting[0], 8)?;
@@ -315,7 +318,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 8).and_then(|()| plan.admit(lists.admitted[0], 8))), waiting);
     let prompt = "no decode before the prompt is complete";
     assert_eq!(
-        broken(|plan, lists| match lists.asked {
+        broken(|plan, lists| match lists.plans {
             1 => lists.admit(plan, 8, 4),
             _ => plan.decode(lists.admitted[0]),
         }),
@@ -323,7 +326,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     );
     let once = "a request decodes once in an iteration";
     assert_eq!(
-        broken(|plan, lists| match lists.asked {
+        broken(|plan, lists| match lists.plans {
             1 => lists.admit(plan, 8, 8),
             _ => plan.decode(lists.admitted[0]).and_then(|()| plan.decode(lists.admitted[0])),
         }),
@@ -351,7 +354,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
 fn decodes_that_lack_a_block_are_an_error_if_the_policy_lets_them() {
     // Two prompts of 14 tokens fill a cache of 32 tokens in blocks of 4. The third decodes need a block each.
     let error = run_on(&columns(&[(0.0, 14, 9), (0.0, 14, 9)]), 32, false, |plan, lists| {
-        if lists.asked <= 2 {
+        if lists.plans <= 2 {
             return lists.admit(plan, 14, 14);
         }
         for &place in lists.admitted.iter() {
@@ -373,7 +376,7 @@ fn decodes_that_lack_a_block_are_an_error_if_the_policy_lets_them() {
 /// A policy that makes arbitrary legal decisions from a hash of state and instant.
 fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send + 'static {
     move |plan, lists| {
-        let mut state = seed ^ (plan.now().0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ lists.asked;
+        let mut state = seed ^ (plan.now().0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ lists.plans;
         let mut draw = |below: u64| {
             state ^= state << 13;
             state ^= state >> 7;

@@ -1,4 +1,4 @@
-"""Limits of one engine, or of several alike, that bear on a demand."""
+"""Bounds of one engine, or of identical replicas."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import replace
 
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
 from inferq.systems.overhead import Overhead
-from inferq.theory.bounds.bound import Bound, Kind, Replicas, busiest, in_random_order, stays
+from inferq.theory.bounds.bound import Bound, Kind, Replicas, busiest, in_random_order, open_loop
 from inferq.theory.capacities.fluid import FluidEngine
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     adds_time,
-    enough_seats,
+    enough_sequences,
     fills_budget,
     is_counted,
     least_iteration_s,
 )
 from inferq.theory.capacities.kv_capacity import kv_capacity, occupied_by
 from inferq.theory.capacities.oldest_requests import Oldest
-from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
+from inferq.theory.capacities.sequence_capacity import request_level_capacity, sequence_capacity
 from inferq.theory.capacities.tile_capacity import tile_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
-from inferq.theory.capacities.token_prices import cache_may_fill, has_prices, least_prices, sure_prices
+from inferq.theory.capacities.token_prices import cache_may_fill, has_prices, least_prices, saturated_prices
 from inferq.theory.demands.demand import each
 from inferq.theory.demands.hits import finds_its_own, least_cost, only_helps
 from inferq.theory.demands.lengths import Work
@@ -33,33 +33,33 @@ from inferq.timing import Constant, MemoryLinear, TiledGemm
 
 
 def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
-    """All limits that apply to replicas of one engine behind a router.
+    """Yield all bounds of identical replicas behind a router.
 
-    Ceilings count what all replicas have together, so they hold behind any router.
+    Upper bounds add up what all replicas have, so they hold behind any router.
 
-    With a prefix cache ceilings take the most that the workload allows to be found, and guarantees nothing:
-    hits only shorten what is left of a request, so that a backlog that falls without them falls with them.
-    Where a theorem is not of this kind, a hypothesis says so.
+    With a prefix cache, upper bounds assume the most hits that the workload allows, and guarantees none.
+    Hits only shorten the rest of a request, so a backlog that falls without hits also falls with them. If a
+    theorem is not of this kind, a hypothesis states so.
 
-    What the host adds is in every bound. Where it is overlapped, an iteration is at least what its kernels
-    take and at most that and the host's time together: ceilings are then those of the kernels alone, and
-    guarantees those of a host that is not overlapped. (Tables and rooflines are bounded with the longer of
-    both.) What a batch above the largest graph adds is left out of ceilings, and is in guarantees as if every
-    batch were one. `TiledGemm` knows no host: its ceilings leave it out, and its guarantees are not proved.
+    Host time is part of every bound. With an overlapped host, an iteration takes at least its kernel time and
+    at most the sum of kernel and host time. Upper bounds then count the kernels alone, and guarantees count a
+    host that is not overlapped. (Bounds of tables and rooflines use the longer of both.) The extra time of
+    batches above the largest graph is left out of upper bounds; guarantees add it to every batch. Bounds of
+    `TiledGemm` ignore the host, so its guarantees are not proved.
     """
     engine, host = replicas.engine, replicas.engine.overhead
     if host is not None and adds_time(host) and isinstance(engine.timing, TiledGemm):
-        why = f"{host!r} is beside what the theorem counts"
-        idle = Hypothesis(name="no time for the host", met=None, why=why)
+        why = f"{host!r} is not part of the theorem"
+        idle = Hypothesis(name="no host time", met=None, why=why)
         for bound in _bounds(replicas):
-            beside = (idle,) if bound.kind == "guarantee" else ()
-            yield replace(bound, hypotheses=(*bound.hypotheses, *beside))
+            further = (idle,) if bound.kind == "guarantee" else ()
+            yield replace(bound, hypotheses=(*bound.hypotheses, *further))
     elif host is not None and (
         host.beyond_graph_s or (adds_time(host) and host.overlapped and is_counted(engine.timing))
     ):
         graphs = replace(host, largest_graph_tokens=None, beyond_graph_s=0)
         sides: tuple[tuple[Kind, Overhead | None], ...] = (
-            ("ceiling", None if host.overlapped and is_counted(engine.timing) else graphs),
+            ("upper_bound", None if host.overlapped and is_counted(engine.timing) else graphs),
             ("guarantee", replace(graphs, overlapped=False, base_s=host.base_s + host.beyond_graph_s)),
         )
         for kind, counted in sides:
@@ -94,9 +94,9 @@ def _of_policy(replicas: Replicas) -> Iterator[Bound]:
 
 
 def _tokens(replicas: Replicas) -> Iterator[Bound]:
-    """What a batch can hold: its budget of tokens, and its seats."""
+    """Bounds from the token budget and the sequence limit of a batch."""
     demand, engine, fit = replicas.demand, replicas.engine, replicas.fit
-    scheduler, budget, seats = (
+    scheduler, budget, max_seqs = (
         engine.scheduler,
         engine.scheduler.token_limit(),
         engine.scheduler.sequence_limit(),
@@ -107,95 +107,97 @@ def _tokens(replicas: Replicas) -> Iterator[Bound]:
     elif cost.seconds(cost.best_tokens(budget)) > 0:
         limit = token_capacity(demand, engine, engines=replicas.count)
         text = {"resource": "tokens", "source": limit.source, "inequality": limit.inequality}
-        yield replicas.ceiling("tokens of full batches", limit.capacity_per_s, fit, **text)
-        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), replicas.slack, fit)
-        work = _but_found(cost.full_batch_work(budget, engine.first_token), limit.sure_hit_rate)
-        sure = replicas.guarantee("tokens of full batches", limit.sure_per_s, *needs, work=work, **text)
-        yield _at(replicas, limit.sure_hit_rate, sure)
+        yield replicas.upper_bound("token budget", limit.capacity_per_s, fit, **text)
+        needs = (fills_budget(scheduler, budget), enough_sequences(scheduler, budget), replicas.slack, fit)
+        work = _without_found(cost.full_batch_work(budget, engine.first_token), limit.stable_hit_rate)
+        guarantee = replicas.guarantee("token budget", limit.stable_below_per_s, *needs, work=work, **text)
+        yield _with_hit_rate(replicas, limit.stable_hit_rate, guarantee)
     yield from _oldest(replicas)
-    if seats is not None and cost.base_s > 0:
-        taken = seats_capacity(demand, engine, engines=replicas.count)
-        text = {"resource": "seats", "source": taken.source, "inequality": taken.inequality}
-        yield replicas.ceiling("requests at once", taken.capacity_per_s, fit, **text)
-        if taken.sure_per_s is not None and budget is not None and seats < budget:
+    if max_seqs is not None and cost.base_s > 0:
+        taken = sequence_capacity(demand, engine, engines=replicas.count)
+        text = {"resource": "sequences", "source": taken.source, "inequality": taken.inequality}
+        yield replicas.upper_bound("sequence limit", taken.capacity_per_s, fit, **text)
+        if taken.stable_below_per_s is not None and budget is not None and max_seqs < budget:
             filled = (fills_budget(scheduler, budget), replicas.slack, fit)
-            work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
-            work = _but_found(work, taken.sure_hit_rate)
-            sure = replicas.guarantee("requests at once", taken.sure_per_s, *filled, work=work, **text)
-            yield _at(replicas, taken.sure_hit_rate, sure)
+            work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / max_seqs)
+            work = _without_found(work, taken.stable_hit_rate)
+            guarantee = replicas.guarantee(
+                "sequence limit", taken.stable_below_per_s, *filled, work=work, **text
+            )
+            yield _with_hit_rate(replicas, taken.stable_hit_rate, guarantee)
 
 
-def _but_found(work: Work, hit_rate: float | None) -> Work:
-    """The work of requests in tokens, less the share of each prompt that is stated to be found."""
+def _without_found(work: Work, hit_rate: float | None) -> Work:
+    """The work of requests in tokens, without the configured share of each prompt that is found."""
     return (lambda s, o: work(s * (1 - hit_rate), o)) if hit_rate else work
 
 
-def _at(replicas: Replicas, hit_rate: float | None, bound: Bound) -> Bound:
-    """A guarantee that counts on a stated hit rate, and says so."""
+def _with_hit_rate(replicas: Replicas, hit_rate: float | None, bound: Bound) -> Bound:
+    """A guarantee that assumes a configured hit rate."""
     if replicas.hits is None or not hit_rate:
         return bound
-    why = (
-        f"{number(hit_rate)} of the prompt tokens, as stated: of every part of the workload on every replica"
-    )
-    stated = Hypothesis(name="hits of the stated rate", met=True, why=why)
-    return replace(bound, hit_rate=hit_rate, hypotheses=(*bound.hypotheses, stated))
+    why = f"{number(hit_rate)} of the prompt tokens as configured, in every part of the workload and replica"
+    assumption = Hypothesis(name="configured hit rate", met=True, why=why)
+    return replace(bound, hit_rate=hit_rate, hypotheses=(*bound.hypotheses, assumption))
 
 
 def _oldest(replicas: Replicas) -> Iterator[Bound]:
-    """What is sure although memory may run short."""
+    """A guarantee that holds although memory may run short."""
     shared, engine = replicas.hits is not None, replicas.engine
     oldest = Oldest.of(engine, replicas.lengths, engine.first_token, shared=shared)
     if oldest is not None:
         yield replicas.guarantee(
-            "the oldest requests",
+            "oldest requests",
             replicas.count * oldest.capacity_per_s,
             replicas.fit,
             work=oldest.work,
             resource="memory",
-            source="first come, first served, the youngest preempted",
+            source="first come, first served, youngest preempted",
             inequality=oldest.inequality,
         )
 
 
 def _priced(replicas: Replicas) -> Iterator[Bound]:
-    """Measured or modeled kernels: what requests cost at prices that hold for all batches.
+    """Bounds for measured or modeled kernels, from prices that hold for all batches.
 
-    The ceiling is that of tokens alone, then with seats, then with a cache that may be full: what binds is
-    the last that lowers it.
+    The upper bounds are of tokens alone, then with sequence slots, then with a cache that may be full. The
+    last one that lowers the rate binds.
     """
     engine, lengths, hits, count = replicas.engine, replicas.lengths, replicas.hits, replicas.count
     scheduler, first_token = engine.scheduler, engine.first_token
-    budget, seats = scheduler.token_limit(), scheduler.sequence_limit()
+    budget, max_seqs = scheduler.token_limit(), scheduler.sequence_limit()
     source = f"prices at the corners of a {type(engine.timing).__name__}"
-    scarce = seats is not None and (budget is None or seats < budget)
-    limits = [("tokens of full batches", "tokens", False, False)]
+    scarce = max_seqs is not None and (budget is None or max_seqs < budget)
+    limits = [("token budget", "tokens", False, False)]
     if scarce:
-        limits.append(("requests at once", "seats", True, False))
+        limits.append(("sequence limit", "sequences", True, False))
     if cache_may_fill(engine, lengths) and hits is None:
         limits.append(("batches that fit the cache", "memory", scarce, True))
     known_s = 0.0
-    for name, resource, by_seats, by_memory in limits:
-        prices = least_prices(engine, lengths, first_token, seats=by_seats, memory=by_memory, hits=hits)
+    for name, resource, by_sequences, by_memory in limits:
+        prices = least_prices(
+            engine, lengths, first_token, by_sequences=by_sequences, by_memory=by_memory, hits=hits
+        )
         least_s = 0.0 if prices is None else prices.request_s(lengths, first_token, hits)
         if prices is None or least_s <= known_s * (1 + 1e-6):
             continue
         known_s = least_s
-        inequality = prices.inequality("no batch takes less than", lengths, first_token, count, hits)
+        inequality = prices.inequality("no batch takes less", lengths, first_token, count, hits)
         text = {"resource": resource, "source": source, "inequality": inequality}
-        yield replicas.ceiling(name, count / least_s, replicas.fit, **text)
+        yield replicas.upper_bound(name, count / least_s, replicas.fit, **text)
     yield from _oldest(replicas)
-    sure = None if budget is None else sure_prices(engine, lengths, first_token)
-    if budget is None or sure is None:
+    guarantee = None if budget is None else saturated_prices(engine, lengths, first_token)
+    if budget is None or guarantee is None:
         return
     name, resource, *_ = limits[1 if scarce else 0]
     yield replicas.guarantee(
         name,
-        count / sure.request_s(lengths, first_token),
+        count / guarantee.request_s(lengths, first_token),
         *(fills_budget(scheduler, budget), replicas.slack, replicas.fit),
-        work=sure.work(first_token),
+        work=guarantee.work(first_token),
         resource=resource,
         source=source,
-        inequality=sure.inequality("every saturated batch is paid by", lengths, first_token, count),
+        inequality=guarantee.inequality("these prices cover every full batch", lengths, first_token, count),
     )
 
 
@@ -206,20 +208,24 @@ def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
     limit = request_level_capacity(replicas.demand, replicas.engine, engines=replicas.count)
     text = {"resource": "batches", "source": limit.source, "inequality": limit.inequality}
     gains = cost.gains_with_tokens
-    why = "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
-    fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
+    why = (
+        "a token takes less time in a larger batch" if gains else "smaller batches may serve more for a while"
+    )
+    fastest = Hypothesis(name="full batches are fastest", met=gains or None, why=why)
     if hits is None:
-        yield replicas.ceiling("whole batches", limit.capacity_per_s, *(replicas.fit, fastest, mixed), **text)
+        yield replicas.upper_bound(
+            "whole batches", limit.capacity_per_s, *(replicas.fit, fastest, mixed), **text
+        )
     cheaper = cost.per_chunk_context_s <= 2 * cost.per_prefill_square_s
-    why = "a prompt whose beginning is found " + (
-        "costs no more" if cheaper else "attends to it at a price that it did not have alone"
+    why = "a prompt with a cached prefix " + (
+        "takes no longer" if cheaper else "attends to the prefix at a higher price than without the cache"
     )
     needs = (replicas.fit, mixed, *only_helps(hits, True if cheaper else None, why))
     yield replicas.guarantee("whole batches", limit.capacity_per_s, *needs, work=each, **text)
 
 
 def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:
-    """A batch may hold any number of tokens: what is left is the price of each, and of its context."""
+    """Without a token budget: the price of each token and of its context."""
     engine, lengths, hits = replicas.engine, replicas.lengths, replicas.hits
     each_s = cost.per_token_s if cost.gains_with_tokens else cost.base_s / cost.knee
     decodes, prompt = lengths.decode_mean(engine.first_token), lengths.prompt_mean
@@ -230,41 +236,45 @@ def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:
     least_s = contexts_s + least_cost(cost, engine, lengths).decode_contexts_s(lengths, engine.first_token)
     request_s = tokens * each_s + least_s
     if request_s > 0:
-        yield replicas.ceiling(
+        yield replicas.upper_bound(
             "price of a token",
             replicas.count / request_s,
             replicas.fit,
             resource="tokens",
             source="the timing model",
-            inequality=f"however large a batch: {number(tokens)} tokens at {number(each_s)} s and contexts "
-            f"for {number(least_s)} s are {number(request_s)} s a request",
+            inequality=f"with batches of any size, {number(tokens)} tokens at {number(each_s)} s and contexts "
+            f"of {number(least_s)} s add up to {number(request_s)} s per request",
         )
 
 
 def _memory(replicas: Replicas) -> Iterator[Bound]:
-    """Tokens in the cache times iterations: what stays long with much occupies most."""
+    """Bounds from the tokens in the cache times the iterations that they stay there."""
     demand, engine, hits, lengths = replicas.demand, replicas.engine, replicas.hits, replicas.lengths
     held, slot_s = engine.kv.whole_tokens, least_iteration_s(engine)
     if held is None or slot_s <= 0:
         return
     greedy = engine.scheduler if isinstance(engine.scheduler, SlotGreedy) else None
     chunk = greedy.chunk if greedy is not None else engine.scheduler.token_limit() or 2**31
-    if hits is not None and hits.alone is not None:  # blocks that other requests may hold too do not count
+    if hits is not None and hits.alone is not None:  # blocks that other requests can share do not count
         alone = hits.alone.mean(lambda s, decodes: occupied_by(s, decodes, chunk, whole_chunks=False))
         if alone > 0:
-            yield replicas.ceiling(
+            yield replicas.upper_bound(
                 "KV cache",
                 replicas.count * held / (slot_s * alone),
                 resource="memory",
-                source="nie2026 Theorem 4.1, of unshared blocks",
-                inequality=f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(alone)}) a replica, g "
-                "of what a request holds in blocks that no other may share, with iterations of at least "
+                source="nie2026 Theorem 4.1, unshared blocks",
+                inequality=f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(alone)}) per replica; g "
+                "counts blocks that no other request can share; iterations take at least "
                 f"b̄ = {number(slot_s)} s",
             )
     if not lengths.is_bounded:
         return
     limit = kv_capacity(
-        replace(demand, rate=None, classes=tuple(replace(one, rate=None) for one in demand.classes)),
+        replace(
+            demand,
+            rate=None,
+            classes=tuple(replace(request_class, rate=None) for request_class in demand.classes),
+        ),
         kv_tokens=held,
         slot_s=slot_s,
         chunk=chunk,
@@ -275,12 +285,12 @@ def _memory(replicas: Replicas) -> Iterator[Bound]:
         "resource": "memory",
         "source": limit.source,
         "inequality": f"μ = M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(held / (mu * slot_s))})"
-        f" = {number(mu)} a replica, with iterations of at least b̄ = {number(slot_s)} s",
+        f" = {number(mu)} per replica; iterations take at least b̄ = {number(slot_s)} s",
     }
     if hits is None:
-        yield replicas.ceiling("KV cache", replicas.count * mu, **text)
+        yield replicas.upper_bound("KV cache", replicas.count * mu, **text)
     below = limit.stable_below_per_s
-    # Slots are all alike where the host takes as long for every batch.
+    # All slots have one length if the host takes equally long for every batch.
     slots = isinstance(engine.timing, Constant) and not (engine.overhead and engine.overhead.per_sequence_s)
     if greedy is not None and slots and below is not None and below > 0:
         block = engine.kv.block
@@ -295,40 +305,44 @@ _FEWEST = "full decodes take the fewest tiles"
 
 
 def _tiles(replicas: Replicas, timing: TiledGemm) -> Iterator[Bound]:
-    """What matrix products in tiles cost."""
+    """Bounds from the cost of matrix products in tiles."""
     engine, lengths, hits, fit = replicas.engine, replicas.lengths, replicas.hits, replicas.fit
     limit = tile_capacity(replicas.demand, replace(engine, overhead=None), engines=replicas.count)
     text = {"resource": "tiles", "source": limit.source}
     most_per_s = limit.most_per_s
-    inequality = f"no scheduler needs less than {number(limit.least_s)} s a request"
+    inequality = f"every scheduler needs at least {number(limit.least_s)} s per request"
     repeats = hits is not None or finds_its_own(engine, lengths)
-    if repeats:  # of each token that is computed at least its share of full tiles
+    if repeats:  # every computed token takes at least its share of full tiles
         prompt = lengths.prompt_mean if hits is None else hits.tokens
         each_s = timing.linear_s_per_tile / timing.columns + timing.other_s_per_token
         request_s = each_s * (prompt + lengths.decode_mean(engine.first_token))
         most_per_s = replicas.count / request_s if request_s > 0 else math.inf
-        inequality = f"a token takes its share of a full tile: {number(request_s)} s a request at least"
-    yield replicas.ceiling("tiles", most_per_s, fit, inequality=inequality, **text)
+        inequality = f"a token takes its share of a full tile: at least {number(request_s)} s per request"
+    yield replicas.upper_bound("tiles", most_per_s, fit, inequality=inequality, **text)
     if not isinstance(engine.scheduler, (Rad, RadPhased)):
         return
     inequality = (
-        f"λ·T^R < r: T^R = {number(limit.request_s)} s a request, r = {replicas.count}, at most "
+        f"λ·T^R < r: T^R = {number(limit.request_s)} s per request, r = {replicas.count}, at most "
         f"{number(limit.capacity_per_s)} per second"
     )
-    fewest = tuple(one for one in limit.hypotheses if one.name == _FEWEST)
+    fewest = tuple(hypothesis for hypothesis in limit.hypotheses if hypothesis.name == _FEWEST)
     if not repeats:
-        yield replicas.ceiling(
+        yield replicas.upper_bound(
             "whole tiles", limit.capacity_per_s, fit, *fewest, inequality=inequality, **text
         )
     if limit.assured_per_s is not None:
         inequality = (
-            f"with {number(limit.requests_per_cycle)} requests a cycle, whose end wastes "
-            f"{number(limit.cycle_end_s)} s, {number(limit.assured_per_s)} per second are served"
+            f"{number(limit.requests_per_cycle)} requests per cycle, {number(limit.cycle_end_s)} s lost at its "
+            f"end: {number(limit.assured_per_s)} requests per second are served"
         )
         needs = (
-            *(one for one in limit.hypotheses if one.name in ("memory slack", "lengths are bounded")),
+            *(
+                hypothesis
+                for hypothesis in limit.hypotheses
+                if hypothesis.name in ("memory slack", "lengths are bounded")
+            ),
             fit,
-            *only_helps(hits, None, "a rest of a prompt may waste more of its tiles"),
+            *only_helps(hits, None, "the rest of a prompt may waste more of its tiles"),
         )
         yield replicas.guarantee(
             "whole cycles", limit.assured_per_s, *needs, work=limit.work_s, inequality=inequality, **text
@@ -336,17 +350,17 @@ def _tiles(replicas: Replicas, timing: TiledGemm) -> Iterator[Bound]:
 
 
 def _thresholds(replicas: Replicas, scheduler: Wait) -> Iterator[Bound]:
-    """WAIT with given thresholds: the rate at which an iteration brings as many as it takes."""
+    """WAIT with given thresholds: the rate at which as many requests arrive per iteration as leave."""
     demand, engine, given = replicas.demand, replicas.engine, scheduler.thresholds
     if demand.rate is None:
         return
     limit = wait_thresholds(demand, engine, thresholds=given if isinstance(given, int) else dict(given))
     if limit.iteration_s is None:
         return
-    # The share of its threshold that an iteration brings of each class, and in its own busiest part.
-    brought = {one.name: one.arrivals / one.threshold for one in limit.classes}
+    # The share of its threshold that arrives per iteration, for each class and in its own busiest part.
+    brought = {waiting.name: waiting.arrivals / waiting.threshold for waiting in limit.classes}
     fullest = max(share * demand.peak(each, name=name) for name, share in brought.items())
-    seats = "no limit" if scheduler.max_seqs is None else number(scheduler.max_seqs)
+    max_seqs = "no limit" if scheduler.max_seqs is None else number(scheduler.max_seqs)
     enough = scheduler.max_seqs is None or (
         limit.batch_limit is not None and limit.batch_limit <= scheduler.max_seqs
     )
@@ -360,14 +374,14 @@ def _thresholds(replicas: Replicas, scheduler: Wait) -> Iterator[Bound]:
         *FluidEngine.of(engine, None, None).hypotheses(demand),
         equal_lengths(demand),
         Hypothesis(name="memory for the thresholds", met=held, why=memory),
-        Hypothesis(name="seats for the thresholds", met=enough, why=seats),
+        Hypothesis(name="sequence slots for the thresholds", met=enough, why=max_seqs),
     )
     yield Bound(
         name="thresholds",
         kind="guarantee",
         capacity_per_s=demand.rate / max(brought.values()),
         rate=demand.rate,
-        hypotheses=(*needs, busiest(demand, fullest), *stays(demand)[:1]),
+        hypotheses=(*needs, busiest(demand, fullest), *open_loop(demand)[:1]),
         resource="thresholds",
         source="ao2025 (9), Theorem 1",
         inequality=f"an iteration of {number(limit.iteration_s)} s brings fewer requests of every class than "

@@ -1,4 +1,4 @@
-"""Is a scenario stable, which limit binds, and which theorem says so?"""
+"""The stability of a scenario: the verdict, the binding limit and the theorem behind each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inferq.systems.network import Network
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 from inferq.theory.bounds.bound import Bound as Bound
-from inferq.theory.bounds.bound import Replicas, stays
+from inferq.theory.bounds.bound import Replicas, open_loop
 from inferq.theory.bounds.engine_bounds import engine_bounds
 from inferq.theory.bounds.fleet_bounds import (
     abandonment_rates,
@@ -43,68 +43,70 @@ Verdict = Literal["stable", "unstable", "unknown"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stability(Statement):
-    """Whether theory says that a scenario is stable; made by `stability`."""
+    """What theory proves about a scenario; returned by `stability`."""
 
     source: ClassVar[str] = "li2025, nie2026, bari2025, ao2025, lin2026"
 
     verdict: Verdict
-    """What is proved: `"stable"`, `"unstable"`, or `"unknown"` where no theorem reaches."""
+    """The proved result: `"stable"`, `"unstable"`, or `"unknown"` if no theorem applies."""
     rate: float | None
-    """λ, requests (of a network: jobs) per second; None where nothing says it."""
+    """λ, requests (for a network: jobs) per second; None if unknown."""
     binding: Bound | None
-    """The ceiling with the least capacity among those that apply, or might; None where there is none."""
+    """The lowest upper bound that applies or might apply; None if there is none."""
     deciding: Bound | None
-    """The bound that decides the verdict; None where none does."""
+    """The bound that decides the verdict; None if none does."""
     bounds: tuple[Bound, ...]
-    """All that were found, ceilings first, each by its capacity."""
+    """All bounds: upper bounds first, then guarantees, each by capacity."""
     hypotheses: tuple[Hypothesis, ...]
-    """What holds for the scenario as a whole."""
+    """Hypotheses of the scenario as a whole."""
     never_served: float = 0.0
-    """The share of the requests that are too long ever to be served: a run rejects them."""
+    """Share of requests that are too long to be served; a run rejects them."""
     hit_rate: float | None = None
-    """The share of prompt tokens that prefix caches are stated to find: the verdict is one at this hit rate.
-    None where none is stated; what each bound assumes it says itself."""
+    """The configured share of prompt tokens found in prefix caches; the verdict holds at this hit rate.
+    None if not configured; then each bound has its own assumption."""
 
     @property
     def capacity_per_s(self) -> float | None:
-        """No policy of this kind is stable above this rate; None where no ceiling is known."""
+        """No policy of this kind is stable above this rate; None without an upper bound."""
         return None if self.binding is None else self.binding.capacity_per_s
 
     @property
-    def sure_per_s(self) -> float | None:
-        """The largest rate that is known to be stable; None where no theorem applies."""
-        sure = [one.capacity_per_s for one in self.bounds if one.kind == "guarantee" and one.applies]
-        return max(sure, default=None)
+    def stable_below_per_s(self) -> float | None:
+        """The largest rate that is proved stable; None if no theorem applies."""
+        capacities = [
+            bound.capacity_per_s for bound in self.bounds if bound.kind == "guarantee" and bound.applies
+        ]
+        return max(capacities, default=None)
 
     @property
     def load(self) -> float | None:
-        """λ over the capacity of the binding limit."""
+        """λ divided by the capacity of the binding limit."""
         return None if self.binding is None else self.binding.load
 
     @property
     def margin(self) -> float | None:
-        """The share of the binding limit that is left, 1 − load: below 0 where it is exceeded."""
+        """The unused share of the binding limit, 1 − load; negative if the limit is exceeded."""
         return None if self.load is None else 1 - self.load
 
     def frame(self) -> pl.DataFrame:
-        """One row for each bound: `limit, resource, kind, capacity_per_s, load, applies, says, source`.
+        """One row per bound: `limit, resource, kind, capacity_per_s, load, applies, implies, source`.
 
-        With a prefix cache also `hit_rate`, the share of prompt tokens that the bound takes it to find: a
-        ceiling at most so much, a guarantee at least.
+        With a prefix cache also `hit_rate`, the assumed share of prompt tokens found in the cache: the most
+        for an upper bound, the least for a guarantee.
         """
         schema: dict[str, Any] = dict.fromkeys(("limit", "resource", "kind"), pl.String)
         schema |= dict.fromkeys(("capacity_per_s", "load"), pl.Float64)
-        schema |= {"applies": pl.Boolean, "says": pl.String, "source": pl.String}
+        schema |= {"applies": pl.Boolean, "implies": pl.String, "source": pl.String}
         fields = ("name", *list(schema)[1:])
-        rows = [tuple(getattr(one, name) for name in fields) for one in self.bounds]
+        rows = [tuple(getattr(bound, name) for name in fields) for bound in self.bounds]
         bounds = pl.DataFrame(rows, schema=schema, orient="row")
-        rates = [one.hit_rate for one in self.bounds]
+        rates = [bound.hit_rate for bound in self.bounds]
         if all(rate is None for rate in rates):
             return bounds
         return bounds.with_columns(pl.Series("hit_rate", rates, dtype=pl.Float64))
 
     def explain(self) -> str:
-        """The verdict, why, and every bound with its inequality, its hypotheses and what follows from it."""
+        """The verdict with its reason, and every bound with its inequality, hypotheses and conclusion."""
         lines = [f"{self.verdict}: {self.why}"]
         if self.binding is not None:
             load = "" if self.load is None else f", load {number(self.load)}"
@@ -114,59 +116,59 @@ class Stability(Statement):
                 + ("" if self.margin is None else f", margin {number(self.margin)}")
             )
         lines.append(
-            "nothing says how many come"
-            if self.rate is None
-            else f"asked for: {number(self.rate)} per second"
+            "arrival rate: unknown" if self.rate is None else f"arrival rate: {number(self.rate)} per second"
         )
-        if self.sure_per_s is not None:
-            lines.append(f"known to be stable below {number(self.sure_per_s)} per second")
+        if self.stable_below_per_s is not None:
+            lines.append(f"proved stable below {number(self.stable_below_per_s)} per second")
         if self.never_served and self.verdict != "unknown":
             lines.append(self._rejected())
         lines += self._hits()
-        lines += [f"  - {one}" for one in self.hypotheses]
+        lines += [f"  - {hypothesis}" for hypothesis in self.hypotheses]
         shown: set[str] = set()
-        kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
-        for one in self.bounds:
-            load = "" if one.load is None else f" (load {number(one.load)})"
+        kinds = {"upper_bound": "at most", "guarantee": "stable below"}
+        for bound in self.bounds:
+            load = "" if bound.load is None else f" (load {number(bound.load)})"
             lines.append(
-                f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
-                f"{_finds(one)}"
+                f"{bound.name}, {bound.source}: {kinds[bound.kind]} {number(bound.capacity_per_s)} per second"
+                f"{load}{_finds(bound)}"
             )
-            if one.inequality not in shown:  # a ceiling and a guarantee often share it
-                lines.append(f"    {one.inequality}")
-                shown.add(one.inequality)
-            lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
+            if bound.inequality not in shown:  # an upper bound and a guarantee often share it
+                lines.append(f"    {bound.inequality}")
+                shown.add(bound.inequality)
+            lines += [
+                f"    - {hypothesis}" for hypothesis in bound.hypotheses if hypothesis not in self.hypotheses
+            ]
         return "\n".join(lines)
 
     def _hits(self) -> list[str]:
-        """Which hit rate of prefix caches is assumed for which bounds."""
+        """The hit rates that bounds assume."""
         rates = {
             kind: sorted(
-                {one.hit_rate for one in self.bounds if one.kind == kind and one.hit_rate is not None}
+                {bound.hit_rate for bound in self.bounds if bound.kind == kind and bound.hit_rate is not None}
             )
-            for kind in ("ceiling", "guarantee")
+            for kind in ("upper_bound", "guarantee")
         }
         if self.hit_rate is not None:
             lines = [
-                f"at a hit rate of {number(self.hit_rate)}, as stated; more in a run may break a ceiling"
+                f"hit rate {number(self.hit_rate)} as configured; runs with more hits may exceed upper bounds"
             ]
-        elif rates["ceiling"] or rates["guarantee"]:
+        elif rates["upper_bound"] or rates["guarantee"]:
             lines = []
         else:
             return []
-        told = {kind: " and ".join(map(number, found)) for kind, found in rates.items()}
-        if rates["ceiling"]:
+        words = {kind: " and ".join(map(number, values)) for kind, values in rates.items()}
+        if rates["upper_bound"]:
             lines.append(
-                f"prefix cache: ceilings take {told['ceiling']} of the prompt tokens to be found at most"
+                f"prefix cache: upper bounds assume at most {words['upper_bound']} of the prompt tokens found"
             )
         if rates["guarantee"]:
-            lines.append(f"prefix cache: guarantees count on {told['guarantee']} of them at least")
+            lines.append(f"prefix cache: guarantees assume at least {words['guarantee']} of them found")
         return lines
 
     def _rejected(self) -> str:
         return (
-            f"a share of {number(self.never_served)} of all requests can never be served: a run rejects "
-            "them, and no theorem speaks of the others alone"
+            f"a share of {number(self.never_served)} of all requests is too long to be served: a run rejects "
+            "them, and no theorem covers the rest"
         )
 
     @property
@@ -176,33 +178,43 @@ class Stability(Statement):
             beyond = "exceeds" if self.verdict == "unstable" else "is below"
             capacity = number(self.deciding.capacity_per_s)
             return f"λ = {number(self.rate)} {beyond} {capacity} per second, {self.deciding.name}"
-        lacking = [one for one in self.hypotheses if one.met is False]
+        unmet = [hypothesis for hypothesis in self.hypotheses if hypothesis.met is False]
         if self.verdict == "stable":
-            return lacking[0].why if lacking else "no queue can grow"
+            return unmet[0].why if unmet else "no queue can grow"
         if self.never_served:
             return self._rejected()
         if not self.bounds:
-            return "; ".join(["no theorem covers this system", *(one.why for one in lacking)])
+            return "; ".join(["no theorem covers this system", *(hypothesis.why for hypothesis in unmet)])
         if self.rate is None:
-            return "nothing says how many requests come"
-        hopeful = [
-            one for one in self.bounds if one.kind == "guarantee" and one.load is not None and one.load < 1
+            return "the arrival rate is unknown"
+        below = [
+            bound
+            for bound in self.bounds
+            if bound.kind == "guarantee" and bound.load is not None and bound.load < 1
         ]
-        over = [one for one in self.bounds if one.kind == "ceiling" and one.load is not None and one.load > 1]
-        for said, found in (("unstable", over), ("stable", hopeful)):
-            if found:
-                nearest = min(found, key=lambda one: sum(not need.met for need in one.hypotheses))
-                missing = "; ".join(str(need) for need in nearest.hypotheses if not need.met)
-                return f"{said} by {nearest.name}, but for {missing}"
-        return "below all that is known to be too much, and no theorem says that it is little enough"
+        over = [
+            bound
+            for bound in self.bounds
+            if bound.kind == "upper_bound" and bound.load is not None and bound.load > 1
+        ]
+        for verdict, bounds in (("unstable", over), ("stable", below)):
+            if bounds:
+                nearest = min(
+                    bounds, key=lambda bound: sum(not hypothesis.met for hypothesis in bound.hypotheses)
+                )
+                missing = "; ".join(
+                    str(hypothesis) for hypothesis in nearest.hypotheses if not hypothesis.met
+                )
+                return f"{verdict} by {nearest.name}, except for {missing}"
+        return "load is below every known upper bound, but no stability theorem applies"
 
 
 def _finds(bound: Bound) -> str:
-    """The hit rate that a bound assumes, in words; nothing without a prefix cache."""
+    """The hit rate that a bound assumes, in words; empty without a prefix cache."""
     if bound.hit_rate is None:
         return ""
-    side = "at most" if bound.kind == "ceiling" else "at least"
-    return f" at a hit rate of {number(bound.hit_rate)} {side}"
+    side = "at most" if bound.kind == "upper_bound" else "at least"
+    return f", at a hit rate of {side} {number(bound.hit_rate)}"
 
 
 def stability(
@@ -212,66 +224,77 @@ def stability(
     rate: float | None = None,
     hit_rate: float | None = None,
 ) -> Stability:
-    """Can a system serve what is asked, as far as theory knows?
+    """Evaluate whether a system can serve a workload in the long run, as far as theory can prove it.
 
-    Every bound that bears on the scenario is worked out, with the hypotheses of its theorem judged. A
-    *ceiling* holds for every policy with these batches, seats and memory: above it the verdict is
-    `"unstable"`. A *guarantee* is a theorem about this policy: below it, with all its hypotheses met, the
-    verdict is `"stable"`. Between them, and where a hypothesis is not met or not known, it is `"unknown"`.
-    Stable is a statement about the long run under arrivals that go on like this; a run can be overloaded for
-    a while all the same.
+    Compute every bound that applies to the scenario, and check the hypotheses of its theorem.
 
-    | limit | ceiling | guarantee |
+    - An *upper bound* holds for every policy with these batches, sequence slots and memory. Above it the
+      verdict is `"unstable"`.
+    - A *stability guarantee* is a theorem about this policy. Below it, with all hypotheses met, the verdict
+      is `"stable"`.
+    - Otherwise, or if a hypothesis is not met or not known, the verdict is `"unknown"`.
+
+    A verdict is about the long run with arrivals that continue in the same way. A finite run can still be
+    overloaded for a while.
+
+    | limit | upper bound | guarantee |
     |---|---|---|
-    | tokens of full batches | every policy with a budget | policies that fill it (li2025 Theorem 1) |
-    | requests at once | every policy with `max_seqs` | policies that leave none unused |
+    | token budget | every policy with a budget | policies that fill it (li2025 Theorem 1) |
+    | sequence limit | every policy with `max_seqs` | policies that leave no slot unused |
     | batches that fit the cache | `TimingTable`, `Roofline` | |
-    | the oldest requests | | `Sarathi`, `VllmV1`, first come, first served, in a cache that may run short |
+    | oldest requests | | `Sarathi`, `VllmV1`, first come, first served, if the cache may run short |
     | KV cache | M / (shortest iteration · E[g]) (nie2026 Theorem 4.1) | `SlotGreedy`, `Constant` (4.2) |
     | tiles | `TiledGemm` | `Rad`, `RadPhased` (bari2025 Theorems 1 and 2) |
     | whole batches | `FasterTransformer` | `FasterTransformer` |
     | thresholds | | `Wait` (ao2025 Theorem 1) |
 
-    With a `TimingTable` or a `Roofline` tokens and seats are bounded by prices, worked out from the corners
-    of all batches that can be. What the host adds (`Engine.overhead`) is in every bound but those of
+    With a `TimingTable` or a `Roofline`, prices bound tokens and sequence slots. They are computed from the
+    corners of all possible batches. Host time (`Engine.overhead`) is part of every bound except those of
     `TiledGemm`.
 
-    Several replicas count together, and a router spreads them as li2025 Proposition 1 has it. For
-    `Disaggregated` each side and the link is a ceiling; for `GateAndRoute` prefills and slots are (where
-    every waiting request gives up no queue can grow); for a `Network` every engine is, and no more is known,
-    because engines that prefer the wrong stage can starve each other (Rybko and Stolyar). Recorded arrivals
-    count as steady while even the tenth of the trace that asks for the most stays below the capacity, in the
-    unit that the limit counts: tokens, seats, memory, or arrivals of a class. `RoundRobin` gives every
-    replica as many requests, but not as much work, where long and short ones come in an order of their own;
-    so of a recorded trace the busiest replica is judged as it takes turns, and of streams that are not
-    Poisson (`Workload.mix`) nothing is known.
+    Systems of several engines:
 
-    How much a prefix cache finds is a property of a run: of the cache's size, the routing, the load. So
-    ceilings take the most that the prompts of the workload allow, in any order and on however many replicas,
-    that of an endless cache; in such ceilings memory counts only what no other request may hold too.
-    Guarantees take nothing to be found: a hit only shortens what is left of a request, so that these theorems
-    hold with hits too; where that is not shown, a hypothesis says so. Each bound says its `hit_rate`. With a
-    stated `hit_rate` the verdict is one at this hit rate: ceilings take it instead of the most, and where the
-    time of an iteration depends on its tokens alone guarantees count on it.
+    - Replicas add up; the router spreads the load as in li2025 Proposition 1. `RoundRobin` divides requests
+      evenly, but not their work if the order of lengths is not random. For a recorded trace the busiest
+      replica is therefore evaluated with its own requests. For streams that are not Poisson (`Workload.mix`)
+      nothing is known.
+    - `Disaggregated`: each side and the link is an upper bound.
+    - `GateAndRoute`: prefills and slots are upper bounds. If every waiting request may abandon, no queue can
+      grow.
+    - `Network`: every engine is an upper bound. No guarantee is known, because engines that prefer the wrong
+      stage can starve each other (Rybko and Stolyar).
 
-    Where requests decode by drafts (`Speculation`) a row emits several tokens: what counts rows or contexts
-    is not known to hold, and says how many tokens a row emits; a ceiling by tokens alone holds.
+    Recorded arrivals count as steady while the busiest tenth of the trace stays below the capacity, in the
+    unit of the limit: tokens, sequence slots, memory, or arrivals of a class.
+
+    The hit rate of a prefix cache depends on its size, the routing and the load, so it is a property of a
+    run:
+
+    - Upper bounds assume the most hits that the prompts allow, in any order and with any number of replicas:
+      the hit rate of an infinite cache. Memory then counts only tokens that no other request can share.
+    - Guarantees assume no hits. A hit only shortens the rest of a request, so these theorems also hold with
+      hits. Where that is not proved, a hypothesis states so.
+    - Each bound has its `hit_rate`. With the argument `hit_rate`, upper bounds assume that rate. Guarantees
+      assume it if the iteration time depends on tokens alone.
+
+    With speculative decoding (`Speculation`) a row emits several tokens. Bounds that count rows or contexts
+    are then not proved, and a hypothesis reports the tokens per row. Upper bounds on tokens alone still hold.
 
     Args:
-        workload: a workload, a class, or several; for a network jobs: a workload with arrivals, or jobs per
-            second by workflow.
-        cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
-        rate: requests per second in all, instead of what the workload says (not for a network).
-        hit_rate: share of all prompt tokens that prefix caches find, for a verdict at this hit rate (not for
-            a network, whose engines have rates of their own).
+        workload: a workload, a class, or several; for a network a workload of jobs with arrivals, or jobs
+            per second by workflow.
+        cluster: an engine, a cluster, a disaggregated pair, a gate-and-route cluster or a network.
+        rate: total requests per second. Default: the rate of the workload. Not supported for a network.
+        hit_rate: share of all prompt tokens that prefix caches find. Not supported for a network, whose
+            engines have their own rates.
 
     Returns:
-        The verdict, the binding limit, the load and the margin, every bound, and `explain()`.
+        The verdict, binding limit, load, margin, all bounds, and `explain()`.
 
     Raises:
-        ConfigError: something that is no system, a rate that is not above 0, lengths that are missing, a
-            cache or policy that can serve none of the requests; a hit rate that is no share, above what the
-            prompts of the workload share, or where there is no prefix cache.
+        ConfigError: the system is invalid, a rate is not positive, lengths are missing, or no request can
+            ever be served; the hit rate is not a share, exceeds what the prompts share, or there is no prefix
+            cache.
         TraceError: a workload without lengths.
 
     Example:
@@ -286,21 +309,19 @@ def stability(
         >>> iq.theory.stability(chat, engine).verdict
         'unstable'
         >>> pair = iq.theory.stability(chat, iq.Cluster(engine, replicas=2))
-        >>> pair.verdict, pair.binding.resource, round(pair.load, 3), round(pair.sure_per_s, 1)
+        >>> pair.verdict, pair.binding.resource, round(pair.load, 3), round(pair.stable_below_per_s, 1)
         ('stable', 'tokens', 0.847, 23.6)
     """
     if isinstance(cluster, Network):
         if rate is not None:
-            raise ConfigError("rate", "a network's jobs have rates by workflow; give them as the workload")
+            raise ConfigError("rate", "jobs of a network have rates by workflow; set them in the workload")
         if hit_rate is not None:
-            raise ConfigError(
-                "hit_rate", "the engines of a network have rates of their own; none can be stated"
-            )
+            raise ConfigError("hit_rate", "not supported for a network: each engine has its own hit rate")
         bounds, shared = network_bounds(_jobs(workload), cluster)
         bounds = _with_drafts(list(bounds), cluster)
-        return _judged(bounds, bounds[0].rate if bounds else None, shared)
+        return _verdict(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
-        raise ConfigError("workload", "rates by workflow are for a Network; give a workload or classes")
+        raise ConfigError("workload", "rates by workflow require a Network; use a workload or classes")
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     if hit_rate is not None and isinstance(cluster, (Engine, Cluster, Disaggregated, GateAndRoute)):
         demand = with_hit_rate(demand, hit_rate, *_engines(cluster))
@@ -308,33 +329,33 @@ def stability(
         pool = pools_of(cluster)[0]
         rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
-            alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router, pool.stays)
+            alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router, pool.open_loop)
             bounds = list(engine_bounds(alike))
         else:
             bounds = list(mixed_fleet_bounds(demand, pool))
-        judged = _judged(_with_drafts(bounds, cluster), demand.rate, stays(demand))
-        return replace(judged, never_served=rejected, hit_rate=demand.hit_rate)
+        stability_at = _verdict(_with_drafts(bounds, cluster), demand.rate, open_loop(demand))
+        return replace(stability_at, never_served=rejected, hit_rate=demand.hit_rate)
     if isinstance(cluster, Disaggregated):
         _hand_over(demand, cluster)
         bounds = _with_drafts(list(hand_off_bounds(demand, cluster)), cluster)
-        judged = _judged(bounds, demand.rate, stays(demand))
-        return replace(judged, hit_rate=demand.hit_rate)
+        stability_at = _verdict(bounds, demand.rate, open_loop(demand))
+        return replace(stability_at, hit_rate=demand.hit_rate)
     if isinstance(cluster, GateAndRoute):
         if cluster.service == "tokens":
             _never_served(demand, pools_of(cluster)[0])
-        shared = (*stays(demand), *_given_up(cluster))
+        shared = (*open_loop(demand), *_given_up(cluster))
         bounds = _with_drafts(list(gate_bounds(demand, cluster)), cluster)
-        judged = _judged(bounds, demand.rate, shared)
-        return replace(judged, hit_rate=demand.hit_rate)
+        stability_at = _verdict(bounds, demand.rate, shared)
+        return replace(stability_at, hit_rate=demand.hit_rate)
     raise ConfigError(
-        "cluster", f"must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
+        "cluster", f"must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, got {cluster!r}"
     )
 
 
 def _with_drafts(bounds: list[Bound], cluster: System) -> list[Bound]:
-    """Bounds of a system, where requests decode by drafts: what counts rows or contexts is then not known.
+    """Bounds with speculative decoding: those that count rows or contexts are no longer proved.
 
-    A token is computed before it comes out, so what counts tokens alone remains a ceiling.
+    Every emitted token is computed, so an upper bound on tokens alone still holds.
     """
     engines = [engine for pool in pools_of(cluster) for engine in pool.engines]
     drafts = token_by_token(*engines)
@@ -342,77 +363,82 @@ def _with_drafts(bounds: list[Bound], cluster: System) -> list[Bound]:
         return bounds
     by_tokens = all(has_closed_form(engine) and Iteration.of(engine).by_tokens for engine in engines)
 
-    def judged(one: Bound) -> Bound:
-        if one.kind == "ceiling" and one.resource == "tokens" and by_tokens:
-            return one
-        return replace(one, hypotheses=(*one.hypotheses, *drafts))
+    def stability_at(bound: Bound) -> Bound:
+        if bound.kind == "upper_bound" and bound.resource == "tokens" and by_tokens:
+            return bound
+        return replace(bound, hypotheses=(*bound.hypotheses, *drafts))
 
-    return [judged(one) for one in bounds]
+    return [stability_at(bound) for bound in bounds]
 
 
 def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[Engine]:
-    """The engines whose prefix caches may find anything of a prompt."""
+    """Engines whose prefix caches can find parts of prompts."""
     if isinstance(cluster, GateAndRoute) and cluster.service != "tokens":
         return []
     pools = pools_of(cluster)
     return [
-        one for pool in (pools[:1] if isinstance(cluster, Disaggregated) else pools) for one in pool.engines
+        engine
+        for pool in (pools[:1] if isinstance(cluster, Disaggregated) else pools)
+        for engine in pool.engines
     ]
 
 
 def _never_served(demand: Demand, pool: Pool) -> float:
-    """The share of requests that some replica can never serve; refused where none can serve any."""
+    """Share of requests that some replica can never serve; an error if none can serve any."""
     rejections = [never_served(engine, demand.lengths, engine.first_token) for engine in pool.engines]
-    if all(one is not None and one.share == 1 for one in rejections):
-        path, one = pool.paths[0] or "engine", rejections[0]
-        assert one is not None
-        raise ConfigError(f"{path}.{one.field}", f"nothing that is asked can ever be served: {one.why}")
-    return max(0.0 if one is None else one.share for one in rejections)
+    if all(rejection is not None and rejection.share == 1 for rejection in rejections):
+        path, rejection = pool.paths[0] or "engine", rejections[0]
+        assert rejection is not None
+        raise ConfigError(f"{path}.{rejection.field}", f"no request can ever be served: {rejection.why}")
+    return max(0.0 if rejection is None else rejection.share for rejection in rejections)
 
 
 def _hand_over(demand: Demand, cluster: Disaggregated) -> None:
-    """Refuse a pair of which one side has no room for any request."""
+    """Raise an error if one side has no room for any request."""
     for side, weight in (("prefill", 0), ("decode", 1)):
         engine = getattr(cluster, side)[0]
         tokens = engine.kv.tokens
-        # With the first token from the prefill the last one is never held.
+        # With the first token from the prefill, the last token is never stored.
         if tokens is not None and not demand.lengths.mean(_holds(tokens, weight)):
             raise ConfigError(
-                f"{side}.kv.tokens", f"{number(tokens)} hold none of the requests that are asked"
+                f"{side}.kv.tokens", f"the cache of {number(tokens)} tokens cannot hold any request"
             )
 
 
 def _holds(tokens: int, output_weight: int) -> Work:
-    """1 for requests that a cache can hold, 0 for others."""
+    """1 for requests that fit a cache, 0 for others."""
     return lambda s, o: 1.0 * (s + output_weight * (o - 1) <= tokens)
 
 
-_EMPTIES = "a queue that can grow"
+_EMPTIES = "unbounded queue"
 
 
 def _given_up(cluster: GateAndRoute) -> tuple[Hypothesis, ...]:
-    """Where every class gives up at some rate, what waits is at most its arrivals over that rate."""
+    """If every class abandons at some rate, its queue is bounded by arrivals divided by that rate."""
     if all(abandonment_rates(cluster)):
-        why = "every waiting request gives up in the end, so that no queue grows without end"
+        why = "every waiting request abandons in the end, so no queue grows without bound"
         return (Hypothesis(name=_EMPTIES, met=False, why=why),)
     return ()
 
 
-def _judged(bounds: list[Bound], rate: float | None, shared: tuple[Hypothesis, ...]) -> Stability:
-    """The verdict that follows from bounds."""
-    bounds = [one for one in bounds if math.isfinite(one.capacity_per_s) and one.capacity_per_s > 0]
-    bounds.sort(key=lambda one: (one.kind, one.capacity_per_s))
-    ceilings = [one for one in bounds if one.kind == "ceiling"]
-    # A ceiling of which something is not known may not be one: the others come first.
+def _verdict(bounds: list[Bound], rate: float | None, shared: tuple[Hypothesis, ...]) -> Stability:
+    """The verdict that follows from the bounds."""
+    bounds = [bound for bound in bounds if math.isfinite(bound.capacity_per_s) and bound.capacity_per_s > 0]
+    bounds.sort(key=lambda bound: (bound.kind == "guarantee", bound.capacity_per_s))
+    upper_bounds = [bound for bound in bounds if bound.kind == "upper_bound"]
+    # A bound with an unknown hypothesis may not hold, so proved bounds come first.
     binding = min(
-        ceilings,
-        key=lambda one: (any(need.met is None for need in one.hypotheses), one.capacity_per_s),
+        upper_bounds,
+        key=lambda bound: (
+            any(hypothesis.met is None for hypothesis in bound.hypotheses),
+            bound.capacity_per_s,
+        ),
         default=None,
     )
-    over = next((one for one in ceilings if one.says == "unstable"), None)
-    below = next((one for one in bounds if one.says == "stable"), None)
+    over = next((bound for bound in upper_bounds if bound.implies == "unstable"), None)
+    below = next((bound for bound in bounds if bound.implies == "stable"), None)
     verdict: Verdict = "unknown"
-    if any(one.name == _EMPTIES for one in shared):
+    if any(hypothesis.name == _EMPTIES for hypothesis in shared):
         verdict = "stable"
     elif over is not None:
         verdict = "unstable"
@@ -430,9 +456,9 @@ def _judged(bounds: list[Bound], rate: float | None, shared: tuple[Hypothesis, .
 
 
 def _jobs(workload: Any) -> Any:
-    """Jobs per second by workflow, or the workload of jobs that says it when it is drawn."""
+    """Jobs per second by workflow, or the workload of jobs."""
     if isinstance(workload, (Mapping, Workload)):
         return workload
     raise ConfigError(
-        "workload", "a network serves jobs: give a Workload with arrivals, or jobs per second by workflow"
+        "workload", "a network requires a Workload with arrivals, or jobs per second by workflow"
     )

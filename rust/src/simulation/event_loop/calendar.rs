@@ -88,13 +88,13 @@ impl Calendar {
     }
 
     /// Removes the patience events of a replica that ended. Returns their deadlines by request id.
-    pub(in crate::simulation) fn forget_patience(&mut self, gone: u32) -> HashMap<u32, Instant> {
+    pub(in crate::simulation) fn forget_patience(&mut self, ended: u32) -> HashMap<u32, Instant> {
         let mut deadlines = HashMap::new();
         self.patience.retain(|&Reverse((at, id, replica, _))| {
-            if replica == gone {
+            if replica == ended {
                 deadlines.insert(id, at);
             }
-            replica != gone
+            replica != ended
         });
         deadlines
     }
