@@ -38,7 +38,18 @@ SIZES = [MILLION // 4 * 2**power for power in range(10)]
 """Tokens of KV cache, from a quarter of a million to 128 millions."""
 
 SCHEDULER = iq.VllmV1(token_budget=8192, max_seqs=256, async_scheduling=False)
-ENGINE = replace(iq.Engine.on("llama-3.1-8b", "h200"), scheduler=SCHEDULER)
+ENGINE = replace(
+    iq.Engine.on(
+        "llama-3.1-8b",
+        "h200",
+        gpu_memory_utilization=0.9,
+        overhead=iq.Overhead(),
+        api_s=0,
+        scheduler=SCHEDULER,
+    ),
+    max_model_len=None,
+)
+"""Kernel times alone, and no limit on the length of a request: one message of ShareGPT is very long."""
 MEMORIES = (ENGINE.kv.tokens, 10 * MILLION, None)
 """Tokens of a replica's cache: the card's; with other memory, as if it were as near; and without limit."""
 THINK_MEDIAN_S, THINK_MEAN_S = 20.0, 40.0

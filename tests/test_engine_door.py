@@ -226,9 +226,9 @@ def test_theory_takes_a_batch_beyond_the_graph_as_none_and_as_every() -> None:
         found = iq.theory.stability(work, engine(timing=iq.Constant(0.05), overhead=one))
         capacity[name] = {
             kind: [b.capacity_per_s for b in found.bounds if b.kind == kind]
-            for kind in ("ceiling", "guarantee")
+            for kind in ("upper_bound", "guarantee")
         }
-    assert capacity["host"]["ceiling"] == capacity["none"]["ceiling"]
+    assert capacity["host"]["upper_bound"] == capacity["none"]["upper_bound"]
     assert capacity["host"]["guarantee"] == pytest.approx(capacity["every"]["guarantee"])
     with pytest.raises(iq.ConfigError, match="jumps at a batch's size"):
         iq.theory.token_capacity(work, engine(timing=iq.Constant(0.05), overhead=host))

@@ -11,7 +11,7 @@ import pytest
 
 from inferq.display import style
 from inferq.theory.capacities.network_capacity import network_capacity
-from inferq.theory.capacities.seats_capacity import seats_capacity
+from inferq.theory.capacities.sequence_capacity import sequence_capacity
 from inferq_papers import li2025
 from inferq_papers.li2025 import agents, networks, one_engine
 from inferq_papers.report import Report, Row
@@ -95,7 +95,7 @@ def test_a_full_budget_needs_as_many_sequences_as_fill_it():
     fits = math.floor(512 * 113 / 241)
 
     def bound(seats: int) -> float:
-        return seats_capacity(
+        return sequence_capacity(
             one_engine.CHAT, one_engine.TIMING, max_seqs=seats, token_budget=512, first_token="decode"
         ).capacity_per_s
 

@@ -58,7 +58,7 @@ def test_a_scheduler_is_named_where_contributing_says_and_nowhere_else(kind: str
     for place in places:
         assert (ROOT / place).exists(), place
     about_it = {
-        "Slai": {"python/inferq/theory/capacities/seats_capacity.py"},
+        "Slai": {"python/inferq/theory/capacities/sequence_capacity.py"},
         # Which scheduler stands for a measured server.
         "Sglang": {"python/inferq/experiments/validation/settings.py"},
     }[kind]

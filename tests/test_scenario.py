@@ -373,7 +373,6 @@ def test_the_end_of_a_window_is_open() -> None:
     (lambda: iq.Workload.law, "Workload.law is now Workload.synthetic"),
     (lambda: CHAT.is_law, "Workload.is_law is now Workload.is_synthetic"),
     (lambda: CHAT.describe_json, "Workload.describe_json is now Workload.to_json"),
-    (lambda: ENGINE.made_of, "Engine.made_of is now Engine.on_card"),
     (lambda: iq.Sarathi().is_written(), "Sarathi.is_written is now Sarathi.is_user_defined"),
     (lambda: iq.Random().is_written(), "Random.is_written is now Random.is_user_defined"),
     (lambda: iq.theory.RequestClass.law, "RequestClass.law is now RequestClass.joint_lengths"),

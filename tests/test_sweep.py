@@ -156,24 +156,24 @@ def test_the_rows_are_the_product_in_the_given_order(grid, seeds):
 @pytest.mark.parametrize(
     ("grid", "said"),
     [
-        ({"seed": [1]}, "seed: is a column of the result already"),
-        ({"rate": [1], "ttft_p99": [1]}, "ttft_p99: is a column of the result already"),
-        ({"fingerprint": [1]}, "fingerprint: is a column"),
-        ({"rate": []}, "rate: has no values"),
-        ({"rate": 3}, "rate: must be a list of values such as [1, 2], is 3"),
+        ({"seed": [1]}, "seed: is already a column of the result"),
+        ({"rate": [1], "ttft_p99": [1]}, "ttft_p99: is already a column of the result"),
+        ({"fingerprint": [1]}, "fingerprint: is already a column"),
+        ({"rate": []}, "rate: must have at least one value"),
+        ({"rate": 3}, "rate: must be a list of values such as [1, 2], got 3"),
         ({"rate": "abc"}, "rate: must be a list of values"),
         ({"rate": {1, 2}}, "rate: must be a list of values"),
-        ({"rate": [1, 2, 1]}, "rate: two values are 1"),
-        ({"rate": [1, 1.0]}, "rate: two values are 1.0"),
-        ({"rate": [float("nan")]}, "rate: a value is NaN"),
-        ({"rate": [object()]}, "has no lasting name"),
-        ({"rat": [1]}, "scenario: takes (rate: float, budget: int = 256), and the grid has rat"),
+        ({"rate": [1, 2, 1]}, "rate: two values have the same label 1"),
+        ({"rate": [1, 1.0]}, "rate: two values have the same label 1.0"),
+        ({"rate": [float("nan")]}, "rate: must not contain NaN"),
+        ({"rate": [object()]}, "has no stable repr"),
+        ({"rat": [1]}, "scenario: has the signature (rate: float, budget: int = 256), but the grid has rat"),
         ({}, "the grid has no names: missing a required argument: 'rate'"),
-        ({"rate": [1], "seeds": 1.5}, "seeds: must be whole numbers such as range(10), is 1.5"),
-        ({"rate": [1], "seeds": []}, "seeds: there are none"),
-        ({"rate": [1], "seeds": [1, 1]}, "seeds: one is there twice"),
-        ({"rate": [1], "seeds": range(10**20)}, "seeds: are more than 100,000"),
-        ({"rate": [1], "seeds": [-1]}, "seeds: must be a whole number from 0"),
+        ({"rate": [1], "seeds": 1.5}, "seeds: must be integers such as range(10), got 1.5"),
+        ({"rate": [1], "seeds": []}, "seeds: must contain at least one seed"),
+        ({"rate": [1], "seeds": [1, 1]}, "seeds: contains the same seed twice"),
+        ({"rate": [1], "seeds": range(10**20)}, "seeds: has too many values"),
+        ({"rate": [1], "seeds": [-1]}, "seeds: must be an integer from 0"),
         ({"rate": [1], "slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
         ({"rate": [1], "executor": 3}, "executor: must be a concurrent.futures.Executor"),
         ({"rate": [1], "resume": "points.csv"}, "resume: must be the name of a .parquet file"),
@@ -199,20 +199,20 @@ def test_a_scenario_that_is_none_is_refused(chat_toml: Path):
     with pytest.raises(OSError, match="nowhere"):
         iq.sweep("nowhere.toml")
     for grid in ({"run.out": ["a"]}, {}):
-        with pytest.raises(iq.ConfigError, match=r"run\.out: is for one run"):
+        with pytest.raises(iq.ConfigError, match=r"run\.out: is not supported in experiments"):
             iq.sweep(chat_toml, **grid)
         chat_toml.write_text(chat_toml.read_text() + 'out = "folder"\n')
     chat_toml.write_text(TOML)
-    with pytest.raises(iq.ConfigError, match=r"run\.seed: name the seeds of a sweep by seeds="):
+    with pytest.raises(iq.ConfigError, match=r"run\.seed: is set by the sweep; use seeds="):
         iq.sweep(chat_toml, **{"run.seed": [1, 2]})
     with pytest.raises(iq.ConfigError, match=r"the file has no engine\.sched; did you mean scheduler\?"):
         iq.sweep(chat_toml, **{"engine.sched.token_budget": [1]})
     with pytest.raises(iq.ConfigError, match=r"workload\.requests is 40, not a table"):
         iq.sweep(chat_toml, **{"workload.requests.mean": [1]})
     (wrong,) = iq.sweep(lambda rate: rate, rate=[5])["error"]
-    assert wrong.endswith("(workload, system, options) or a Scenario, returned int")
+    assert wrong.endswith("(workload, system, options) or a Scenario, got int")
     (seeded,) = iq.sweep(lambda rate: (*chat(rate), {"seed": 3}), rate=[2])["error"]
-    assert seeded == "ConfigError: seed: the sweep sets it; leave it out of the options and name seeds=[…]"
+    assert seeded == "ConfigError: seed: is set by the sweep; use seeds=[…] instead of the option"
 
 
 def shell(*arguments: object):
@@ -262,11 +262,11 @@ def test_points_that_fail_are_named_and_end_the_command_with_1(chat_toml: Path, 
     [
         (["--set", "rate"], "--set: 'rate' is not of the form"),
         (["--set", "run.warmup=1", "--set", "run.warmup=2"], "--set: run.warmup is given twice"),
-        (["--seeds", "0"], "--seeds: must be a whole number from 1 to 100000"),
-        (["--threads", "0"], "--threads: must be a whole number from 1 on"),
+        (["--seeds", "0"], "--seeds: must be an integer from 1 to 100000"),
+        (["--threads", "0"], "--threads: must be an integer of at least 1"),
         (["--slo", "ttft_s"], "--slo: 'ttft_s' is not of the form ttft_s=0.5"),
         (["--set", "seeds=1,2"], "--set: 'seeds=1,2' is not of the form"),
-        (["--out", "nowhere/points.csv"], "nowhere/points.csv: there is no folder nowhere"),
+        (["--out", "nowhere/points.csv"], "nowhere/points.csv: directory nowhere does not exist"),
         (["--out", "points.txt"], "--out: must be a .parquet or a .csv file"),
         (["--set", "enginge.kv.tokens=1"], "the file has no enginge; did you mean engine?"),
     ],
@@ -314,5 +314,5 @@ def test_any_path_names_a_scenario(chat_toml: Path):
 
 def test_an_option_of_a_point_that_is_for_one_run_is_its_error(tmp_path: Path):
     frame = iq.sweep(lambda out: (*chat(2), {"out": out}), out=[str(tmp_path / "results")])
-    assert frame["error"].item().startswith("ConfigError: out: is for one run")
+    assert frame["error"].item().startswith("ConfigError: out: is not supported in experiments")
     assert not (tmp_path / "results").exists()

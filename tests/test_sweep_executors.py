@@ -79,7 +79,7 @@ def test_a_process_pool_gives_the_same_bytes(processes: ProcessPoolExecutor, swe
 def test_a_pool_of_forked_processes_is_refused(swept):
     with (
         ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool,
-        pytest.raises(iq.ConfigError, match=r"executor: its processes are forked.*get_context\('spawn'\)"),
+        pytest.raises(iq.ConfigError, match=r"executor: uses forked processes.*get_context\('spawn'\)"),
     ):
         iq.sweep(swept.chat, rate=[2], executor=pool)
 

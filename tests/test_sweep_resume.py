@@ -12,7 +12,6 @@ import textwrap
 import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,6 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.experiments.sweeps.fingerprint import fingerprint
 
 from .swept import ENGINE, GRID, TOML, chat, content, tiny
 
@@ -44,17 +42,17 @@ def test_what_is_done_is_not_run_again(tmp_path: Path):
         calls.made.append((rate, budget))
         return chat(rate, budget)
 
-    first = iq.sweep(scenario, resume=points, rate=[2, 4], budget=[64, 0])
+    first = iq.sweep(scenario, resume=points, key="1", rate=[2, 4], budget=[64, 0])
     assert len(ran) == 4
     assert pl.read_parquet(points).drop("fingerprint").equals(first)
-    again = iq.sweep(scenario, resume=points, rate=[2, 4], budget=[64, 0])
+    again = iq.sweep(scenario, resume=points, key="1", rate=[2, 4], budget=[64, 0])
     assert sorted(ran[4:]) == [(2, 0), (4, 0)]  # what failed is tried once more
     assert content(again) == content(first)
-    wider = iq.sweep(scenario, resume=points, budget=[64, 128], rate=[4, 6.5], seeds=[0, 1])
+    wider = iq.sweep(scenario, resume=points, key="1", budget=[64, 128], rate=[4, 6.5], seeds=[0, 1])
     assert len(ran) == 6 + 7
     assert content(wider) == content(iq.sweep(scenario, budget=[64, 128], rate=[4, 6.5], seeds=[0, 1]))
     narrow = iq.sweep(
-        scenario, resume=points, rate=[2], budget=[64]
+        scenario, resume=points, key="1", rate=[2], budget=[64]
     )  # (2, 64) was not in the grid before this
     assert content(narrow) == content(iq.sweep(scenario, rate=[2], budget=[64]))
     assert len(ran) == 6 + 7 + 8 + 1
@@ -74,16 +72,16 @@ def test_a_file_of_another_sweep_is_refused_and_left_as_it_is(tmp_path: Path, ch
         assert points.read_bytes() == before
 
     iq.sweep(chat, rate=[2], resume=points)
-    refused("resume: .*points of another scenario", scenario=lambda rate: chat(rate, 64))
+    refused("resume: .*points of another scenario", scenario=tiny)
     refused("resume: .*points of another scenario.*slo", slo={"ttft_s": 1.0})
-    refused("holds points over rate, this sweep is over rate, budget", budget=[64])
-    refused("resume: rate is Int64 in .*, and text in this sweep", rate=["2"])
+    refused("contains points over rate, but this sweep is over rate, budget", budget=[64])
+    refused("resume: rate is Int64 in .*, but text in this sweep", rate=["2"])
     points.write_bytes(b"no parquet")
     refused("cannot be read as Parquet")
     points.write_bytes(b"")
     refused("is empty")
     pl.DataFrame({"rate": [2]}).write_parquet(points)
-    refused("is no file of a sweep")
+    refused("is not a file of a sweep")
     points.unlink()
     rates = {"workload.arrivals.rate": [2]}
     iq.sweep(chat_toml, resume=points, **rates)
@@ -94,86 +92,32 @@ def test_a_file_of_another_sweep_is_refused_and_left_as_it_is(tmp_path: Path, ch
         iq.sweep(chat_toml, resume=points, **rates)
 
 
-def by_globals(**scope):
-    exec("def scenario(rate):\n    return WORKLOAD.at_rate(rate * FACTOR), ENGINE", scope)
-    return scope["scenario"]
-
-
-def by_closure(WORKLOAD, ENGINE, FACTOR):
-    return lambda rate: (WORKLOAD.at_rate(rate * FACTOR), ENGINE)
-
-
-def by_default(WORKLOAD, ENGINE, FACTOR):
-    def scenario(rate, *, factor=FACTOR, parts=(WORKLOAD, ENGINE)):
-        return parts[0].at_rate(rate * factor), parts[1]
-
-    return scenario
-
-
-def by_partial(WORKLOAD, ENGINE, FACTOR):
-    return partial(
-        lambda workload, rate, **rest: (workload.at_rate(rate), rest["engine"]),
-        WORKLOAD,
-        **{"engine": ENGINE, "factor": FACTOR},
-    )
-
-
-@dataclass
-class ByObject:
-    WORKLOAD: iq.Workload
-    ENGINE: iq.Engine
-    FACTOR: float
-
-    def __call__(self, rate):
-        return self.WORKLOAD.at_rate(rate * self.FACTOR), self.ENGINE
-
-    def method(self, rate):
-        return self(rate)
-
-
-def by_method(**parts):
-    return ByObject(**parts).method
-
-
-@pytest.mark.parametrize("make", [by_globals, by_closure, by_default, by_partial, ByObject, by_method])
-def test_what_a_function_uses_from_around_it_is_a_part_of_the_scenario(make, tmp_path: Path):
-    workload, engine = chat(4)
-    points = tmp_path / "points.parquet"
-    parts = {"WORKLOAD": workload, "ENGINE": engine, "FACTOR": 1.0}
-    for _ in range(2):
-        assert iq.sweep(make(**parts), resume=points, rate=[2])["error"].to_list() == [None]
-    slower = iq.Engine(timing=iq.Constant(0.06), scheduler=engine.scheduler, kv=engine.kv)
-    for changed in ({"ENGINE": slower}, {"WORKLOAD": workload.draw(1)}, {"FACTOR": 2.0}):
-        with pytest.raises(iq.ConfigError, match="points of another scenario"):
-            iq.sweep(make(**{**parts, **changed}), resume=points, rate=[2])
+def closure(rate_factor: float):
+    return lambda rate: chat(rate * rate_factor)
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("x = 1", "x = 2"),
-        ("def x(): return y()\ndef y(): return 1", "def x(): return y()\ndef y(): return 2"),
-        ("class x:\n    def plan(self): return 1", "class x:\n    def plan(self): return 2"),
-        (
-            "class c:\n    def plan(self): return 1\nx = c()",
-            "class c:\n    def plan(self): return 2\nx = c()",
-        ),
-        ("import numpy\nx = numpy.arange(5000)", "import numpy\nx = numpy.arange(5000)[::-1]"),
-        (
-            "import polars\nx = polars.DataFrame({'a': range(99)})",
-            "import polars\nx = polars.DataFrame({'a': range(98)})",
-        ),
-        ("x = {'a': [1, {2}]}", "x = {'a': [1, {3}]}"),
-    ],
+    "scenario", [closure(1.0), partial(chat, budget=closure(1.0)), partial(closure(2.0))]
 )
-def test_a_change_of_what_a_function_uses_changes_its_fingerprint(before: str, after: str):
-    def told(text: str) -> str:
-        scope: dict[str, object] = {"__name__": "some_module_of_the_user"}
-        exec(f"{text}\ndef scenario(rate):\n    return [x for _ in range(2)]", scope)
-        return fingerprint(scope["scenario"], None)
+def test_a_function_whose_changes_cannot_be_detected_needs_a_key(scenario, tmp_path: Path):
+    with pytest.raises(iq.ConfigError, match=r"resume: cannot detect changes of .*Set key="):
+        iq.sweep(scenario, resume=tmp_path / "points.parquet", rate=[2])
 
-    assert told(before) == told(before)
-    assert told(before) != told(after)
+
+def test_a_key_is_the_identity_of_a_function(tmp_path: Path):
+    points = tmp_path / "points.parquet"
+    first = iq.sweep(closure(1.0), resume=points, key="v1", rate=[2])
+    assert iq.sweep(closure(3.0), resume=points, key="v1", rate=[2]).equals(first)
+    with pytest.raises(iq.ConfigError, match=r"of another scenario, .*key v1.*this sweep has .*key v2"):
+        iq.sweep(closure(3.0), resume=points, key="v2", rate=[2])
+
+
+def test_arguments_of_a_partial_are_a_part_of_the_scenario(tmp_path: Path):
+    points = tmp_path / "points.parquet"
+    for _ in range(2):
+        iq.sweep(partial(chat, budget=64), resume=points, rate=[2])
+    with pytest.raises(iq.ConfigError, match="points of another scenario"):
+        iq.sweep(partial(chat, budget=128), resume=points, rate=[2])
 
 
 def test_a_trace_with_another_content_is_another_scenario(tmp_path: Path):
@@ -197,7 +141,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path):
     with ThreadPoolExecutor(1) as pool, pytest.raises(iq.SweepInterrupted) as interrupted:
         iq.sweep(chat, executor=pool, progress=at_three, resume=points, **GRID)
     assert isinstance(interrupted.value, KeyboardInterrupt)
-    assert "of 9 points are done, in `frame` of this exception and in" in str(interrupted.value)
+    assert "of 9 points are done, see `frame` of this exception and in" in str(interrupted.value)
     whole = iq.sweep(chat, **GRID)
     kept = interrupted.value.frame
     assert 3 <= kept.height < 9
@@ -281,7 +225,7 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(tmp_path: Path, monkeypat
         real(*paths)
 
     monkeypatch.setattr(os, "replace", full)
-    said = r"cannot be written \(No space left on device\) and holds what was written last; 9 of 9"
+    said = r"cannot be written \(No space left on device\); its last version is unchanged; 9 of 9"
     with pytest.raises(iq.SweepStopped, match=said) as stopped:
         iq.sweep(chat, resume=points, **GRID)
     assert content(stopped.value.frame) == content(iq.sweep(chat, **GRID))
@@ -345,4 +289,4 @@ def test_a_file_that_cannot_be_written_is_called_as_it_was_named(tmp_path: Path)
     with pytest.raises(FileNotFoundError) as error:
         iq.sweep(chat, rate=[2], resume=points)
     assert error.value.filename == str(points)
-    assert error.value.strerror == f"there is no folder {points.parent}"
+    assert error.value.strerror == f"directory {points.parent} does not exist"

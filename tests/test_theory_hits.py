@@ -10,7 +10,7 @@ import pytest
 import inferq as iq
 from inferq.systems.pools import pools_of
 from inferq.theory import RequestClass, agree, observed, stability, token_capacity
-from inferq.theory.capacities.seats_capacity import request_level_capacity
+from inferq.theory.capacities.sequence_capacity import request_level_capacity
 from inferq.theory.demands.shared_prefixes import Shared
 
 from .lin2026 import cluster
@@ -117,7 +117,7 @@ def test_ceilings_of_a_real_trace_take_what_an_endless_cache_finds(block: int, s
         scheduler=iq.VllmV1(token_budget=8192, max_seqs=256, async_scheduling=False),
     )
     found = iq.simulate(trace, one).summary()["hit_rate"].item()
-    rates = {bound.hit_rate for bound in stability(trace, one).bounds if bound.kind == "ceiling"}
+    rates = {bound.hit_rate for bound in stability(trace, one).bounds if bound.kind == "upper_bound"}
     assert len(rates) == 1
     assert rates.pop() == pytest.approx(found, rel=1e-12)
 
@@ -150,12 +150,12 @@ def test_hits_contradict_no_verdict_and_pass_no_ceiling():
         run = iq.simulate(at_once, system, seed=seed).summary().row(0, named=True)
         for bound in alone.bounds:
             assert bound.hit_rate is not None, bound
-            if bound.kind == "ceiling" and bound.applies and run["completed"] == frame.height:
+            if bound.kind == "upper_bound" and bound.applies and run["completed"] == frame.height:
                 assert run["request_throughput"] <= bound.capacity_per_s * (1 + 1e-9), (seed, bound)
                 assert run["hit_rate"] <= bound.hit_rate + 1e-12, (seed, bound)
                 judged += 1
         sure = [one.capacity_per_s for one in alone.bounds if one.kind == "guarantee"]
-        limits = [limit for limit in (alone.capacity_per_s, alone.sure_per_s) if limit]
+        limits = [limit for limit in (alone.capacity_per_s, alone.stable_below_per_s) if limit]
         if sure and chance.random() < 0.85:
             rate = chance.choice(sure) * chance.choice([0.3, 0.5, 0.7, 0.8, 0.9, 0.97])
         elif limits:
@@ -206,8 +206,8 @@ def test_ceilings_take_all_that_is_shared_and_guarantees_nothing():
     computed = 40 + 60 / 2000
     found = stability(sharing(9.0), one)
     by_tokens = {one.kind: one for one in found.bounds if one.resource == "tokens"}
-    assert by_tokens["ceiling"].capacity_per_s == pytest.approx(256 / (0.29 * (computed + 19)))
-    assert by_tokens["ceiling"].hit_rate == pytest.approx(1 - computed / 100)
+    assert by_tokens["upper_bound"].capacity_per_s == pytest.approx(256 / (0.29 * (computed + 19)))
+    assert by_tokens["upper_bound"].hit_rate == pytest.approx(1 - computed / 100)
     assert by_tokens["guarantee"].capacity_per_s == pytest.approx(256 / (0.29 * 119))
     assert by_tokens["guarantee"].hit_rate == 0
     said = found.explain()
@@ -229,13 +229,13 @@ def test_ceilings_take_all_that_is_shared_and_guarantees_nothing():
 def test_a_stated_hit_rate_gives_a_verdict_at_this_rate():
     said = stability(CHAT, engine(), rate=9.0, hit_rate=0.6)
     # 40 of 100 prompt tokens are computed.
-    assert said.sure_per_s == pytest.approx(256 / (0.29 * 59))
+    assert said.stable_below_per_s == pytest.approx(256 / (0.29 * 59))
     assert said.capacity_per_s == pytest.approx(256 / (0.29 * 59))
     assert (said.verdict, said.hit_rate) == ("stable", 0.6)
     assert "at a hit rate of 0.6, as stated" in said.explain()
     assert stability(CHAT, engine(), rate=9.0).verdict == "unstable"
     limit = token_capacity(CHAT, engine(), hit_rate=0.6)
-    assert (limit.capacity_per_s, limit.sure_per_s) == (said.capacity_per_s, said.sure_per_s)
+    assert (limit.capacity_per_s, limit.stable_below_per_s) == (said.capacity_per_s, said.stable_below_per_s)
     assert "at the stated hit rate of 0.6: m_p = 40 of 100 prompt tokens are computed" in limit.explain()
     alone = token_capacity(CHAT, TIMING, token_budget=256, first_token="prefill", hit_rate=0.6)
     assert alone.capacity_per_s == limit.capacity_per_s
@@ -243,7 +243,7 @@ def test_a_stated_hit_rate_gives_a_verdict_at_this_rate():
     attends = engine(timing=replace(TIMING, per_prefill_square=1e-5, per_chunk_context=2e-5))
     curved = stability(CHAT, attends, hit_rate=0.6)
     rates = {(one.kind, one.hit_rate) for one in curved.bounds}
-    assert rates == {("ceiling", 0.6), ("guarantee", 0.0)}
+    assert rates == {("upper_bound", 0.6), ("guarantee", 0.0)}
 
 
 @refused(
@@ -272,7 +272,7 @@ def test_the_oldest_are_sure_of_less_where_others_may_share_their_blocks():
         (oldest,) = (bound for bound in bounds if bound.name == "the oldest requests")
         longest_s = 0.29 + 1e-4 * contexts
         assert oldest.capacity_per_s == pytest.approx(1 / (longest_s * (100 / (256 - 64 + 16) + 20 / 16)))
-        assert (oldest.says, oldest.hit_rate) == ("stable", 0.0)
+        assert (oldest.implies, oldest.hit_rate) == ("stable", 0.0)
 
 
 def test_what_is_not_shown_with_hits_is_not_known():

@@ -12,7 +12,7 @@ from inferq.theory import RequestClass, observed, stability, tile_capacity
 from inferq.theory.capacities.iteration_cost import Iteration
 from inferq.theory.capacities.kv_capacity import kv_capacity
 from inferq.theory.capacities.oldest_requests import Oldest
-from inferq.theory.capacities.seats_capacity import seats_capacity
+from inferq.theory.capacities.sequence_capacity import sequence_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import Order
 from inferq.theory.demands.lengths import Lengths
@@ -124,7 +124,7 @@ def test_whole_batches_have_a_limit_only_in_random_order():
     classes = [RequestClass(name=str(o), rate=1, prompt=4, output=o) for o in (2, 8)]
     found = stability(classes, whole)
     assert mixed.output_mean == 5
-    assert found.sure_per_s == pytest.approx(2 / batch_s)
+    assert found.stable_below_per_s == pytest.approx(2 / batch_s)
     lengths = [(4, 2), (4, 8)]
     in_turns = recorded(lengths * 2000, poisson(0.98 * 2 / batch_s, 4000))
     in_blocks = recorded(lengths[:1] * 2000 + lengths[1:] * 2000, poisson(1.1 * 2 / batch_s, 4000))
@@ -182,11 +182,11 @@ def test_the_unit_of_a_guarantee_is_that_of_its_capacity(timing: TimingModel, fi
     kv = iq.KvCache(tokens=400, block=4)
     one = engine(iq.Sarathi(token_budget=16, max_seqs=6), timing=timing, kv=kv, first_token=first_token)
     cost = Iteration.of(timing)
-    seats, tokens = seats_capacity(asked, one), token_capacity(asked, one)
+    seats, tokens = sequence_capacity(asked, one), token_capacity(asked, one)
     more_s = (seats.idle_s or 0.0) / 6
     full, seated = (cost.full_batch_work(16, one.first_token, more) for more in (0.0, more_s))
-    assert 1 / lengths.mean(full) == pytest.approx(tokens.sure_per_s, rel=1e-12)
-    assert 1 / lengths.mean(seated) == pytest.approx(seats.sure_per_s, rel=1e-12)
+    assert 1 / lengths.mean(full) == pytest.approx(tokens.stable_below_per_s, rel=1e-12)
+    assert 1 / lengths.mean(seated) == pytest.approx(seats.stable_below_per_s, rel=1e-12)
     oldest = Oldest.of(one, lengths, one.first_token)
     assert oldest is not None
     assert 1 / (oldest.longest_s * lengths.mean(oldest.work)) == pytest.approx(

@@ -162,7 +162,7 @@ def test_flat_kernels_have_the_papers_limit():
         )
         assert (found.verdict, known.verdict) == ("stable", "stable")
         assert found.capacity_per_s == pytest.approx(known.capacity_per_s, rel=1e-6)
-        assert found.sure_per_s == pytest.approx(known.sure_per_s, rel=1e-6)
+        assert found.stable_below_per_s == pytest.approx(known.stable_below_per_s, rel=1e-6)
 
 
 def test_a_part_that_falls_to_nothing_counts_nothing_and_leaves_no_guarantee():
@@ -271,14 +271,14 @@ def test_an_overlapped_host_leaves_ceilings_and_lowers_guarantees():
         stability(chat, engine(one)) for one in (host, None, replace(host, overlapped=False))
     )
     assert found.capacity_per_s == plain.capacity_per_s
-    assert found.sure_per_s == added.sure_per_s
-    assert found.sure_per_s < plain.sure_per_s  # type: ignore[operator]
+    assert found.stable_below_per_s == added.stable_below_per_s
+    assert found.stable_below_per_s < plain.stable_below_per_s  # type: ignore[operator]
 
 
 def test_formulas_that_cannot_carry_a_host_say_so():
     chat = RequestClass(rate=9, prompt=129, output=112)
     overlapped, by_row = iq.Overhead(base_s=0.01, overlapped=True), iq.Overhead(per_sequence_s=0.001)
-    for call in (iq.theory.token_capacity, iq.theory.seats_capacity):
+    for call in (iq.theory.token_capacity, iq.theory.sequence_capacity):
         with pytest.raises(iq.ConfigError, match=r"overhead: .*longer of two times"):
             call(chat, engine(overlapped))
         assert call(chat, engine(by_row)).capacity_per_s < call(chat, engine(None)).capacity_per_s
@@ -330,7 +330,7 @@ def test_a_side_of_a_hand_off_with_a_table_has_a_ceiling():
 def test_a_cache_that_may_be_full_lowers_the_ceiling():
     engine = iq.Engine.on("qwen3-32b", "h100-80gb", **ONE_AT_A_TIME)
     found = stability(CHAT, engine)
-    names = [bound.name for bound in found.bounds if bound.kind == "ceiling"]
+    names = [bound.name for bound in found.bounds if bound.kind == "upper_bound"]
     assert names[0] == "batches that fit the cache"
     assert found.binding is not None
     assert found.binding.resource == "memory"

@@ -19,7 +19,7 @@ from inferq.theory import (
     replicas_needed,
     request_level_capacity,
     request_memory,
-    seats_capacity,
+    sequence_capacity,
     slot,
     stability,
     tile_capacity,
@@ -199,7 +199,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: plan(prices=iq.Prices(prefill=1e-320, decode=1)), "prices.prefill"),
     (lambda: token_capacity(CHAT, TIMING, token_budget=HUGE), "token_budget"),
     (lambda: token_capacity(CHAT, TIMING, token_budget=512, engines=HUGE), "engines"),
-    (lambda: seats_capacity(CHAT, TIMING, max_seqs=HUGE), "max_seqs"),
+    (lambda: sequence_capacity(CHAT, TIMING, max_seqs=HUGE), "max_seqs"),
     (lambda: request_level_capacity(CHAT, TIMING, max_seqs=HUGE), "max_seqs"),
     (lambda: tile_capacity(CHAT, TILES, engines=HUGE), "engines"),
     (lambda: tile_capacity(CHAT, TILES, requests_per_cycle=HUGE), "requests_per_cycle"),
@@ -256,7 +256,7 @@ def test_the_ends_of_what_is_allowed_are_finite(rate: float):
     most = 2**31 - 1
     found = [
         token_capacity(one, TIMING, token_budget=most, engines=most),
-        seats_capacity(one, TIMING, max_seqs=most, token_budget=1),
+        sequence_capacity(one, TIMING, max_seqs=most, token_budget=1),
         request_level_capacity(one, TIMING, max_seqs=most),
         tile_capacity(one, TILES, requests_per_cycle=most, engines=most),
         fluid(one, LLAMA, kv_tokens=2**62),

@@ -119,7 +119,7 @@ def decisions(scenarios: int, kinds: Callable[[random.Random], list[TimingModel]
         chance = random.Random(seed)
         prompt, output, system = random_scenario(chance, kinds)
         alone = stability(RequestClass(rate=1.0, prompt=prompt, output=output), system)
-        limits = [limit for limit in (alone.capacity_per_s, alone.sure_per_s) if limit]
+        limits = [limit for limit in (alone.capacity_per_s, alone.stable_below_per_s) if limit]
         if not limits:
             continue
         rate = chance.choice(limits) * chance.choice([0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.3])
@@ -141,7 +141,7 @@ def decisions(scenarios: int, kinds: Callable[[random.Random], list[TimingModel]
     ("system", "resource"),
     [
         (engine(), "tokens"),
-        (engine(iq.Sarathi(token_budget=512, max_seqs=100)), "seats"),
+        (engine(iq.Sarathi(token_budget=512, max_seqs=100)), "sequences"),
         (engine(timing=iq.Constant(1.0), kv=iq.KvCache(tokens=400, block=1)), "memory"),
         (engine(iq.research.FasterTransformer(max_seqs=64)), "batches"),
     ],
@@ -160,7 +160,7 @@ def test_the_limit_of_tokens_is_the_papers():
     found = stability(CHAT, engine())
     assert found.verdict == "stable"
     assert found.capacity_per_s == pytest.approx(512 / (0.1799 * (129 + 112)), rel=1e-12)
-    assert found.sure_per_s == pytest.approx(found.capacity_per_s, rel=1e-12)
+    assert found.stable_below_per_s == pytest.approx(found.capacity_per_s, rel=1e-12)
 
 
 def test_slot_greedy_is_sure_below_the_papers_rate_and_not_above():
@@ -231,7 +231,7 @@ def test_memory_that_may_run_short_leaves_only_what_the_oldest_are_sure_of():
     sure = 1 / (0.1799 * (129 / (512 - 51) + 113 / 77))
     found = stability(CHAT, one, rate=0.99 * sure)
     assert (found.verdict, found.deciding and found.deciding.name) == ("stable", "the oldest requests")
-    assert found.sure_per_s == pytest.approx(sure)
+    assert found.stable_below_per_s == pytest.approx(sure)
     unknown = stability(CHAT, one, rate=1.01 * sure)
     assert unknown.verdict == "unknown"
     why = unknown.explain().splitlines()[0]
@@ -420,9 +420,9 @@ def test_the_explanation_holds_every_number():
     ):
         assert part in text
     assert found.frame().columns == [
-        "limit", "resource", "kind", "capacity_per_s", "load", "applies", "says", "source",
+        "limit", "resource", "kind", "capacity_per_s", "load", "applies", "implies", "source",
     ]  # fmt: skip
-    assert "stable" in found.frame()["says"].to_list()
+    assert "stable" in found.frame()["implies"].to_list()
 
 
 # ---- theory, fluid and simulation side by side

@@ -19,7 +19,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.theory import RequestClass, token_capacity
 from inferq.theory.capacities.iteration_cost import Iteration, fills_budget, memory_slack
 from inferq.theory.capacities.network_capacity import network_capacity
-from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
+from inferq.theory.capacities.sequence_capacity import request_level_capacity, sequence_capacity
 from inferq.theory.demands.lengths import Lengths
 from inferq_papers.edge import edge, unit
 
@@ -56,7 +56,7 @@ def test_the_limit_of_the_papers_engine_is_the_one_that_its_formula_gives():
     # t(512) = 45.5 ms + 0.30 ms · 448 = 179.9 ms; 512 / 0.1799 / 241.
     limit = token_capacity(chat(), engine(SARATHI))
     assert limit.iteration_s == pytest.approx(0.1799)
-    assert limit.capacity_per_s == limit.sure_per_s == pytest.approx(512 / 0.1799 / 241)
+    assert limit.capacity_per_s == limit.stable_below_per_s == pytest.approx(512 / 0.1799 / 241)
     assert limit.load == pytest.approx(10 * 241 * 0.1799 / 512)
     assert limit.stable is True
 
@@ -140,29 +140,29 @@ def test_a_line_steeper_than_its_floor_computes_most_at_the_knee():
     limit = token_capacity(chat(rate=10), steep, token_budget=512, first_token="decode")
     assert limit.best_tokens == 64
     assert limit.capacity_per_s == pytest.approx(6400 / 241)
-    assert limit.sure_per_s == pytest.approx(512 / 0.458 / 241)
-    assert limit.sure_per_s < 10 < limit.capacity_per_s
+    assert limit.stable_below_per_s == pytest.approx(512 / 0.458 / 241)
+    assert limit.stable_below_per_s < 10 < limit.capacity_per_s
     assert limit.stable is None
 
 
 def test_seats_that_never_bind_leave_the_limit_of_the_budget():
     # A full budget needs 512·113/241 = 240.06 requests.
-    at_240 = seats_capacity(chat(), TIMING, max_seqs=240, token_budget=512, first_token="decode")
-    at_241 = seats_capacity(chat(), TIMING, max_seqs=241, token_budget=512, first_token="decode")
+    at_240 = sequence_capacity(chat(), TIMING, max_seqs=240, token_budget=512, first_token="decode")
+    at_241 = sequence_capacity(chat(), TIMING, max_seqs=241, token_budget=512, first_token="decode")
     limit = token_capacity(chat(), TIMING, token_budget=512, first_token="decode").capacity_per_s
     assert at_240.capacity_per_s < limit
     assert at_241.capacity_per_s == pytest.approx(limit)
-    assert seats_capacity(chat(), engine(SARATHI)).sure_per_s == pytest.approx(limit)
+    assert sequence_capacity(chat(), engine(SARATHI)).stable_below_per_s == pytest.approx(limit)
 
 
 def test_seats_bound_by_the_convex_line():
     # S / ((m_d + 1)·(c − a·b0) + a·S·(m_p + m_d)): 128 / (113·0.0263 + 0.0003·128·241).
-    bound = seats_capacity(chat(), TIMING, max_seqs=128, token_budget=512, first_token="decode")
+    bound = sequence_capacity(chat(), TIMING, max_seqs=128, token_budget=512, first_token="decode")
     assert bound.capacity_per_s == pytest.approx(128 / (113 * 0.0263 + 0.0003 * 128 * 241))
     # On the flat part an iteration costs the base: 8 / (113·0.0455).
-    few = seats_capacity(chat(), TIMING, max_seqs=8, first_token="decode")
+    few = sequence_capacity(chat(), TIMING, max_seqs=8, first_token="decode")
     assert few.capacity_per_s == pytest.approx(8 / (113 * 0.0455))
-    assert few.sure_per_s is None
+    assert few.stable_below_per_s is None
 
 
 def test_full_batches_of_equal_requests_take_one_iteration_of_prompts_and_their_decodes():
@@ -239,7 +239,7 @@ def test_capacities_scale_and_are_ordered(
         asked = RequestClass(rate=1.0, prompt=s, output=o)
         common: dict[str, Any] = {"first_token": first_token, "engines": k}
         tokens = token_capacity(asked, timing, token_budget=b, **common)
-        bound = seats_capacity(asked, timing, max_seqs=seats, token_budget=b, **common)
+        bound = sequence_capacity(asked, timing, max_seqs=seats, token_budget=b, **common)
         batches = request_level_capacity(asked, timing, max_seqs=seats, **common)
         return tokens, bound, batches
 
@@ -252,10 +252,10 @@ def test_capacities_scale_and_are_ordered(
         for more, usual in zip(longer, (tokens, bound, batches), strict=True):
             assert more.capacity_per_s <= usual.capacity_per_s * (1 + 1e-12)
     # What is sure is less than what is possible; seats only take away; a larger budget allows more.
-    assert tokens.sure_per_s <= tokens.capacity_per_s * (1 + 1e-12)
-    assert bound.sure_per_s is not None
-    assert bound.sure_per_s <= bound.capacity_per_s * (1 + 1e-12) <= tokens.capacity_per_s * (1 + 1e-9)
-    assert bound.sure_per_s <= tokens.sure_per_s * (1 + 1e-12)
+    assert tokens.stable_below_per_s <= tokens.capacity_per_s * (1 + 1e-12)
+    assert bound.stable_below_per_s is not None
+    assert bound.stable_below_per_s <= bound.capacity_per_s * (1 + 1e-12) <= tokens.capacity_per_s * (1 + 1e-9)
+    assert bound.stable_below_per_s <= tokens.stable_below_per_s * (1 + 1e-12)
     assert all_of(line(1), b=budget + 64)[0].capacity_per_s >= tokens.capacity_per_s * (1 - 1e-12)
 
 
@@ -263,7 +263,7 @@ def test_splitting_a_class_in_two_changes_nothing():
     halves = [RequestClass(name=name, rate=5, **GEOMETRIC) for name in "ab"]
     for f in (
         lambda asked: token_capacity(asked, TIMING, token_budget=512),
-        lambda asked: seats_capacity(asked, TIMING, max_seqs=64, token_budget=512),
+        lambda asked: sequence_capacity(asked, TIMING, max_seqs=64, token_budget=512),
         lambda asked: request_level_capacity(asked, TIMING, max_seqs=64),
     ):
         assert f(halves).capacity_per_s == pytest.approx(f(chat(**GEOMETRIC)).capacity_per_s)
@@ -295,7 +295,7 @@ WHOLE = {
 def test_the_edge_of_stability_is_where_tokens_say(name: str):
     lengths, system = WHOLE[name]
     said = token_capacity(chat(**lengths), system)
-    assert said.capacity_per_s == pytest.approx(said.sure_per_s)
+    assert said.capacity_per_s == pytest.approx(said.stable_below_per_s)
     assert found(poisson(60_000, **lengths), system, said.capacity_per_s) == pytest.approx(
         said.capacity_per_s, rel=0.02
     )
@@ -331,19 +331,19 @@ def test_the_edge_with_few_seats_lies_between_what_is_sure_and_what_is_possible(
     # Decodes are in every iteration, as 128 fit the budget, and a prompt takes an iteration or, cut, two:
     # within 2 % of what no policy passes.
     system = engine(iq.Sarathi(token_budget=512, max_seqs=128), first_token=first_token)
-    said = seats_capacity(chat(**lengths), system)
+    said = sequence_capacity(chat(**lengths), system)
     rate = found(poisson(60_000, **lengths), system, said.capacity_per_s)
-    assert said.sure_per_s is not None and said.sure_per_s < rate
+    assert said.stable_below_per_s is not None and said.stable_below_per_s < rate
     assert rate == pytest.approx(said.capacity_per_s, rel=0.02)
 
 
 def test_below_what_is_sure_no_order_of_prompts_and_decodes_drowns():
     # Orca lets prompts go first, and its decodes keep their seats for longer: still above what is sure.
     system = engine(iq.research.Orca(token_budget=512, max_seqs=64, chunked=True))
-    said = seats_capacity(chat(**UNIFORM), system)
+    said = sequence_capacity(chat(**UNIFORM), system)
     rate = found(poisson(60_000, **UNIFORM), system, said.capacity_per_s)
-    assert said.sure_per_s is not None
-    assert said.sure_per_s < rate < 1.02 * said.capacity_per_s
+    assert said.stable_below_per_s is not None
+    assert said.stable_below_per_s < rate < 1.02 * said.capacity_per_s
 
 
 @pytest.mark.parametrize("lengths", [FIXED, UNIFORM, GEOMETRIC], ids=["fixed", "uniform", "geometric"])
@@ -391,12 +391,12 @@ def test_no_theorem_is_claimed_that_does_not_apply():
 
 def test_seats_give_a_verdict_where_tokens_alone_do_not():
     few = engine(iq.Sarathi(token_budget=512, max_seqs=128))
-    bound = seats_capacity(chat(), few)
+    bound = sequence_capacity(chat(), few)
     assert token_capacity(chat(9.5), few).stable is None
-    assert seats_capacity(chat(9.5), few).stable is True
-    assert bound.sure_per_s is not None and bound.sure_per_s < 10 < bound.capacity_per_s
-    assert seats_capacity(chat(10), few).stable is None
-    assert seats_capacity(chat(10.6), few).stable is False
+    assert sequence_capacity(chat(9.5), few).stable is True
+    assert bound.stable_below_per_s is not None and bound.stable_below_per_s < 10 < bound.capacity_per_s
+    assert sequence_capacity(chat(10), few).stable is None
+    assert sequence_capacity(chat(10.6), few).stable is False
 
 
 def test_what_is_known_of_a_policy():
@@ -422,7 +422,7 @@ def test_every_number_is_in_the_explanation(first_token):
         assert value in str(said)
     for line_of in said.hypotheses:
         assert str(line_of) in said.explain()
-    bound = seats_capacity(two, line, max_seqs=77, token_budget=512)
+    bound = sequence_capacity(two, line, max_seqs=77, token_budget=512)
     assert "77 seats" in bound.explain() and "no policy passes" in bound.explain()
     assert "S = 77" in request_level_capacity(two, line, max_seqs=77).explain()
 
@@ -507,8 +507,8 @@ def test_what_cannot_be_answered_is_a_named_error():
     refused("tile_capacity", lambda: token_capacity(chat(), tiles, token_budget=512))
     mixed = iq.research.MixedSolo(alpha=1, beta=1, solo=1)
     refused("allocation", lambda: token_capacity(chat(), mixed, token_budget=512))
-    refused("max_seqs", lambda: seats_capacity(chat(), TIMING, token_budget=8))
-    refused("max_seqs", lambda: seats_capacity(chat(), TIMING, max_seqs=0))
+    refused("max_seqs", lambda: sequence_capacity(chat(), TIMING, token_budget=8))
+    refused("max_seqs", lambda: sequence_capacity(chat(), TIMING, max_seqs=0))
     refused("Sarathi runs no whole batches", lambda: request_level_capacity(chat(), engine(SARATHI)))
     small = engine(iq.research.FasterTransformer(max_model_len=1000), kv=iq.KvCache(tokens=900))
     refused("kv.tokens", lambda: request_level_capacity(chat(), small))

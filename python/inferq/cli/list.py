@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from inferq.checks import nearest
 from inferq.cli import gathered, options, show
-from inferq.description import nearest
 from inferq.display.document import Grid
 from inferq.errors import ConfigError
 from inferq.results.metric import COUNTS, LATENCIES, RATES
@@ -50,9 +50,9 @@ def _grid(what: str) -> Grid:
         models = [ModelShape.of(name) for name in entries("models")]
         gathered.value(
             what,
-            [{"model": one.name, "parameters": one.parameters, "longest": one.longest} for one in models],
+            [{"model": one.name, "parameters": one.parameters, "longest": one.max_model_len} for one in models],
         )
-        rows = [(one.name, f"{one.parameters / 1e9:.1f} B", f"{one.longest or 0:,}") for one in models]
+        rows = [(one.name, f"{one.parameters / 1e9:.1f} B", f"{one.max_model_len or 0:,}") for one in models]
         return _table(("model", "parameters", "longest"), rows)
     if what == "gpus":
         gathered.value(what, entries("gpus"))

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast, get_origin
 
-from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read, read_fields
+from inferq.checks import nearest
+from inferq.description import Description, alternatives, kind_of, plain_name, read, read_fields
 from inferq.display.text import listed
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text

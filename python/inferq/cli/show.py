@@ -252,7 +252,7 @@ def workload(trace: Workload) -> None:
 
 def stability(verdict: Stability) -> None:
     """Print the bounds of theory on a scenario, and what it says about each of them."""
-    for name in ("verdict", "rate", "capacity_per_s", "sure_per_s", "load", "margin"):
+    for name in ("verdict", "rate", "capacity_per_s", "stable_below_per_s", "load", "margin"):
         gathered.value(name, getattr(verdict, name))
     gathered.value("bounds", verdict.frame().to_dicts())
     cached = any(bound.hit_rate is not None for bound in verdict.bounds)
@@ -263,12 +263,12 @@ def stability(verdict: Stability) -> None:
             *(number(bound.capacity_per_s), number(bound.load)),
             *([percent(bound.hit_rate)] if cached else []),
             "met" if bound.applies else "not all met",
-            NONE if bound.says == "nothing" else bound.says,
+            NONE if bound.implies == "nothing" else bound.implies,
         ]
         for bound in verdict.bounds
     ]
     shares = ("hit rate",) if cached else ()
-    header = ("limit", "kind", "per second", "load", *shares, "hypotheses", "says")
+    header = ("limit", "kind", "per second", "load", *shares, "hypotheses", "implies")
     grid(Grid(title="", header=header, lines=rows, texts=2))
     lines(verdict.explain().splitlines())
 
@@ -276,7 +276,7 @@ def stability(verdict: Stability) -> None:
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     """Print the points of a sweep, up to `most` of them, and why those failed that did."""
     gathered.value("points", frame.to_dicts())
-    rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
+    rates = {"request_throughput": "req/s", "request_goodput": "goodput"}
     latencies = ("ttft_p99", "itl_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short

@@ -1,1 +1,1 @@
-"""How numbers, tables, charts and pages are written."""
+"""Formatting of numbers, tables, charts and pages."""

@@ -1,4 +1,4 @@
-"""A page for a browser: one file, on light and dark screens, which asks for no other."""
+"""HTML pages: one file each, for light and dark screens, without external resources."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _FILES = Path(__file__).parent
 
 _WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
 MOST_LETTERS = 60_000
-"""A scenario longer than that is cut."""
-_MARKS = {"✓": "kept", "✗": "broken"}
-"""What a cell of a table is that begins so."""
+"""A longer scenario is truncated on a page."""
+_MARKS = {"✓": "met", "✗": "missed"}
+"""CSS class of a cell by its first character."""
 _MOST_IN_CELL = 60
-"""Letters of a text in a table."""
+"""Characters of a text in a table."""
 _LEAST_SCALE = 0.78
-"""Smaller than that no letter of a picture can be read: on a narrower screen it scrolls."""
+"""The smallest legible scale of a chart; on a narrower screen the chart scrolls."""
 
 
 BROAD, SLIM = 850, 286
-"""Pixels that a picture of a page plots on: as wide as the page, and as wide as a phone."""
+"""Width of the plot in pixels on a page and on a phone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,21 +43,21 @@ class Picture:
     title: str
     caption: str
     chart: Callable[[], Any]
-    """Makes an altair chart."""
+    """Returns an altair chart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedPicture:
-    """A chart that a page has as wide as itself and as a phone, and whose points it tells."""
+    """A chart drawn for the width of the page and of a phone, with values at the pointer."""
 
     title: str
     caption: str
     chart: Callable[[int], Any]
-    """Makes an altair chart that plots on so many pixels."""
+    """Returns an altair chart whose plot has the given width in pixels."""
 
 
 def fitted(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
-    """A picture, or none where a run has nothing to draw it from."""
+    """A chart, or none if the run has no data for it."""
     made = cache(chart)
     try:
         made(BROAD)
@@ -68,17 +68,17 @@ def fitted(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[Fitte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """A table of cells that are texts already."""
+    """A table of formatted cells."""
 
     title: str
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
     texts: int = 1
-    """So many columns, from the left, hold words; the others numbers."""
+    """Number of text columns from the left; the other columns hold numbers."""
     last_is_text: bool = False
-    """Whether the last column holds words too."""
+    """Whether the last column holds text."""
     wraps: bool = False
-    """Whether long texts go on in further lines; else they are cut on a page, and whole under the mouse."""
+    """Whether long texts wrap. Otherwise a page truncates them and shows the whole text in a tooltip."""
     note: str = ""
 
 
@@ -93,6 +93,7 @@ class Note:
     text: str
 
 
+MARKS: Mapping[NoteKind, str] = {"critical": "✗", "warning": "!", "good": "✓", "info": "·"}
 HEADS: Mapping[NoteKind, str] = {
     "critical": "✗ Problems",
     "warning": "! Caveats",
@@ -106,95 +107,113 @@ ANSWER_FIRST: Mapping[NoteKind, str] = {kind: HEADS[kind] for kind in ("critical
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chapter:
-    """A part of a page."""
+    """A section of a page."""
 
     title: str
     text: str = ""
     grids: tuple[Grid, ...] = ()
     pictures: tuple[Picture | FittedPicture, ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
-    """What is shown when it is asked for: the line that is always there, and the text under it."""
+    """Collapsed texts: the visible line, and the text below it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A page about a run or an experiment. All of it is plain text."""
+    """A page about a run or an experiment, in plain text.
+
+    The first screen has the title, the verdict, the key facts and the lead chart.
+    """
 
     title: str
-    setting: str
-    """What was done, in one line."""
-    notes: tuple[Note, ...]
-    """What a reader should know before the numbers."""
-    ran: tuple[tuple[str, str], ...] = ()
-    """What ran: model, hardware, engine, requests, load, each with its name."""
+    setting: str = ""
+    """One line about the experiment."""
+    verdict: Note | None = None
+    key_facts: tuple[tuple[str, str], ...] = ()
+    """The most important numbers by name, at most four."""
+    lead: tuple[Picture | FittedPicture, ...] = ()
+    """The chart at the top."""
+    notes: tuple[Note, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    """The numbers that matter most, with their names."""
+    """Further numbers by name."""
+    setup: tuple[tuple[str, str], ...] = ()
+    """Model, hardware, engine, requests and load by name."""
     chapters: tuple[Chapter, ...] = ()
     heads: Mapping[NoteKind, str] = field(default_factory=lambda: HEADS)
     """Headings of notes by kind, in the order of the page."""
 
     def html(self, tell: Callable[[int, int], object] | None = None) -> str:
-        """The page; `tell` gets how many of its chapters are drawn, and how many there are."""
+        """The page; `tell` receives the number of finished chapters and their total."""
         chapters: list[str] = []
-        for place, one in enumerate(self.chapters, start=1):
-            chapters.append(_chapter(one, f"part-{place}"))
+        for number, chapter in enumerate(self.chapters, start=1):
+            chapters.append(_chapter(chapter, f"part-{number}"))
             if tell is not None:
-                tell(place, len(self.chapters))
-        facts = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in self.facts
-        )
-        ran = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.ran)
+                tell(number, len(self.chapters))
+        setup = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.setup)
+        verdict = self.verdict
         body = [
             f"<header><h1>{escape(self.title)}</h1>",
             f'<p class="setting">{escape(self.setting)}</p>' if self.setting else "",
-            f'<dl class="ran">{ran}</dl>' if ran else "",
             "</header>",
+            f'<p class="verdict {verdict.kind}">{MARKS[verdict.kind]} {_prose(verdict.text)}</p>'
+            if verdict
+            else "",
+            _facts("key facts", self.key_facts),
             *(
-                _notes(kind, self.heads[kind], [one.text for one in self.notes if one.kind == kind])
+                figure(chart, f"lead-{place}-", _prose(chart.caption))
+                for place, chart in enumerate(self.lead)
+            ),
+            *(
+                _notes(kind, self.heads[kind], [note.text for note in self.notes if note.kind == kind])
                 for kind in self.heads
             ),
-            f'<dl class="facts">{facts}</dl>' if facts else "",
+            _facts("facts", self.facts),
+            f'<section><h2>Setup</h2><dl class="setup">{setup}</dl></section>' if setup else "",
             *chapters,
             f"<footer>Made by inferq {escape(version('inferq'))}.</footer>",
         ]
         return shell(self.title, body, _file("report.css"))
 
 
+def _facts(kind: str, facts: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{_prose(text)}</dd></div>" for name, text in facts)
+    return f'<dl class="{kind}">{items}</dl>' if items else ""
+
+
 def _notes(kind: str, head: str, texts: Sequence[str]) -> str:
-    listed = "".join(f"<li>{_prose(one)}</li>" for one in texts)
-    return f'<aside class="note {kind}"><b>{escape(head)}</b><ul>{listed}</ul></aside>' if texts else ""
+    items = "".join(f"<li>{_prose(text)}</li>" for text in texts)
+    return f'<aside class="note {kind}"><b>{escape(head)}</b><ul>{items}</ul></aside>' if texts else ""
 
 
 _UNITS = re.compile(r"(?<=\d) (?=%|m?s\b|per second)")
 
 
 def _prose(text: str) -> str:
-    """A sentence as HTML; a number stays on one line with its unit."""
+    """A sentence as HTML, with no line break between a number and its unit."""
     return escape(_UNITS.sub("\u00a0", text))
 
 
 @cache
 def _file(name: str) -> str:
-    """A file beside this one that becomes part of every page."""
+    """A file in this folder that every page includes."""
     return (_FILES / name).read_text(encoding="utf-8")
 
 
 _POINTS = '<script type="application/json">'
-"""What the points of a picture begin with, for the script that reads them off."""
+"""Start of the points of a chart, which the script reads."""
 
 
 def escape(text: str) -> str:
-    """A text as HTML, in which what could not be seen is an escape."""
+    """A text as HTML, with escapes for invisible characters."""
     return escape_html(visible(text))
 
 
 def shell(title: str, body: Iterable[str], style: str = "") -> str:
-    """A page: what is the same for all of them around the parts of its body.
+    """A page with its head, style and script around a body.
 
     Args:
         title: plain text.
         body: HTML.
-        style: rules beside those that all pages share.
+        style: CSS in addition to that of all pages.
     """
     shared = "\n".join(
         [
@@ -203,8 +222,8 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
         ]
     )
     body = list(body)
-    script, policy = "", "default-src 'none'; style-src 'unsafe-inline'"  # nothing but the style inside it
-    if any(_POINTS in part for part in body):  # and the one script that reads pictures off
+    script, policy = "", "default-src 'none'; style-src 'unsafe-inline'"
+    if any(_POINTS in part for part in body):  # one script, which shows values at the pointer
         script = f"\n{_file('page.js')}"
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
@@ -228,11 +247,11 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
-    """A picture with its caption.
+    """A chart with its caption.
 
     Args:
-        picture: drawn now.
-        prefix: with what the names inside begin, another one for each picture of a page.
+        picture: the chart.
+        prefix: prefix of the ids inside, different for each chart of a page.
         caption: HTML.
     """
     under = f"<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption>"
@@ -245,9 +264,8 @@ def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
         f'<div class="{name}">{_drawn(chart, picture.title, f"{prefix}{name}-")}</div>'
         for name, chart in both
     )
-    told = json.dumps(points_of(broad), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    held = f"{_POINTS}{told}</script>"
-    return f"<figure>{drawings}{under}{held}</figure>"
+    points = json.dumps(points_of(broad), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f"<figure>{drawings}{under}{_POINTS}{points}</script></figure>"
 
 
 def _drawn(chart: Any, title: str, prefix: str, *, scrolls: bool = False) -> str:
@@ -258,7 +276,7 @@ def _drawn(chart: Any, title: str, prefix: str, *, scrolls: bool = False) -> str
 
 
 def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already; it scrolls where the screen is narrower."""
+    """A table of HTML cells, which scrolls on a narrow screen."""
 
     def row(tag: str, texts: Sequence[str]) -> str:
         scope = ' scope="col"' if tag == "th" else ""
@@ -276,25 +294,24 @@ def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequenc
 
 
 def cut(scenario: str) -> str:
-    """A scenario as far as it can be read: a distribution made of a trace holds all pairs of lengths."""
+    """A scenario, truncated if too long: an empirical distribution holds all pairs of lengths."""
     if len(scenario) <= MOST_LETTERS:
         return scenario
-    more = (
-        f"{len(scenario) - MOST_LETTERS:,} more letters: the attribute `scenario` of what is shown has them"
-    )
+    more = f"{len(scenario) - MOST_LETTERS:,} more characters; the attribute `scenario` has all of them"
     return f"{scenario[:MOST_LETTERS]}\n… {more}"
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
     pictures = [
-        figure(one, f"{name}-{place}-", _prose(one.caption)) for place, one in enumerate(chapter.pictures)
+        figure(chart, f"{name}-{place}-", _prose(chart.caption))
+        for place, chart in enumerate(chapter.pictures)
     ]
     parts = [
         f'<section id="{name}">',
         f"<h2>{escape(chapter.title)}</h2>",
         f"<p>{_prose(chapter.text)}</p>" if chapter.text else "",
         *pictures,
-        *(_grid(one) for one in chapter.grids),
+        *map(_grid, chapter.grids),
         *(
             f"<details><summary>{escape(line)}</summary><pre>{escape(text)}</pre></details>"
             for line, text in chapter.folded
@@ -312,11 +329,11 @@ def _grid(grid: Grid) -> str:
     lines = [[cell(text) for text in line] for line in grid.lines]
     title = f"<h3>{escape(grid.title)}</h3>" if grid.title else ""
     note = f'<p class="remark">{_prose(grid.note)}</p>' if grid.note else ""
-    return f"{title}{table([_cell(one) for one in grid.header], classes, lines)}{note}"
+    return f"{title}{table([_cell(text) for text in grid.header], classes, lines)}{note}"
 
 
 def _cell(text: str) -> str:
-    """A text in a table; one that would make it too wide is cut, and is whole where the mouse rests on it."""
+    """A text in a table; a long one is truncated and shown in full in a tooltip."""
     if len(text) <= _MOST_IN_CELL:
         return escape(text)
     return f'<span title="{escape(text)}">{escape(text[: _MOST_IN_CELL - 1].rstrip())}…</span>'

@@ -13,11 +13,11 @@ def view(value: object) -> str:
 
 
 class Viewed:
-    """A class whose objects a notebook shows as `view` describes them."""
+    """A class whose objects have a notebook view."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        # The views need every class that is shown; they are loaded when a notebook first shows one.
+        # Views import every class that they show, so they are loaded on first use.
         import_module("inferq.experiments.notebook")
         return view(self)

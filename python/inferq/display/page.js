@@ -1,20 +1,20 @@
-// Reads a chart off under the pointer, and widens a stretch of time: drag over it, double click for the whole.
+// Shows values at the pointer and zooms into an interval of time: drag over it, double-click to reset.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const FRAME = /^M0(?:\.5)?,0(?:\.5)?h([\d.]+)v([\d.]+)h/;
 
   const made = (name, attributes, parent) => {
-    const one = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
-    return parent.appendChild(one);
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return parent.appendChild(element);
   };
   const corners = (path) =>
-    [...path.getAttribute("d").matchAll(/[ML](-?[\d.e-]+),(-?[\d.e-]+)/g)].map((one) => [+one[1], +one[2]]);
+    [...path.getAttribute("d").matchAll(/[ML](-?[\d.e-]+),(-?[\d.e-]+)/g)].map((match) => [+match[1], +match[2]]);
   const place = (tick) => +/translate\((-?[\d.]+)/.exec(tick.getAttribute("transform") || "translate(0")[1];
 
-  // The framed plots of a drawing, each with the lines in it, in the order in which they are drawn.
-  function plotsOf(svg, told) {
+  // The plots of a chart with their lines, in drawing order.
+  function plotsOf(svg, values) {
     let next = 0;
     const plots = [];
     for (const ground of svg.querySelectorAll("path.background")) {
@@ -23,7 +23,7 @@
       if (!size || !inside || !inside.querySelector(":scope > .role-axis")) continue;
       const lines = [];
       for (const path of inside.querySelectorAll(".mark-line path")) {
-        const points = corners(path), series = told[next++];
+        const points = corners(path), series = values[next++];
         if (series && series.x.length === points.length) {
           lines.push({ points, series, path });
         }
@@ -33,7 +33,7 @@
     return plots;
   }
 
-  // What of a plot is drawn inside its frame gets a group of its own, which can be stretched and cut.
+  // Moves the marks of a plot into a group that can be scaled and clipped.
   function gather(plot, name) {
     plot.clip = name;
     const cut = made("clipPath", { id: name }, plot.group);
@@ -47,10 +47,10 @@
     }
   }
 
-  function watch(figure, svg, told, name) {
-    const plots = plotsOf(svg, told);
+  function watch(figure, svg, values, name) {
+    const plots = plotsOf(svg, values);
     if (!plots.length) return;
-    const box = figure.querySelector(".told");
+    const box = figure.querySelector(".values");
     const shown = { from: 0, to: null };
     let start = null;
 
@@ -61,7 +61,7 @@
     const canWiden = plots.every((plot) => plot.axis);
     if (canWiden) plots.forEach((plot, index) => gather(plot, `${name}-${index}`));
 
-    // Where the pointer is: a plot, and the place in it.
+    // The plot at the pointer, and the position in it.
     function under(event) {
       for (const plot of plots) {
         const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(
@@ -78,12 +78,12 @@
       for (const plot of plots) plot.cross.setAttribute("visibility", "hidden");
     }
 
-    function tell(event) {
+    function showValues(event) {
       const here = under(event);
       if (!here) return hide();
       const rows = [];
       let head = "", seen = null;
-      // plots over one time are told together
+      // plots over the same time are shown together
       const x = here.x / scale(here.plot) + shown.from;
       for (const line of (canWiden ? plots : [here.plot]).flatMap((plot) => plot.lines)) {
         let best = 0;
@@ -153,12 +153,12 @@
         }
         return;
       }
-      tell(event);
+      showValues(event);
     });
     svg.addEventListener("pointerleave", () => !start && hide());
     svg.addEventListener("pointerdown", (event) => {
       const here = under(event);
-      if (event.pointerType !== "mouse") return tell(event);
+      if (event.pointerType !== "mouse") return showValues(event);
       if (!here || !canWiden || event.button) return;
       const band = made("rect", { y: 0, height: here.plot.high, width: 0, class: "band" }, here.plot.group);
       start = { x: here.x, last: here.x, band, plot: here.plot };
@@ -177,14 +177,14 @@
     if (canWiden) figure.classList.add("widens");
   }
 
-  // The axis below a plot where it counts evenly, as one of time does; it can show a part of itself.
+  // A linear horizontal axis, which can show an interval of itself.
   function timeAxis(plot) {
     for (const axis of plot.inside.querySelectorAll(":scope > .role-axis")) {
       if (!/^X-axis .*for a linear scale/.test(axis.getAttribute("aria-label") || "")) continue;
       const labels = [...axis.querySelectorAll(".role-axis-label text")];
       const ticks = [...axis.querySelectorAll(".role-axis-tick line")];
-      const known = labels.map((one) => [place(one), Number(one.textContent.replaceAll(",", ""))]);
-      if (known.length < 2 || known.some((one) => Number.isNaN(one[1]))) return null;
+      const known = labels.map((label) => [place(label), Number(label.textContent.replaceAll(",", ""))]);
+      if (known.length < 2 || known.some((tick) => Number.isNaN(tick[1]))) return null;
       const [first, last] = [known[0], known[known.length - 1]];
       const each = (last[1] - first[1]) / (last[0] - first[0]);
       const value = (at) => first[1] + (at - first[0]) * each;
@@ -192,11 +192,11 @@
       const show = (from, ratio) => {
         while (added.length) added.pop().remove();
         const whole = ratio === 1 && from === 0;
-        for (const one of [...labels, ...ticks]) one.style.display = whole ? "" : "none";
+        for (const mark of [...labels, ...ticks]) mark.style.display = whole ? "" : "none";
         if (whole) return;
         const low = value(from), high = value(from + plot.wide / ratio);
         const rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough));
-        const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+        const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
         for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) {
           const at = ((tick - low) / (high - low)) * plot.wide;
           const label = labels[0].cloneNode(true), line = ticks[0].cloneNode(true);
@@ -217,11 +217,11 @@
   }
 
   document.querySelectorAll("figure").forEach((figure, number) => {
-    const held = figure.querySelector("script[type='application/json']");
-    const told = held ? JSON.parse(held.textContent) : [];
+    const data = figure.querySelector("script[type='application/json']");
+    const values = data ? JSON.parse(data.textContent) : [];
     const box = figure.appendChild(document.createElement("div"));
-    box.className = "told";
+    box.className = "values";
     box.hidden = true;
-    figure.querySelectorAll("svg").forEach((svg, place) => watch(figure, svg, told, `plot-${number}-${place}`));
+    figure.querySelectorAll("svg").forEach((svg, place) => watch(figure, svg, values, `plot-${number}-${place}`));
   });
 })();

@@ -1,4 +1,4 @@
-"""What the charts of runs are made of: panels of one style, whose left edges and widths are the same."""
+"""Panels of charts in one style, with aligned edges."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from inferq.display.points import COUNT, PERCENT, SECONDS, SHARE
 from inferq.display.style import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, colored
 
 OF_SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GRAY)
-"""The colors of classes, or of runs, in their order."""
+"""Colors of classes or runs, in order."""
 _DASHES = ([1, 0], [7, 3], [3, 2], [9, 2, 2, 2], [5, 5], [2, 4])
-"""And their lines: where two are the same, the one below is seen between the dashes of the other."""
+"""Dashes of classes or runs, so that a line is visible below another."""
 GAP = 22
 """Pixels between panels."""
 
 
 def titled(panel: Any, text: str, *further: str) -> Any:
-    """A panel with what it shows above it: names and units stand there and not beside the axis."""
+    """A panel with a title above it, which replaces the title of the vertical axis."""
     title = alt.TitleParams(text, subtitle=list(further)) if further else alt.TitleParams(text)
     return panel.properties(title=title)
 
 
 def series(column: str, names: Sequence[str], width: int) -> dict[str, Any]:
-    """The channels that tell some names apart, by color and dash, with a key above the picture."""
+    """Color and dash channels for names, with a legend above the chart."""
     several = len(names) > 1
     columns = max(1, min(len(names), 3, width // 130))
     key = alt.Legend(
@@ -55,13 +55,13 @@ def percentiles(
     height: int,
     limits: Sequence[float] = (),
 ) -> Any:
-    """Percentile curves of one latency: which time is not exceeded by which share; limits are dashed.
+    """Percentile curves of one latency; limits are dashed.
 
     Args:
         curves: `tail` (−log10(1 − share)), `seconds`, and the column of `channels`.
-        channels: of `series`.
-        width: of the panel.
-        height: of the panel.
+        channels: the result of `series`.
+        width: width of the panel.
+        height: height of the panel.
         limits: seconds.
     """
     tails = [*([-math.log10(0.5)] if width >= 300 else []), *(float(nines) for nines in range(1, 8))]
@@ -69,13 +69,13 @@ def percentiles(
     last = max(float(curves["tail"].max()), 0.302)  # type: ignore[arg-type]
     along = alt.Scale(domain=[0, last], nice=False)
     base = alt.Chart(curves).encode(
-        x=alt.X("tail:Q", title="share of requests", scale=along, axis=shares),
+        x=alt.X("tail:Q", title="percentile", scale=along, axis=shares),
         y=log_seconds("seconds", [*curves["seconds"], *limits]),
         **channels,
     )
     layers = [base.mark_line(strokeWidth=2)]
     alone = curves.filter(pl.len().over("class") == 1)
-    if not alone.is_empty():  # one request: a line of one point cannot be seen
+    if not alone.is_empty():  # a line of one point is invisible
         layers.append(base.mark_point(filled=True, opacity=1, size=50).properties(data=alone))
     return alt.layer(*_limits(limits, "y"), *layers).properties(width=width, height=height)
 
@@ -89,15 +89,15 @@ def histogram(
     scale_of: pl.DataFrame | None = None,
     limits: Sequence[float] = (),
 ) -> Any:
-    """Bars of shares, both scales logarithmic, with rules where percentiles and limits are.
+    """Bars of shares with logarithmic scales, and rules at percentiles and limits.
 
     Args:
-        bins: of `run_data.gaps`.
-        marks: of `run_data.gap_percentiles`.
-        color: of the bars.
-        width: of the panel.
-        height: of the panel.
-        scale_of: the bins of all panels, which share their scales; None takes `bins`.
+        bins: the result of `run_data.gaps`.
+        marks: the result of `run_data.gap_percentiles`.
+        color: color of the bars.
+        width: width of the panel.
+        height: height of the panel.
+        scale_of: the bins of all panels, which share their scales. Default: `bins`.
         limits: seconds.
     """
     every = bins if scale_of is None else scale_of
@@ -108,7 +108,7 @@ def histogram(
     floor = 10.0 ** math.floor(math.log10(every["share"].min()) - 1e-9)  # type: ignore[arg-type]
     across = alt.X(
         "lower_s:Q",
-        title="gap between tokens",
+        title="inter-token latency",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
         axis=decades(low, high),
     )
@@ -122,7 +122,7 @@ def histogram(
             x2="upper_s",
             y=alt.Y("share:Q", title=None, scale=scale, axis=shares),
             y2="floor",
-            description="told:N",
+            description="label:N",
         )
     )
     rules = alt.Chart(marks).mark_rule(color=INK, strokeDash=[4, 3]).encode(x=alt.X("seconds:Q"))
@@ -141,18 +141,18 @@ def line(
     axis: str = COUNT,
     band: bool = True,
 ) -> Any:
-    """Means over time with the band of what they are means of.
+    """Means over time with a band over their samples.
 
     Args:
         points: `time`, `mean`, with a band `low` and `high`, and the column of `channels`.
-        time: the axis.
-        title: of what is shown, above the panel, and further lines.
-        channels: of `series`, or one color.
-        width: of the panel.
-        height: of the panel.
-        most: where the other axis ends; None lets the data say.
-        axis: how its labels are written.
-        band: whether there is one.
+        time: the axis of time.
+        title: title of the panel, and further lines.
+        channels: the result of `series`, or one color.
+        width: width of the panel.
+        height: height of the panel.
+        most: end of the vertical axis. Default: from the data.
+        axis: format of its labels.
+        band: whether to draw the band.
     """
     top = points["high" if band else "mean"].max() or 0.0
     if most is None and not top:
@@ -172,17 +172,17 @@ def line(
 
 
 def stacked(panels: Sequence[Any]) -> Any:
-    """Panels one above the other, over one time or one scale of gaps: it is named below the last."""
+    """Panels in a column with one horizontal axis, whose title is below the last panel."""
     for panel in panels[:-1]:
         for layer in panel.layer:
             if layer.encoding.x is not alt.Undefined and layer.encoding.x.title is not alt.Undefined:
                 layer.encoding.x = layer.encoding.x.copy(deep=False)
-                layer.encoding.x.title = None  # a page's script takes that of the last
+                layer.encoding.x.title = None  # the script of a page uses the title of the last panel
     return panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=GAP)
 
 
 def in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
-    """Samples with `time` in a unit that can be read, and its axis."""
+    """Samples with `time` in a readable unit, and its axis."""
     first_s, last_s = (float(end) for end in (samples["time_s"].min(), samples["time_s"].max()))  # type: ignore[arg-type]
     unit, seconds = "s", 1.0
     for name, longer, least_s in (
@@ -194,20 +194,20 @@ def in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
             unit, seconds = name, longer
     axis = alt.Axis(tickCount=6, grid=False, labelFlush=False)
     samples = samples.with_columns(time=pl.col("time_s") / seconds).drop("time_s")
-    # the ends are said, so that panels one above the other have the same, whichever samples each has
+    # an explicit domain gives stacked panels the same ends
     ends = alt.Undefined if first_s == last_s else [first_s / seconds, last_s / seconds]
     scale = alt.Scale(nice=False, domain=ends)
     return samples, alt.X("time:Q", title=f"time, {unit}", axis=axis, scale=scale)
 
 
 def keyed(column: str, names: Sequence[str], colors: Sequence[str]) -> Any:
-    """A color for each name, told above the picture."""
+    """A color for each name, with a legend above the chart."""
     color_of = dict(zip(names, colors, strict=True))
     return colored(column, color_of, orient="top", symbolType="stroke", symbolOpacity=1, labelLimit=260)
 
 
 def log_seconds(column: str, values: Sequence[float]) -> Any:
-    """The axis of seconds on a scale of logarithms that holds some values."""
+    """A logarithmic axis of seconds that contains the values."""
     low, high = min(values), max(values)
     if high < 2 * low:
         low, high = low / 1.5, high * 1.5
@@ -216,12 +216,12 @@ def log_seconds(column: str, values: Sequence[float]) -> Any:
 
 
 def decades(low: float, high: float) -> Any:
-    """The axis of seconds on a scale of logarithms, whose ticks can be told apart."""
+    """A logarithmic axis of seconds with distinguishable ticks."""
     return alt.Axis(values=powers(low, high), labelExpr=SECONDS, labelOverlap="greedy")
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Round numbers within a range for a scale of logarithms: at most seven.
+    """At most seven round numbers within a range for a logarithmic scale.
 
     >>> powers(0.01, 100.0), powers(0.006, 0.017), powers(0.03, 0.5)
     ([0.01, 0.1, 1.0, 10.0, 100.0], [0.006, 0.008, 0.01, 0.012, 0.014, 0.016], [0.03, 0.1, 0.3])
@@ -235,7 +235,7 @@ def powers(low: float, high: float) -> list[float]:
     marks: list[float] = []
     for steps in ((1,), (1, 3), (1, 2, 5)):
         every = [float(f"{step}e{power}") for power in decade for step in steps]
-        marks = [one for one in every if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
+        marks = [mark for mark in every if low * (1 - 1e-9) <= mark <= high * (1 + 1e-9)]
         if len(marks) >= 3:
             break
     return marks[:: -(-len(marks) // 7)]
@@ -245,15 +245,16 @@ def _limits(limits: Sequence[float], channel: str) -> list[Any]:
     """A red rule at each limit."""
     if not limits:
         return []
-    rows = alt.Chart(pl.DataFrame({"limit": [float(one) for one in limits]}))
+    rows = alt.Chart(pl.DataFrame({"limit": list(map(float, limits))}))
     rule = rows.mark_rule(color=VERMILION, strokeDash=[6, 3], strokeWidth=1.5)
     return [rule.encode(**{channel: "limit:Q"})]
 
 
-def half(width: int) -> tuple[int, int]:
-    """How many panels stand side by side in a width, and how wide each is.
+def columns(width: int, panels: int) -> tuple[int, int]:
+    """The number of panels side by side, and the width of each.
 
-    >>> half(850), half(360), half(286)
-    ((2, 387), (1, 360), (1, 286))
+    >>> columns(850, 4), columns(850, 3), columns(360, 4), columns(850, 1)
+    ((2, 387), (3, 232), (1, 360), (1, 850))
     """
-    return (2, (width - 76) // 2) if width >= 600 else (1, width)
+    count = 1 if width < 600 else 3 if panels == 3 else min(panels, 2)
+    return count, (width - 76 * (count - 1)) // count

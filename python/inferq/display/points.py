@@ -1,4 +1,4 @@
-"""What the script of a page tells under the pointer: the points of every line of a chart, as texts."""
+"""Points of the lines of a chart as texts, which the script of a page shows at the pointer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from inferq.display.text import number, percent, pictured, seconds
 SECONDS = "datum.value < 1 ? format(datum.value * 1000, '.6~g') + ' ms' : format(datum.value, ',.6~g') + ' s'"
 COUNT = "datum.value < 10000 ? format(datum.value, ',.6~g') : format(datum.value, '.3~s')"
 PERCENT = "format(100 * datum.value, '.3~g') + ' %'"
-SHARE = "format(100 * (1 - pow(10, -datum.value)), '.7~g') + ' %'"
-"""The labels of axes, in the language of Vega; of `SHARE` the value is −log10(1 − share)."""
+SHARE = "'P' + format(100 * (1 - pow(10, -datum.value)), '.7~g')"
+"""Vega expressions for the labels of axes; the value of `SHARE` is −log10(1 − share)."""
 
 _TEXTS: Mapping[str, Callable[[float], str]] = {
     SECONDS: seconds,
     COUNT: number,
     PERCENT: percent,
-    SHARE: lambda tail: f"{number(100 * (1 - math.pow(10.0, -tail)), 5)} %",
+    SHARE: lambda tail: f"P{number(100 * (1 - math.pow(10.0, -tail)), 5)}",
 }
-"""How a number of such an axis is written beside the pointer: as everywhere else on the page."""
+"""Formats of the values at the pointer, by the labels of their axis."""
 
 
 def points_of(chart: Any) -> list[dict[str, Any]]:
-    """For each line of a chart, in the order in which they are drawn: `name`, and texts `x` and `y`.
+    """`name` and the texts `x` and `y` of each line of a chart, in drawing order.
 
     Args:
-        chart: an altair chart, whose lines have the fields that they show in their data.
+        chart: an altair chart whose data contains the encoded fields.
 
     Example:
         >>> import altair as alt, polars as pl
@@ -51,7 +51,7 @@ def _lines(
     title: Any = "",
     along: str = "",
 ) -> Iterator[dict[str, Any]]:
-    """The lines of a unit, of its layers or of its panels; what these share stands around them."""
+    """The lines of a unit, its layers and its panels, which inherit encoding, data and title."""
     encoding, data = {**encoding, **unit.get("encoding", {})}, unit.get("data") or data
     title = unit.get("title") or title
     for kind in ("layer", "vconcat", "hconcat", "concat"):
@@ -66,18 +66,18 @@ def _lines(
     for row in rows:
         series.setdefault(str(row[color["field"]]) if "field" in color else "", []).append(row)
     named = (title.get("text") if isinstance(title, dict) else title) or y.get("title") or y["field"]
-    told = color.get("legend", True) is not None
+    has_legend = color.get("legend", True) is not None
     for name, points in series.items():
         points.sort(key=lambda row: float(row[x["field"]]))
         yield {
-            "name": pictured(name if name and told else str(named)),
+            "name": pictured(name if name and has_legend else str(named)),
             "x": [_text({**x, "title": x.get("title") or along}, row) for row in points],
             "y": [_text(y, row) for row in points],
         }
 
 
 def _title_below(unit: Mapping[str, Any]) -> str:
-    """What stands below the last of some panels, which share its axis."""
+    """The axis title below the last panel, which the other panels share."""
     for panel in reversed(unit.get("vconcat", ())):
         for part in (panel, *panel.get("layer", ())):
             if title := part.get("encoding", {}).get("x", {}).get("title"):
@@ -86,10 +86,10 @@ def _title_below(unit: Mapping[str, Any]) -> str:
 
 
 def _text(channel: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The number of a channel as a page writes it, with the unit that stands behind a comma in its title."""
+    """The formatted value of a channel, with the unit after the comma in its title."""
     value = row[channel["field"]]
     if value is None:
         return "–"
-    told = _TEXTS.get((channel.get("axis") or {}).get("labelExpr", ""), number)(float(value))
+    text = _TEXTS.get((channel.get("axis") or {}).get("labelExpr", ""), number)(float(value))
     _, comma, unit = str(channel.get("title") or "").rpartition(", ")
-    return f"{told} {unit}" if comma else told
+    return f"{text} {unit}" if comma else text

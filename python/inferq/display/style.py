@@ -1,4 +1,4 @@
-"""The palette and the style of all pictures, and how one becomes SVG."""
+"""Palette and style of charts, and rendering as SVG."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 from inferq._lazy import alt
 from inferq.display.text import is_hidden, pictured
 
-# Colors that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
-# blue is the policy that is compared with, gray the older engines, warm colors the policies under study and
-# what a theory says.
+# Colors that are distinguishable without red or green (Okabe and Ito), with one meaning on all pages: blue
+# for the baseline, gray for older engines, warm colors for the policies under study and for theory.
 BLUE, SKY = "#0072B2", "#56B4E9"
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREEN, PURPLE = "#009E73", "#CC79A7"
@@ -32,14 +31,13 @@ DARK = {
     INK: "#E3E5E9",
     GRID: "#343941",
 }
-"""What each color becomes on a dark page, whose own ground takes the place of `PAPER`."""
+"""Colors on a dark page, whose background replaces `PAPER`."""
 
 PANEL = 360
-"""Pixels of width that a picture plots on: with its labels as wide as a phone, or half a page."""
+"""Default width of a plot in pixels: with its labels as wide as a phone, or half a page."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-"""Faces of one width, that of the letters by which the renderer lays a picture out: labels that fit there fit
-in a browser too."""
+"""Fonts with the metrics that the renderer uses, so that labels fit in a browser as well."""
 
 _TAG = re.compile(r'<[^<>"]*(?:"[^"]*"[^<>"]*)*>')
 _NAME = re.compile(r'(?<=\s)id="([^"]+)"')
@@ -49,34 +47,33 @@ _NAMED = re.compile(
 
 
 def colored(column: str, colors: Mapping[str, str], orient: str = "bottom", **legend: Any) -> alt.Color:
-    """The names in a column, each in its color, told below the picture or where `orient` says."""
+    """A color channel for the names in a column, with a legend at `orient`."""
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
-    key = alt.Legend(orient=orient, **legend)  # type: ignore[arg-type]  # altair lists the words
+    key = alt.Legend(orient=orient, **legend)  # type: ignore[arg-type]  # altair declares literals
     return alt.Color(f"{column}:N", title=None, scale=scale, legend=key)
 
 
 def styled(chart: Any, names: Iterable[str] = ()) -> Any:
-    """An altair chart in the common style. What has a style of its own cannot be laid over another chart.
+    """An altair chart in the common style. Altair cannot layer a chart that has a style.
 
     Args:
         chart: without a style.
-        names: given by users, that stand in it; see `shown_safely`.
+        names: user-defined names in the chart; see `shown_safely`.
     """
     made = shown_safely(chart.configure(**_style()), names)
-    # what altair keeps of a chart itself are the parts of its description
     object.__setattr__(made, "_repr_mimebundle_", partial(_in_a_notebook, made))
     return made
 
 
-def _in_a_notebook(chart: Any, *given: Any, **named: Any) -> Any:
-    """A chart as a notebook shows it: as SVG, which needs no network, unless the user chose a renderer."""
+def _in_a_notebook(chart: Any, *args: Any, **options: Any) -> Any:
+    """The chart as SVG, which needs no network, unless the user selected a renderer."""
     if alt.renderers.active not in ("default", "html"):
-        return type(chart)._repr_mimebundle_(chart, *given, **named)
+        return type(chart)._repr_mimebundle_(chart, *args, **options)
     return {"image/svg+xml": svg(chart), "text/plain": repr(type(chart))}
 
 
 def shown_safely(chart: Any, names: Iterable[str]) -> Any:
-    """A chart in which names that users give are such that neither a renderer nor a page breaks over them."""
+    """A chart in which user-defined names cannot break the renderer or a page."""
     if all(pictured(name) == name for name in names):
         return chart
     with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
@@ -87,14 +84,14 @@ def _pictured(value: Any) -> Any:
     if isinstance(value, str):
         return pictured(value)
     if isinstance(value, list):
-        return [_pictured(one) for one in value]
+        return [_pictured(item) for item in value]
     if isinstance(value, dict):
-        return {_pictured(name): _pictured(one) for name, one in value.items()}
+        return {_pictured(name): _pictured(item) for name, item in value.items()}
     return value
 
 
 def _style() -> dict[str, Any]:
-    """What altair calls the configuration of a chart."""
+    """The altair configuration of a chart."""
     return {
         "background": PAPER,
         "font": FONT,
@@ -114,7 +111,7 @@ def _style() -> dict[str, Any]:
             labelFontSize=12, labelColor=INK, labelLimit=400, symbolStrokeWidth=2.5, symbolSize=90
         ),
         "header": alt.HeaderConfig(labelFontSize=12, labelColor=INK, titleColor=INK),
-        # panels one above the other have the same left edge
+        # stacked panels have the same left edge
         "axisLeft": alt.AxisConfig(minExtent=52),
         "title": alt.TitleConfig(
             fontSize=13,
@@ -133,16 +130,13 @@ def _style() -> dict[str, Any]:
 
 @cache
 def _configuration() -> dict[str, Any]:
-    """The style as Vega-Lite reads it."""
+    """The style as a Vega-Lite configuration."""
     return dict(alt.Config(**_style()).to_dict())
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, altair makes charts without a check of every part against its schema: in half the time.
-
-    For pictures that this package composes; tests make the same ones with the check.
-    """
+    """Build charts without altair's schema checks, which take half of the time; tests use the checks."""
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):
@@ -150,7 +144,7 @@ def unchecked() -> Iterator[None]:
 
 
 def dark(within: str) -> str:
-    """The rules of a style sheet that give the pictures inside `within` the colors for a dark page.
+    """CSS rules with the dark colors for the charts inside `within`.
 
     >>> dark("figure").splitlines()[0]
     'figure svg [fill="#0072B2"] { fill: #4CA6E8; } figure svg [stroke="#0072B2"] { stroke: #4CA6E8; }'
@@ -163,11 +157,11 @@ def dark(within: str) -> str:
 
 
 def svg(chart: Any, prefix: str = "part-") -> str:
-    """An altair chart as SVG, in the common style; the same bytes whenever it is drawn.
+    """An altair chart as SVG in the common style; rendering is deterministic.
 
     Args:
-        chart: its own configuration, if it has one, is overruled by the style.
-        prefix: with what every name inside begins, so that several pictures can stand in one page.
+        chart: a chart; the common style replaces its configuration.
+        prefix: prefix of every id inside, so that a page can contain several charts.
 
     Example:
         >>> import altair as alt, polars as pl
@@ -178,19 +172,19 @@ def svg(chart: Any, prefix: str = "part-") -> str:
     """
     import vl_convert
 
-    # A check of the whole against the schema would take longer than drawing it.
+    # Validation would take longer than rendering.
     with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
         described = {**chart.to_dict(validate=False), "config": _configuration()}
     grammar = "_".join(alt.SCHEMA_VERSION.split(".")[:2])
-    # The renderer ends the process over a character that XML does not have.
+    # The renderer aborts the process on a character that XML does not allow.
     if is_hidden(json.dumps(described, ensure_ascii=False, default=str)):
         described = _pictured(described)
     text = vl_convert.vegalite_to_svg(described, vl_version=grammar)
-    # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
+    # The renderer numbers clip ids across charts; here each chart has its own numbers.
     defined = (name for tag in _TAG.findall(text) for name in _NAME.findall(tag))
     names = {name: f"{prefix}{place}" for place, name in enumerate(dict.fromkeys(defined), start=1)}
 
     def renamed(tag: re.Match[str]) -> str:
-        return _NAMED.sub(lambda one: one[1] + names.get(one[2], one[2]), tag[0])
+        return _NAMED.sub(lambda match: match[1] + names.get(match[2], match[2]), tag[0])
 
     return _TAG.sub(renamed, text)

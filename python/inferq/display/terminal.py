@@ -1,4 +1,4 @@
-"""Tables and sentences in a given number of columns: whatever the width, no number is cut."""
+"""Tables and sentences for a terminal of a given width; numbers are never truncated."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from inferq.display.document import Grid
 from inferq.display.text import visible
 
 _PIECE = re.compile(r"[^\s_/-]*[\s_/-]?")
-"""What of a name stays together where it is folded."""
+"""A part of a name that is not broken."""
 _LABEL = re.compile(r"- |\w+( \w+)? {2,}")
-"""What stands before the text of a line: the hyphen of a list, or a word or two in a column of their own."""
+"""The label before the text of a line: a hyphen, or one or two words in a column of their own."""
 _INDENT = "  "
 
 
 def table(grid: Grid, width: int) -> str:
-    """A table that fits: spaced out, else closely set, else with names folded, else a line for each row.
+    """A table that fits the width: with wide gaps, narrow gaps, folded names, or one block for each row.
 
-    A blank line stands between groups of lines, of which the first alone gives its first cell. Folded names
-    and lines of pairs keep every letter; the one thing that may be wider than `width` is a single cell.
+    Blank lines separate groups of lines, whose first line alone has a first cell. Nothing is truncated; only
+    a single cell may exceed `width`.
 
     Args:
-        grid: what is shown, without its title and note.
-        width: columns that there are.
+        grid: the table; title and note are not shown.
+        width: columns of the terminal.
 
     Example:
         >>> from inferq.display.document import Grid
@@ -61,14 +61,12 @@ def table(grid: Grid, width: int) -> str:
 
 
 def wrapped(text: str, width: int, hanging: str = "") -> list[str]:
-    """The lines of a text at most so wide, broken between words, those after the first further in.
+    """The lines of a text, wrapped between words; further lines are indented.
 
     Args:
-        text: of one line; what it begins with is kept, and where it is a list or a label, further lines
-            stand below its text.
-        width: columns that there are.
-        hanging: what stands before further lines of a text without a label, beside the spaces that the
-            first begins with.
+        text: one line; after a hyphen or a label, further lines align with its text.
+        width: columns of the terminal.
+        hanging: indent of further lines of a text without a label, in addition to that of the first line.
 
     Example:
         >>> from inferq.display.terminal import wrapped
@@ -91,7 +89,7 @@ def wrapped(text: str, width: int, hanging: str = "") -> list[str]:
 def _folded(
     widths: Sequence[int], least: Sequence[int], words: Sequence[bool], room: int
 ) -> list[int] | None:
-    """The widths of a table in which the widest names are folded; None where pieces of them do not fit."""
+    """Column widths with the widest names folded; None if their parts do not fit."""
     folded = list(widths)
     while sum(folded) > room:
         wide = [place for place, is_word in enumerate(words) if is_word and folded[place] > least[place]]
@@ -102,7 +100,7 @@ def _folded(
 
 
 def _drawn(grid: Grid, widths: Sequence[int], gap: int, words: Sequence[bool]) -> Iterator[str]:
-    """The lines of a table whose columns are so wide."""
+    """The lines of a table with the given column widths."""
     yield from _row(grid.header, widths, gap, words)
     yield " " + "─" * (sum(widths) + gap * (len(widths) - 1))
     grouped = grid.texts > 0 and not all(line[0] for line in grid.lines)
@@ -113,7 +111,7 @@ def _drawn(grid: Grid, widths: Sequence[int], gap: int, words: Sequence[bool]) -
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], gap: int, words: Sequence[bool]) -> Iterator[str]:
-    """One row: several lines where a name is folded."""
+    """One row, with several lines if a name is folded."""
     from rich.cells import set_cell_size
 
     parts = [_folds(visible(cell), width) for cell, width in zip(cells, widths, strict=True)]
@@ -126,7 +124,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], gap: int, words: Sequence[
 
 
 def _folds(text: str, width: int) -> list[str]:
-    """A text in lines at most so wide, broken between its pieces where those fit."""
+    """A text in lines of the given width, broken between its parts if they fit."""
     from rich.cells import cell_len, chop_cells
 
     lines = [""]
@@ -144,29 +142,29 @@ def _right(text: str, width: int) -> str:
 
 
 def _as_lines(grid: Grid, width: int) -> Iterator[str]:
-    """For each row its names, and below them the other cells with the heads of their columns."""
+    """The names of each row, and below them the other cells with their column headers."""
     from rich.cells import cell_len
 
     names: list[str] = [""] * grid.texts
     for line in grid.lines:
         cells = [visible(cell) for cell in line]
-        # a first cell is given once for a group of lines
+        # a group of lines has one first cell
         names = [cells[0] or names[0], *cells[1 : grid.texts]] if grid.texts else []
         if names:
             heads = grid.header[: grid.texts] if grid.texts > 1 else ("",)
-            told = (
+            labels = (
                 f"{visible(head)} {name}".strip() for head, name in zip(heads, names, strict=True) if name
             )
-            yield from _folds(", ".join(told), width)
+            yield from _folds(", ".join(labels), width)
         pairs = [
             f"{visible(head)} {cell}".strip()
             for head, cell in zip(grid.header[grid.texts :], cells[grid.texts :], strict=True)
         ]
-        held = ""
+        text_line = ""
         for place, pair in enumerate(pairs):
             text = pair if place == len(pairs) - 1 else f"{pair},"
-            if held and cell_len(_INDENT + held) + 1 + cell_len(text) > width:
-                yield _INDENT + held
-                held = ""
-            held = f"{held} {text}" if held else text
-        yield _INDENT + held
+            if text_line and cell_len(_INDENT + text_line) + 1 + cell_len(text) > width:
+                yield _INDENT + text_line
+                text_line = ""
+            text_line = f"{text_line} {text}" if text_line else text
+        yield _INDENT + text_line

@@ -1,4 +1,4 @@
-"""Numbers, amounts and sentences as people read them; no page and no terminal writes them in another way."""
+"""Formatting of numbers, amounts and sentences for pages and terminals."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable
 
 NONE = "–"
-"""A value that there is not."""
+"""The text of a missing value."""
 
 
 def number(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
-    """A number: whole ones and large ones to the last digit before the point.
+    """Format a number with separators: integers and large numbers without decimals.
 
-    Others have at most two decimals, or three digits where they are small; or as many `digits` as are asked.
+    Other numbers have two decimals, or three significant digits if they are small. `digits` sets the number
+    of significant digits.
 
     >>> number(None), number(12.0), number(3207.4), number(17.333), number(0.012345)
     ('–', '12', '3,207', '17.33', '0.0123')
@@ -34,7 +35,7 @@ def number(value: float | None, digits: int | None = None, *, sign: bool = False
 
 
 def seconds(value: float | None) -> str:
-    """A length of time in milliseconds or seconds.
+    """Format a duration in milliseconds or seconds.
 
     >>> seconds(None), seconds(0.0386), seconds(0.0000123), seconds(12.3456), seconds(71262.4)
     ('–', '38.6 ms', '0.0123 ms', '12.35 s', '71,262 s')
@@ -47,7 +48,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A share in percent.
+    """Format a share in percent.
 
     >>> percent(None), percent(0.0), percent(0.27463), percent(1.0), percent(0.9995, 6)
     ('–', '0 %', '27.5 %', '100 %', '99.95 %')
@@ -58,7 +59,7 @@ def percent(share: float | None, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """A value in a unit of metrics: seconds, a share, or something per second.
+    """Format a value in a unit of metrics: seconds, a share, or a rate.
 
     >>> amount(0.0386, "s"), amount(0.25, "share"), amount(3.5, "requests/s"), amount(None, "s")
     ('38.6 ms', '25 %', '3.50 requests/s', '–')
@@ -69,7 +70,7 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def rounded(value: float | None, half_width: float | None, *, sign: bool = False) -> tuple[str, str]:
-    """A value and half of its interval: two digits of the latter, as many decimals of the former.
+    """Format a value and the half width of its interval, which has two significant digits.
 
     >>> rounded(3.2581, 0.0123), rounded(131.5, 12.4, sign=True), rounded(5.25, 0.0), rounded(2.5, None)
     (('3.258', '± 0.012'), ('+132', '± 12'), ('5.25', '± 0'), ('2.50', ''))
@@ -82,7 +83,7 @@ def rounded(value: float | None, half_width: float | None, *, sign: bool = False
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something.
+    """Format a count with its noun.
 
     >>> counted(1, "seed"), counted(12_000, "seed")
     ('1 seed', '12,000 seeds')
@@ -94,25 +95,25 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
-"""What steers a terminal, turns letters round, or is no character in XML; not tab and new line."""
+"""Control characters, bidirectional marks and characters that XML forbids; not tab and newline."""
 
 
 def visible(text: str) -> str:
-    r"""A text in which what could not be seen is an escape, for names that come from files of others.
+    r"""A text with escapes for invisible characters, for names from files.
 
     >>> print(visible("chat" + chr(27) + "[2J" + chr(0x202E)))
     chat\x1b[2J\u202e
     """
 
-    def escaped(one: re.Match[str]) -> str:
-        number = ord(one[0])
-        return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
     return _HIDDEN.sub(escaped, text)
 
 
 def pictured(name: str) -> str:
-    r"""A name as a picture has it: `visible`, and so that in a page with a script it cannot end that script.
+    r"""A name for charts: `visible`, and unable to end a script of the page.
 
     Example:
         >>> from inferq.display.text import pictured
@@ -123,12 +124,12 @@ def pictured(name: str) -> str:
 
 
 def is_hidden(text: str) -> bool:
-    """Whether a text, or a JSON text of it, has a character that `visible` shows otherwise."""
+    """Whether a text, or its JSON form, has a character that `visible` escapes."""
     return _HIDDEN.search(text) is not None or re.search(r"\\u(?:00[01]|00[7-9])|\\[bfr]", text) is not None
 
 
 def listed(names: Iterable[str], last: str = "and") -> str:
-    """Names with commas between them, and a word before the last.
+    """Join names with commas, and a word before the last.
 
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"], "or")
     ('a', 'a and b', 'a, b or c')
@@ -138,29 +139,29 @@ def listed(names: Iterable[str], last: str = "and") -> str:
 
 
 _LONG = re.compile(r"(?<![\w.,:/-])\d{4,15}(?![\w:/-]|[.,]\d)")
-"""A whole number in a text that wants commas; no part of a name, a decimal or a time."""
+"""A long integer in a text, but no part of a name, a decimal or a time."""
 
 
 def grouped(text: str) -> str:
-    """A text with commas in its long whole numbers.
+    """A text with separators in its long integers.
 
     >>> grouped("3798 of 11877 iterations, 12.3456 s")
     '3,798 of 11,877 iterations, 12.3456 s'
     """
-    return _LONG.sub(lambda found: f"{int(found[0]):,}", text)
+    return _LONG.sub(lambda match: f"{int(match[0]):,}", text)
 
 
 def sentence(text: str, names: Iterable[str] = ()) -> str:
-    """A text with a capital letter, a full stop, and commas in its long numbers.
+    """A text with a capital letter, a full stop and separators in its long integers.
 
     Args:
         text: a finding.
-        names: with which it may begin, and which stay as they are.
+        names: names that keep their case at the start of the text.
 
     Example:
         >>> from inferq.display.text import sentence
-        >>> sentence("one seed: take ten"), sentence("a100: overload", ["a100"]), sentence("ttft_p99: none.")
-        ('One seed: take ten.', 'a100: overload.', 'ttft_p99: none.')
+        >>> sentence("one-seed: use ten"), sentence("a100: overload", ["a100"]), sentence("ttft_p99: none.")
+        ('One-seed: use ten.', 'a100: overload.', 'ttft_p99: none.')
         >>> sentence("3798 of 11877 iterations, 12.3456 s")
         '3,798 of 11,877 iterations, 12.3456 s.'
     """

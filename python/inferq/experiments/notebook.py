@@ -15,6 +15,7 @@ from inferq.experiments.comparison.tables import of_system
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.plans.tables import candidates, frontier
 from inferq.reports import identity, run_tables, verdicts
+from inferq.results.metric import LABELS
 from inferq.results.result import Result
 from inferq.systems.engine import Engine
 from inferq.workload.workload import Workload
@@ -55,9 +56,10 @@ def _of_workload(workload: Workload) -> str:
 def _of_result(result: Result) -> str:
     """The system, the findings, the latencies, and an overview chart."""
     rows = run_tables.rows(result)
-    notes = [(finding.severity, sentence(finding)) for finding in result.findings]
-    notes = [*((note.kind, note.text) for note in verdicts.of_run(result, None).notes), *notes]
-    grid = run_tables.latencies(rows, names=run_tables.NAMES)
+    notes: list[tuple[str, str]] = [(finding.severity, sentence(finding)) for finding in result.findings]
+    if (verdict := verdicts.of_run(result, None).verdict) is not None:
+        notes.insert(0, (verdict.kind, verdict.text))
+    grid = run_tables.latencies(rows, names=LABELS)
     try:
         picture = svg(result.plot(_WIDTH))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What ran: model, hardware, engine, fleet, memory, requests and load, each in a line."""
+"""The setup of a run: model, hardware, engine, fleet, memory, requests and load, one line each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Lines = list[tuple[str, str]]
 
 
 def of_run(result: Result) -> Lines:
-    """What served a run, and what was asked of it."""
+    """The system of a run and its load."""
     system = result.system
     lines = [] if system is None else of_system(system)
     if result._workload is not None:
@@ -33,20 +33,18 @@ def of_run(result: Result) -> Lines:
     lines.append(("Load", _load(result)))
     measured = int(result.requests.lazy().select(pl.col("measured").sum()).collect().item())
     arrived = int(result.requests.lazy().select(pl.len()).collect().item())
-    cut = (
-        ""
-        if measured == arrived
-        else f"; {measured:,} of {arrived:,} measured, without warm-up and cool-down"
-    )
-    lines.append(("Run", f"seed {result._options['seed']}{cut}"))
+    excluded = ""
+    if measured != arrived:
+        excluded = f"; {measured:,} of {arrived:,} requests measured, without warm-up and cool-down"
+    lines.append(("Run", f"seed {result._options['seed']}{excluded}"))
     return lines
 
 
 def of_system(system: System) -> Lines:
-    """What serves: model, hardware, engine, fleet, memory, and where the times are from."""
+    """Model, hardware, engine, fleet, memory and source of the iteration times."""
     engines = _engines(system)
     lines: Lines = []
-    if models := _unique(one.on_card.get("model") for one in engines):
+    if models := _unique(engine.on_card.get("model") for engine in engines):
         lines.append(("Model", listed(models) + _precision(engines)))
     if hardware := gpus(system):
         lines.append(("Hardware", hardware))
@@ -54,46 +52,46 @@ def of_system(system: System) -> Lines:
     if fleet := _fleet(system):
         lines.append(("Fleet", fleet))
     lines.append(("Memory", listed(_unique(map(_memory, engines)))))
-    lines.append(("Times", listed(_unique(map(_times, engines)))))
+    lines.append(("Timing", listed(_unique(map(_times, engines)))))
     return lines
 
 
 def headline(result: Result) -> str:
-    """What ran and at which load, in a line: the title of a page that has no other."""
+    """System and load in one line, the default title of a page."""
     rate = arrival_rate(result)
-    at = "" if rate is None else f" at {number(rate)} {'jobs' if result.has_jobs else 'requests'} per second"
+    load = "" if rate is None else f" at {number(rate)} {'jobs' if result.has_jobs else 'requests'}/s"
     system = result.system
-    return f"{'A run' if system is None else name_of(system)}{at}"
+    return f"{'Simulation run' if system is None else name_of(system)}{load}"
 
 
 def name_of(system: System) -> str:
-    """A system in a few words: the model on its GPUs under its engine, or the policy of its replicas."""
+    """A short name: the model, its GPUs and its engine, or the policy of the replicas."""
     engines = _engines(system)
-    models, hardware = _unique(one.on_card.get("model") for one in engines), gpus(system)
-    policies = listed(_unique(_policy(one) for one in engines))
+    models, hardware = _unique(engine.on_card.get("model") for engine in engines), gpus(system)
+    policies = listed(_unique(map(_policy, engines)))
     if models and hardware:
         return f"{listed(models)} on {hardware.partition(' (')[0]}, {policies}"
     if isinstance(system, GateAndRoute):
-        return f"{system.replicas} replicas under GateAndRoute"
+        return f"{system.replicas} replicas with GateAndRoute"
     replicas = sum(sum(pool.counts) for pool in pools_of(system))
-    return f"{counted(replicas, 'replica')} under {policies}"
+    return f"{counted(replicas, 'replica')} with {policies}"
 
 
 def gpus(system: System) -> str:
-    """How many GPUs of which kind, and how many a replica has; empty where no engine names its card."""
-    told = []
-    for card, whole in gpus_of(system).items():
+    """The number of GPUs of each type, and per replica. Empty if no engine names its GPU."""
+    types = []
+    for gpu, total in gpus_of(system).items():
         each = _unique(
-            f"{int(engine.on_card['tensor_parallel']):,} a replica"
+            f"{int(engine.on_card['tensor_parallel']):,} per replica"
             for engine in _engines(system)
-            if engine.on_card["gpu"] == card
+            if engine.on_card["gpu"] == gpu
         )
-        told.append(f"{whole:,} × {card} ({listed(each)})")
-    return listed(told) if told else ""
+        types.append(f"{total:,} × {gpu} ({listed(each)})")
+    return listed(types) if types else ""
 
 
 def arrival_rate(result: Result) -> float | None:
-    """Requests, of a network jobs, that arrived per second; None where all came at once."""
+    """Arrivals of requests, or of jobs of a network, per second. None if all arrive at one instant."""
     rows = (result.jobs if result.has_jobs else result.requests).lazy()
     first_s, last_s, count = (
         rows.select(pl.col("arrival_s").min(), pl.col("arrival_s").max().alias("last"), pl.len().alias("n"))
@@ -108,16 +106,14 @@ def _engines(system: System) -> list[Engine]:
 
 
 def _unique(texts: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(str(one) for one in texts if one))
+    return list(dict.fromkeys(str(text) for text in texts if text))
 
 
 def _precision(engines: list[Engine]) -> str:
-    kinds = _unique(one.on_card.get("weights") for one in engines if one.on_card.get("weights") != "bf16")
-    kinds += [
-        f"KV cache in {one}"
-        for one in _unique(one.on_card.get("kv_dtype") for one in engines)
-        if one != "bf16"
-    ]
+    weights = _unique(engine.on_card.get("weights") for engine in engines)
+    caches = _unique(engine.on_card.get("kv_dtype") for engine in engines)
+    kinds = [dtype for dtype in weights if dtype != "bf16"]
+    kinds += [f"KV cache in {dtype}" for dtype in caches if dtype != "bf16"]
     return f", {', '.join(kinds)}" if kinds else ""
 
 
@@ -126,93 +122,91 @@ def _policy(engine: Engine) -> str:
 
 
 def _engine(engine: Engine) -> str:
-    """A server by its name or a policy, with the limits of a batch."""
+    """The server or policy with the limits of its batches."""
     scheduler: Scheduler | Description = engine.scheduler
     limits = [
         f"{getattr(scheduler, name):,} {words}"
-        for name, words in (("token_budget", "tokens"), ("max_seqs", "requests"))
+        for name, words in (("token_budget", "tokens"), ("max_seqs", "sequences"))
         if isinstance(getattr(scheduler, name, None), int)
     ]
     policy, server = type(scheduler).__name__, engine.on_card.get("server")
     named = f"{server} ({policy})" if server else policy
-    return f"{named}, up to {' and '.join(limits)} a batch" if limits else named
+    return f"{named}, up to {' and '.join(limits)} per batch" if limits else named
 
 
 def _fleet(system: System) -> str:
     if isinstance(system, Cluster):
         behind = f"behind {type(system.router).__name__}"
-        dying = "" if system.failures is None else ", some of which die"
+        failing = "" if system.failures is None else ", with failures"
         if (scaler := system.autoscaler) is not None:
             policy = type(scaler.policy).__name__
-            return f"{scaler.min} to {scaler.max} replicas, {policy}, {behind}{dying}"
-        return f"{counted(system.replicas or 1, 'replica')} {behind}{dying}"
+            return f"{scaler.min} to {scaler.max} replicas, {policy}, {behind}{failing}"
+        return f"{counted(system.replicas or 1, 'replica')} {behind}{failing}"
     if isinstance(system, Disaggregated):
         prefill, decode = (sum(pool.counts) for pool in pools_of(system))
-        return f"{prefill} replicas for prefill, {decode} for decode"
+        return f"{counted(prefill, 'prefill replica')}, {counted(decode, 'decode replica')}"
     if isinstance(system, GateAndRoute):
-        return f"{system.replicas} replicas of {system.slots} slots behind gate and route"
+        return f"{system.replicas} replicas with {system.slots} slots each, behind gate-and-route"
     if isinstance(system, Engine):
         return "1 replica"
-    return f"a network of the engines {listed(system.engines)}"
+    return f"network of the engines {listed(system.engines)}"
 
 
 def _memory(engine: Engine) -> str:
     kv = engine.kv
-    size = "unlimited KV cache" if kv.tokens is None else f"{kv.tokens:,} tokens of KV cache a replica"
-    return f"{size}, prefix cache by {kv.prefix_cache}" if kv.prefix_cache else f"{size}, no prefix cache"
+    size = "unlimited KV cache" if kv.tokens is None else f"{kv.tokens:,} tokens of KV cache per replica"
+    return f"{size}, prefix caching ({kv.prefix_cache})" if kv.prefix_cache else f"{size}, no prefix caching"
 
 
 def _times(engine: Engine) -> str:
-    """Where the times come from; of a table with the license of its source."""
+    """The timing model; for a table with its source and license."""
     timing = engine.timing
     if not isinstance(timing, TimingTable):
-        return f"{type(timing).__name__}, a formula"
+        return f"{type(timing).__name__} (formula)"
     facts = timing.provenance
     named = " on ".join(str(facts[name]) for name in ("model", "gpu") if name in facts)
     rights = ". ".join(str(facts[name]).rstrip(".") for name in ("license", "attribution") if facts.get(name))
-    if not facts and engine.on_card:  # of a stored run the numbers are kept, and beside them their source
+    if not facts and engine.on_card:  # a stored run keeps the numbers, and their source with the engine
         named = f"{engine.on_card['model']} on {engine.on_card['gpu']}"
         rights = str(engine.on_card.get("timing_source", "")).rstrip(".")
-    measured = f"table of {named}" if named else "a table"
+    measured = f"measured table of {named}" if named else "measured table"
     source = f": {facts['source']}" if facts.get("source") else ""
     return f"{measured}{source}{f' ({rights})' if rights else ''}"
 
 
 def _requests(result: Result, workload: Workload) -> str:
-    """How many, where they come from, and how long they are."""
+    """Number, source and mean lengths of the requests."""
     rows = result.requests.lazy().select(
         pl.len().alias("n"), pl.col("prompt_tokens").mean(), pl.col("output_tokens").mean()
     )
-    many, prompt, output = rows.collect().row(0)
+    count, prompt, output = rows.collect().row(0)
     facts = workload.metadata
     source = "drawn from distributions" if workload.is_synthetic else "from a frame"
     if facts.get("source"):
-        source = f"of {PurePath(str(facts['source'])).name}"
+        source = f"from {PurePath(str(facts['source'])).name}"
     elif "mix" in facts:
-        source = "of a mix"
-    jobs = f" of {result.jobs.height:,} jobs" if result.has_jobs else ""
-    long = (
-        f"; prompts of {number(prompt, 3)} and answers of {number(output, 3)} tokens in the mean"
-        if many
-        else ""
-    )
-    return f"{many:,} {source}{jobs}{long}"
+        source = "from a mix"
+    jobs = f" in {result.jobs.height:,} jobs" if result.has_jobs else ""
+    lengths = ""
+    if count:
+        lengths = f"; mean prompt {number(prompt, 3)} tokens, mean output {number(output, 3)} tokens"
+    return f"{count:,} {source}{jobs}{lengths}"
 
 
 def _load(result: Result) -> str:
-    """How many came per second, or how many users there were."""
+    """Arrivals per second and the span of arrivals, with the limits of a closed loop."""
     rate, unit = arrival_rate(result), "jobs" if result.has_jobs else "requests"
-    told = "all at once" if rate is None else f"{number(rate)} {unit} per second in the mean"
+    text = "all arrive at one instant" if rate is None else f"{number(rate)} {unit} per second on average"
     try:
         workload = result._tables.workload
     except (ConfigError, TraceError):
-        return told
+        return text
     arrived = result.requests.lazy().select(pl.col("arrival_s").min(), pl.col("arrival_s").max().alias("b"))
     first_s, last_s = arrived.collect().row(0)
     if rate is not None:
-        told += f", over {seconds(last_s - first_s)}"
+        text += f" over {seconds(last_s - first_s)}"
     if "think_s" in workload.columns:
-        told += "; turns wait for the answer before them"
+        text += "; turns wait for the previous answer"
     if most := result._options.get("max_in_flight"):
-        told += f"; at most {most:,} under way at once"
-    return told
+        text += f"; at most {most:,} requests in flight"
+    return text

@@ -1,4 +1,4 @@
-"""`result.plot`: latency, queue and memory over time, gaps between tokens, and how near the limit is."""
+"""Charts of runs: latency, queue and memory over time, inter-token latency, and capacity."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
 
 _FARTHEST = 3
-"""A limit so many times above all that happened is told and not drawn: it would flatten the rest."""
+"""A limit this many times above all values is not drawn, because it would flatten them."""
 Limits = Mapping[str, Sequence[float]]
-"""Seconds that a latency should keep, by its name: of an SLO, or of the workload's objectives."""
+"""Limits of latencies in seconds, by name: from an SLO, or from the objectives of the workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCharts:
-    """The pictures of a run as Altair charts; `result.plot`.
+    """The charts of a run as Altair charts; `result.plot`.
 
-    Called, it gives an overview: latency, what waits, arrivals and completions. Each picture holds some
-    hundred numbers (up to about 1,500 with six classes), however many requests there were, so that a notebook
-    shows it at once and `chart.save("latency.svg")` writes a small file. All are in one style, whose colors
-    people who do not see red or green can tell apart. `width` is the pixels that they plot on.
+    A call returns an overview: latency, waiting requests, arrivals and completions. Each chart holds a few
+    hundred values (up to about 1,500 with six classes), however many requests there were, so that notebooks
+    are fast and `chart.save("latency.svg")` writes a small file. Colors are distinguishable without red or
+    green. `width` is the width of the plot in pixels.
 
     Example:
         >>> import inferq as iq
@@ -45,10 +45,10 @@ class RunCharts:
     _result: Result
 
     def __call__(self, width: int = PANEL) -> Any:
-        """An overview of the run: percentiles of its latencies, what waits, arrivals and completions.
+        """An overview: latency percentiles, waiting requests, arrivals and completions.
 
         Raises:
-            ConfigError: the run has nothing to draw: no measured request was served.
+            ConfigError: no measured request was served.
         """
         names = run_data.classes(self._result)
         parts: list[Any] = []
@@ -69,13 +69,11 @@ class RunCharts:
         return styled(apart, names)
 
     def latency(self, width: int = PANEL) -> Any:
-        """Percentile curves of the measured requests: which latency is not exceeded by which share of them.
+        """Percentile curves of the measured requests.
 
-        A panel each for the time to first token, the mean gap of a request, arrival to last token, and the
-        wait for admission; with several classes a curve for each, the six most frequent ones. The scale of
-        the shares is that of log(1 − share), which gives the slowest tenth, hundredth, … equal room. A curve
-        begins where its latency is above 0 and ends before the single slowest request. Objectives of the
-        workload are dashed.
+        One panel each for TTFT, ITL, TPOT, E2E and queueing time, with a curve for each of the six largest
+        classes. The scale of log(1 − share) gives P90, P99, … equal room. A curve starts above 0 and ends
+        before the slowest request. Objectives of the workload are dashed.
 
         Raises:
             ConfigError: no measured request has a latency.
@@ -84,13 +82,11 @@ class RunCharts:
         return styled(latency({"": self._result}, width, run_data.limits(self._result)), names)
 
     def timeline(self, width: int = PANEL) -> Any:
-        """What the replicas did over time, all together: requests, memory, tokens per second.
+        """Requests, KV cache and tokens per second over time, totals over all replicas.
 
-        Lines are means over up to 250 stretches of time, bands go from the least to the largest sample of
-        each. Memory is in percent of what all replicas have, or in tokens where it is unlimited. Where there
-        is a prefix cache: the share of the prompts that was found, of all replicas together, with a band
-        from the replica with the least to the one with the most. For `GateAndRoute`: the queues in front of
-        the cluster, and what its slots do.
+        Lines are means over up to 250 intervals, bands cover their samples. KV cache is in percent, or in
+        tokens if it is unlimited. With a prefix cache: the hit rate over all replicas, with a band over the
+        replicas. With `GateAndRoute`: the queues in front of the cluster, and the state of its slots.
 
         Raises:
             ConfigError: the run was too short for a sample.
@@ -111,7 +107,7 @@ class RunCharts:
                 "prefill_queue": ("requests in the prefill queue", ORANGE, None),
                 "decode_queue": ("requests in the decode queue", VERMILION, None),
                 "prefill": ("slots with a prefill", BLUE, None),
-                "mixed": ("slots that decode beside a prefill", SKY, None),
+                "mixed": ("slots that decode next to a prefill", SKY, None),
                 "solo": ("slots that decode alone", GRAY, None),
             }
         else:
@@ -131,15 +127,14 @@ class RunCharts:
             }
         drawn = [_banded(samples, time, name, *how, width) for name, how in shown.items()]
         if cached and hits.height:
-            found = ("prompt tokens found in the prefix cache", PURPLE, 1.0)
-            drawn.append(_banded(hits, time, "hit_rate", *found, width))
+            drawn.append(_banded(hits, time, "hit_rate", "cache hit rate", PURPLE, 1.0, width))
         return styled(panels.stacked(drawn))
 
     def itl(self, width: int = PANEL) -> Any:
-        """Histogram of the gaps between tokens of measured requests, by class, both scales logarithmic.
+        """Histogram of ITL of measured requests by class, with logarithmic scales.
 
-        A bar is the share of the gaps of its class in one of up to 60 bins of equal ratio; rules mark p50 and
-        p99 as `Result.summary` has them, in red the objective of the workload.
+        A bar is the share of the gaps of its class in one of up to 60 bins of equal ratio. Rules mark P50 and
+        P99 as in `Result.summary`, and in red the objective of the workload.
 
         Raises:
             ConfigError: no measured request emitted two tokens.
@@ -148,11 +143,10 @@ class RunCharts:
         return styled(gaps({"": self._result}, width, run_data.limits(self._result)), names)
 
     def queue(self, width: int = PANEL) -> Any:
-        """How many wait for their admission over time: on average over replicas, and at the worst of them.
+        """Waiting requests over time: mean over the replicas, and the longest queue.
 
-        The line is the mean over replicas and over each of up to 250 stretches of time, the band goes up to
-        the longest queue in it. For `GateAndRoute`: the queues in front of the whole cluster by class, the
-        six with most on average.
+        The line is the mean over replicas and over each of up to 250 intervals, the band reaches the longest
+        queue. With `GateAndRoute`: the queues in front of the cluster for the six classes with the longest.
 
         Raises:
             ConfigError: the run was too short for a sample.
@@ -160,24 +154,30 @@ class RunCharts:
         return styled(panels.stacked(_waiting(self._result, width)), run_data.classes(self._result))
 
     def throughput(self, width: int = PANEL) -> Any:
-        """Requests (of a network: jobs) that arrived and that finished per second, and what theory allows.
+        """Arrivals and completions of requests (or jobs) per second, with the limits of theory.
 
-        The ceiling is the binding limit of `inferq.theory.stability`, which no policy passes in the long run;
-        below the other line the policy is known to be stable. A limit far above all that came is left out.
+        Lines mark the tightest upper bound and the stability guarantee of `inferq.theory.stability`, unless
+        they are far above all rates.
 
         Raises:
-            ConfigError: no request came, or all at one instant.
+            ConfigError: nothing arrived, or everything at one instant.
         """
         return styled(throughput(self._result, run_data.theory(self._result), width))
 
 
-def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
-    """The picture of `RunCharts.latency` without a style; of several runs a curve for each of them.
+def latency(
+    results: Mapping[str, Result],
+    width: int,
+    limits: Limits,
+    measures: Sequence[str] = tuple(run_data.MEASURES),
+) -> Any:
+    """The chart of `RunCharts.latency` without a style; with several runs one curve for each.
 
     Args:
-        results: one run, whose classes have curves; or several by name.
-        width: pixels to plot on.
-        limits: dashed where a latency has some.
+        results: one run, with curves for its classes; or several runs by name.
+        width: width of the plot in pixels.
+        limits: limits to draw dashed.
+        measures: the latencies, one panel each.
     """
     which = _only(results)
     if which is not None:
@@ -190,21 +190,22 @@ def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
     if curves.is_empty():
         raise ConfigError("latency", "no measured request was served")
     channels = panels.series("class", names, width)
-    columns, each = panels.half(width)
+    parts = {measure: curves.filter(measure=measure).drop("measure") for measure in measures}
+    parts = {measure: part for measure, part in parts.items() if not part.is_empty()}
+    if not parts:
+        raise ConfigError("latency", "no measured request was served")
+    columns, each = panels.columns(width, len(parts))
     drawn = []
-    for measure, words in run_data.MEASURES.items():
-        part = curves.filter(measure=measure).drop("measure")
-        if part.is_empty():
-            continue
-        asked = limits.get(measure, ())
-        panel = panels.percentiles(part, channels, each, 150, asked)
-        said = [f"limit {' and '.join(map(seconds, asked))}, dashed"] if asked else []
-        drawn.append(panels.titled(panel, words, *said))
+    for measure, part in parts.items():
+        bounds = limits.get(measure, ())
+        panel = panels.percentiles(part, channels, each, 150, bounds)
+        subtitle = [f"limit {' and '.join(map(seconds, bounds))}, dashed"] if bounds else []
+        drawn.append(panels.titled(panel, run_data.MEASURES[measure], *subtitle))
     return alt.concat(*drawn, columns=columns, spacing=panels.GAP)
 
 
 def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
-    """The picture of `RunCharts.itl` without a style; of several runs a panel for each of them."""
+    """The chart of `RunCharts.itl` without a style; with several runs one panel for each."""
     which = _only(results)
     if which is not None:
         names = run_data.classes(which)
@@ -215,28 +216,28 @@ def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
         marks = pl.concat([_of_run(name, run_data.gap_percentiles, one) for name, one in results.items()])
     if bins.is_empty():
         raise ConfigError("itl", "no measured request emitted two tokens")
-    names = [one for one in names if one in bins["class"]]
-    asked = limits.get("itl", ())
+    names = [name for name in names if name in bins["class"]]
+    bounds = limits.get("itl", ())
     drawn = []
     for name, color in zip(names, panels.OF_SERIES, strict=False):
         of_name = marks.filter(**{"class": name})
-        p50, p99 = (seconds(of_name.filter(percentile=one)["seconds"].item()) for one in ("p50", "p99"))
+        p50, p99 = (seconds(of_name.filter(percentile=p)["seconds"].item()) for p in ("p50", "p99"))
         height = 200 if len(names) == 1 else max(70, 240 // len(names))
-        panel = panels.histogram(bins.filter(**{"class": name}), of_name, color, width, height, bins, asked)
-        said = [f"limit {' and '.join(map(seconds, asked))}, red"] if asked else []
-        title = "share of the gaps" if len(names) == 1 else name
-        drawn.append(panels.titled(panel, title, f"p50 {p50} and p99 {p99}, dashed", *said))
+        panel = panels.histogram(bins.filter(**{"class": name}), of_name, color, width, height, bins, bounds)
+        subtitle = [f"limit {' and '.join(map(seconds, bounds))}, red"] if bounds else []
+        title = "share of gaps" if len(names) == 1 else name
+        drawn.append(panels.titled(panel, title, f"P50 {p50} and P99 {p99}, dashed", *subtitle))
     return panels.stacked(drawn)
 
 
 def waiting(results: Mapping[str, Result], width: int) -> Any:
-    """Requests that wait over time; of several runs a line for each of them."""
+    """Waiting requests over time; with several runs one line for each."""
     which = _only(results)
     if which is not None:
         return panels.stacked(_waiting(which, width))
     parts = []
-    for name, one in results.items():
-        samples = run_data.waiting(one)
+    for name, result in results.items():
+        samples = run_data.waiting(result)
         if "class" in samples.columns:
             samples = samples.group_by("time_s", maintain_order=True).agg(pl.col("mean").sum())
         parts.append(samples.select("time_s", "mean", pl.lit(name).alias("class")))
@@ -246,15 +247,15 @@ def waiting(results: Mapping[str, Result], width: int) -> Any:
     samples, time = panels.in_time(samples)
     channels = panels.series("class", list(results), width)
     return panels.line(
-        samples, time, ("requests waiting", "mean of the replicas"), channels, width, 150, band=False
+        samples, time, ("requests waiting", "mean over the replicas"), channels, width, 150, band=False
     )
 
 
 def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
-    """The picture of `RunCharts.throughput` without a style, with what `run_data.theory` says of the run."""
+    """The chart of `RunCharts.throughput` without a style, with the verdict of `run_data.theory`."""
     happened = run_data.rates(result)
     if happened.is_empty():
-        raise ConfigError("throughput", "no request came, or all at one instant")
+        raise ConfigError("throughput", "nothing arrived, or everything at one instant")
     limits = drawn_limits(happened, verdict)
     happened, time = panels.in_time(happened)
     ends = [happened["time"].min(), happened["time"].max()]
@@ -271,75 +272,86 @@ def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
     axis = alt.Axis(tickCount=4, labelExpr=COUNT)
     color = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colors), legend=legend)
     dash = alt.StrokeDash("which:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend)
-    came = alt.Chart(happened.select("time", "arrived")).mark_area(color=GRAY, opacity=0.35, line=False)
+    arrivals = alt.Chart(happened.select("time", "arrived")).mark_area(color=GRAY, opacity=0.35, line=False)
     line = alt.Chart(points).mark_line(strokeWidth=1.6)
     layers = (
-        came.encode(x=time, y=alt.Y("arrived:Q", title=None, axis=axis)),
+        arrivals.encode(x=time, y=alt.Y("arrived:Q", title=None, axis=axis)),
         line.encode(x=time, y=alt.Y("rate:Q", title=None, axis=axis), color=color, strokeDash=dash),
     )
     panel = alt.layer(*layers).properties(width=width, height=170)
-    return panels.titled(panel, f"{unit} per second", "gray ground: what arrived")
+    return panels.titled(panel, f"{unit} per second", "gray area: arrivals")
 
 
 def drawn_limits(happened: pl.DataFrame, verdict: Stability | str) -> dict[str, tuple[float, str]]:
-    """The limits of theory that the picture has room for: in words, the rate and the color.
+    """The limits of theory that fit the chart: rate and color by label.
 
     Args:
-        happened: of `run_data.rates`.
-        verdict: what theory says.
+        happened: the result of `run_data.rates`.
+        verdict: the verdict of theory.
     """
     if isinstance(verdict, str):
         return {}
     limits = {}
     if verdict.binding is not None:
         most = verdict.binding.capacity_per_s
-        limits[f"no scheduler serves more for long: {number(most)}"] = (most, VERMILION)
-    if verdict.sure_per_s is not None:
-        limits[f"proved to be served: {number(verdict.sure_per_s)}"] = (verdict.sure_per_s, GREEN)
+        limits[f"upper bound: {number(most)}"] = (most, VERMILION)
+    if verdict.stable_below_per_s is not None:
+        limits[f"guaranteed stable: {number(verdict.stable_below_per_s)}"] = (
+            verdict.stable_below_per_s,
+            GREEN,
+        )
     top = max(float(happened[name].max() or 0.0) for name in ("arrived", "finished"))  # type: ignore[arg-type]
-    return {label: one for label, one in limits.items() if one[0] <= _FARTHEST * top}
+    return {label: limit for label, limit in limits.items() if limit[0] <= _FARTHEST * top}
 
 
 def limits_of(verdict: Stability, rate: float, width: int) -> Any:
-    """A rate on the scale of what is proved to be served, what is not known, and what cannot be.
+    """A rate on a scale with the zones that are guaranteed stable, undecided and unstable.
 
     Args:
-        verdict: of theory.
-        rate: of the run, requests per second.
-        width: pixels to plot on.
+        verdict: the verdict of theory.
+        rate: the load, requests per second.
+        width: width of the plot in pixels.
     """
-    ceilings = [one.capacity_per_s for one in verdict.bounds if one.kind == "ceiling" and one.applies]
-    sure, most = verdict.sure_per_s or 0.0, min(ceilings, default=None)
-    end = 1.25 * max(rate, sure, most or 0.0)
-    zones = [
-        ("proved to be served", 0.0, sure, GREEN),
-        ("not proved either way", sure, end if most is None else most, GRAY),
-        ("more than any scheduler serves", end if most is None else most, end, VERMILION),
+    bounds = [
+        bound.capacity_per_s for bound in verdict.bounds if bound.kind == "upper_bound" and bound.applies
     ]
-    zones = [one for one in zones if one[2] > one[1]]
-    schema = {"what": pl.String, "from": pl.Float64, "to": pl.Float64, "told": pl.String}
+    stable, most = verdict.stable_below_per_s or 0.0, min(bounds, default=None)
+    end = 1.25 * max(rate, stable, most or 0.0)
+    limit = end if most is None else most
+    zones = [
+        ("guaranteed stable", 0.0, stable, GREEN),
+        ("undecided by theory", stable, limit, GRAY),
+        ("unstable with any scheduler", limit, end, VERMILION),
+    ]
+    zones = [zone for zone in zones if zone[2] > zone[1]]
+    schema = {"zone": pl.String, "from": pl.Float64, "to": pl.Float64, "label": pl.String}
     rows = [
-        (what, low, high, f"{what}: {number(low)} to {number(high)} per second")
-        for what, low, high, _ in zones
+        (name, low, high, f"{name}: {number(low)} to {number(high)} per second")
+        for name, low, high, _ in zones
     ]
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    scale = alt.Scale(domain=[one[0] for one in zones], range=[one[3] for one in zones])
-    legend = alt.Legend(orient="top", title=None, columns=1 if width < 600 else 3, labelLimit=280)
+    scale = alt.Scale(domain=[zone[0] for zone in zones], range=[zone[3] for zone in zones])
+    legend = alt.Legend(
+        orient="top", title=None, columns=1 if width < 600 else 3, columnPadding=24, labelLimit=280
+    )
     axis = alt.Axis(tickCount=8 if width >= 600 else 4, labelExpr=COUNT, grid=False)
     across = alt.X(
-        "from:Q", title="per second", axis=axis, scale=alt.Scale(domain=[0, end], nice=False, zero=True)
+        "from:Q",
+        title="requests per second",
+        axis=axis,
+        scale=alt.Scale(domain=[0, end], nice=False, zero=True),
     )
     bar = (
         alt.Chart(frame)
         .mark_rect(opacity=0.4)
         .encode(
-            x=across, x2="to:Q", color=alt.Color("what:N", scale=scale, legend=legend), description="told:N"
+            x=across, x2="to:Q", color=alt.Color("zone:N", scale=scale, legend=legend), description="label:N"
         )
     )
-    here = alt.Chart(pl.DataFrame({"rate": [rate], "told": [f"this load: {number(rate)} per second"]}))
-    mark = here.mark_rule(color=INK, strokeWidth=3).encode(x=alt.X("rate:Q"), description="told:N")
-    panel = alt.layer(bar, mark).properties(width=width + 54, height=34)  # there is no axis beside it
-    return panels.titled(panel, f"this load is the mark at {number(rate)}")
+    load = alt.Chart(pl.DataFrame({"rate": [rate], "label": [f"this load: {number(rate)} per second"]}))
+    mark = load.mark_rule(color=INK, strokeWidth=3).encode(x=alt.X("rate:Q"), description="label:N")
+    panel = alt.layer(bar, mark).properties(width=width + 54, height=34)  # it has no vertical axis
+    return panels.titled(panel, f"load: {number(rate)} requests per second (black mark)")
 
 
 def _waiting(result: Result, width: int) -> list[Any]:
@@ -355,7 +367,7 @@ def _waiting(result: Result, width: int) -> list[Any]:
         channels = panels.series("class", names, width)
         return [panels.line(shown, time, ("requests waiting",), channels, width, 170, band=False)]
     several = result.timeline["replica"].n_unique() > 1
-    further = ("mean of the replicas, and up to the longest queue",) if several else ()
+    further = ("mean of replicas; band: longest queue",) if several else ()
     title = ("requests waiting", *further)
     points = samples.with_columns(low=pl.col("mean"), high=pl.col("most"))
     return [panels.line(points, time, title, ORANGE, width, 170)]
@@ -364,7 +376,7 @@ def _waiting(result: Result, width: int) -> list[Any]:
 def _banded(
     samples: pl.DataFrame, time: Any, name: str, title: str, color: str, most: float | None, width: int
 ) -> Any:
-    """A column of `run_data.over_time` in a panel of its own."""
+    """A panel for a column of `run_data.over_time`."""
     points = samples.select(
         "time",
         pl.col(name).alias("mean"),
@@ -376,12 +388,12 @@ def _banded(
 
 
 def _only(results: Mapping[str, Result]) -> Result | None:
-    """The run, where there is one."""
+    """The run if there is exactly one."""
     return next(iter(results.values())) if len(results) == 1 else None
 
 
 def _of_run(
     name: str, read: Callable[[Result, list[str] | None], pl.DataFrame], result: Result
 ) -> pl.DataFrame:
-    """What is read of all classes of a run together, under the name of the run."""
+    """The data of all classes of a run combined, with the name of the run."""
     return read(result, None).with_columns(pl.lit(name).alias("class"))

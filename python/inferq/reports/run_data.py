@@ -1,4 +1,4 @@
-"""What of a run is drawn: some hundred marks, whatever its size."""
+"""Data of the charts of a run: a few hundred values, whatever the size of the run."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from inferq.theory.bounds.stability import Stability, stability
 
 MEASURES = {
     "ttft": "TTFT: arrival to first token",
-    "e2e": "E2E: arrival to last token",
+    "itl": "ITL: gap between two tokens",
     "tpot": "TPOT: mean gap of a request",
-    "queue": "queue: wait for admission",
+    "e2e": "E2E: arrival to last token",
+    "queue": "Queue: wait for admission",
 }
-"""The latencies of a request that are drawn."""
+"""The latencies of percentile curves."""
 
 MOST_CLASSES = 6
-"""Curves of more classes cannot be told apart."""
+"""More curves are not distinguishable."""
 
 POINTS = 250
-"""Points of a line: more cannot be told apart."""
+"""Points of a line."""
 
 BINS = 60
 """Bars of a histogram."""
 
 _INNER = (0.5, 0.9, 0.95, 0.99)
-"""Percentiles of the summary, which every curve goes through."""
+"""Percentiles of the summary, which every curve contains."""
 
 OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
-"""Where requests are under `GateAndRoute`."""
+"""Locations of requests with `GateAndRoute`."""
 
 
 def theory(result: Result) -> Stability | str:
-    """What theory says of the scenario of a run, or why it says nothing."""
+    """Stability of the scenario of a run, or the reason why theory does not apply."""
     if result._system is None or result._workload is None:
-        return "what served the requests is not kept"
+        return "a stored run does not keep the system"
     try:
         return stability(result._workload, result._system)
     except (ConfigError, TraceError) as error:
@@ -48,14 +49,14 @@ def theory(result: Result) -> Stability | str:
 
 
 def sizes(result: Result) -> list[tuple[str, int]]:
-    """How many measured requests each class has, the most frequent first."""
+    """Measured requests of each class, the largest class first."""
     counts = result.requests.lazy().filter("measured").group_by("class").agg(pl.len().alias("requests"))
     named = counts.collect().with_columns(pl.col("class").cast(pl.String))
     return named.sort("requests", "class", descending=[True, False]).rows()
 
 
 def classes(result: Result) -> list[str]:
-    """The classes of the measured requests, the most frequent first, at most `MOST_CLASSES`."""
+    """The `MOST_CLASSES` largest classes of the measured requests."""
     return [name for name, _ in sizes(result)[:MOST_CLASSES]]
 
 
@@ -63,8 +64,8 @@ def jobs(result: Result) -> list[dict[str, Any]]:
     """The measured jobs of a network by workflow, then all of them.
 
     Returns:
-        `workflow` (None for all), `completed`, `failed`, and in seconds from arrival to the last token, None
-        where none finished: `mean`, `p50`, `p90`, `p95`, `p99`, `max`, percentiles as in `Result.summary`.
+        `workflow` (None for all), `completed`, `failed`, and seconds from arrival to the last token (None if
+        none finished): `mean`, `p50`, `p90`, `p95`, `p99`, `max`, percentiles as in `Result.summary`.
     """
     measured = result.jobs.filter("measured")
     rows = []
@@ -86,52 +87,68 @@ def jobs(result: Result) -> list[dict[str, Any]]:
 
 
 def limits(result: Result) -> dict[str, list[float]]:
-    """The objectives of the workload that all its requests share, in seconds, by what they bound.
+    """The objectives that all requests of the workload share, in seconds by latency.
 
     `ttft` bounds first tokens, `itl` the longest gap of a request.
     """
-    found = {}
+    limits = {}
     for measure in ("ttft", "itl"):
         column = result._tables.objective(f"{measure}_slo_s")
         if column is not None and column.size and (column == column[0]).all():
-            found[measure] = [float(column[0])]
-    return found
+            limits[measure] = [float(column[0])]
+    return limits
 
 
 def latencies(result: Result, names: list[str] | None) -> pl.DataFrame:
-    """The percentile curves of the measured requests of some classes; None: of all together.
+    """Percentile curves of the measured requests of some classes; None: of all requests.
 
     Returns:
-        `measure`, `class`, `share` (of the requests that have the latency), `seconds` (not above it in that
-        share, linear between the two nearest values as in `Result.summary`); from the least value to the
-        second largest, which is where a percentile stops being a matter of one request.
+        `measure`, `class`, `share` and `seconds` (the percentile, as in `Result.summary`). Curves end before
+        the slowest request. The values of ITL are upper edges of the histogram.
     """
-    columns = [f"{measure}_s" for measure in MEASURES]
+    columns = [f"{measure}_s" for measure in MEASURES if measure != "itl"]
     kept = result.requests.lazy().filter("measured").select("class", *columns).collect()
     parts = []
     for name in [""] if names is None else names:
         of_class = kept if names is None or len(names) == 1 else kept.filter(pl.col("class") == name)
         for measure in MEASURES:
-            values = np.sort(of_class[f"{measure}_s"].drop_nulls().to_numpy())
-            if values.size == 0:
+            if measure == "itl":
+                curve = _gap_curve(_bins(result, None if names is None else [name]))
+            else:
+                values = np.sort(of_class[f"{measure}_s"].drop_nulls().to_numpy())
+                shares = _shares(values.size)
+                curve = pl.DataFrame({"share": shares, "seconds": _linear(values, shares)})
+            if curve.is_empty():
                 continue
-            shares = _shares(values.size)
-            curve = pl.DataFrame({"share": shares, "seconds": _linear(values, shares)})
             named = pl.lit(measure).alias("measure"), pl.lit(name).alias("class")
             parts.append(curve.select(*named, "share", "seconds"))
     schema = {"measure": pl.String, "class": pl.String, "share": pl.Float64, "seconds": pl.Float64}
     return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
 
 
+def _gap_curve(bins: pl.DataFrame) -> pl.DataFrame:
+    """The percentile curve of a histogram of gaps."""
+    counts = bins.group_by("upper_s").agg(pl.col("count").sum()).sort("upper_s")
+    reached = counts["count"].cum_sum().to_numpy()
+    total = int(reached[-1]) if reached.size else 0
+    shares = _shares(total)
+    places = np.searchsorted(reached, shares * total).clip(0, max(0, reached.size - 1))
+    return pl.DataFrame({"share": shares, "seconds": counts["upper_s"].to_numpy()[places]})
+
+
 def _shares(values: int) -> NDArray[np.float64]:
-    """Shares as dense in the tail as at the start: equal steps of log(1 − share)."""
+    """Shares in equal steps of log(1 − share), so that the tail is as dense as the start."""
+    if not values:
+        return np.empty(0)
     last = 1 - 1 / values
     tail = 1 - np.power(10.0, -np.linspace(0.0, math.log10(values), 60))
     return np.unique(np.concatenate([tail.clip(0, last), [q for q in _INNER if q <= last]]))
 
 
 def _linear(ordered: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Percentiles of values that are in order."""
+    """Percentiles of sorted values."""
+    if not ordered.size:
+        return np.empty(0)
     place = shares * (ordered.size - 1)
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, ordered.size - 1)
@@ -139,12 +156,12 @@ def _linear(ordered: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArra
 
 
 def over_time(result: Result) -> pl.DataFrame:
-    """The timeline of all replicas together, in at most `POINTS` stretches of time.
+    """The timeline summed over all replicas, in at most `POINTS` intervals.
 
     Returns:
-        `time_s` (middle of the stretch), and for every column of the timeline its mean over the samples of
-        the stretch, and as `…_low` and `…_high` the least and the largest. Columns of requests, tokens and
-        tokens per second are summed over replicas, for `GateAndRoute` over classes.
+        `time_s` (middle of the interval), and for every column of the timeline the mean, minimum (`…_low`)
+        and maximum (`…_high`) over the samples of the interval. With `GateAndRoute` columns are summed over
+        classes.
     """
     names = [name for name in result.timeline.columns if name not in ("time_s", "replica", "class")]
     summed = result.timeline.group_by("time_s").agg(pl.col(names).sum()).sort("time_s")
@@ -152,17 +169,17 @@ def over_time(result: Result) -> pl.DataFrame:
 
 
 def has_hit_rates(result: Result) -> bool:
-    """Whether the timeline tells what prefix caches found; that of `GateAndRoute` does not."""
+    """Whether the timeline has cache hits; that of `GateAndRoute` has none."""
     return result.has_prefix_cache and "cached_tokens_per_s" in result.timeline.columns
 
 
 def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
-    """Which share of the prompts prefix caches found, over few stretches of time, so that each has some.
+    """The cache hit rate over time, in few intervals so that each has prompts.
 
     Returns:
-        `time_s` (middle of the stretch), `hit_rate`: of the prompt tokens that were found or computed in the
-        stretch on all replicas, those that were found; `hit_rate_low` and `hit_rate_high`: the same of the
-        replica with the least and with the most. Stretches without prompts are left out.
+        `time_s` (middle of the interval), `hit_rate` (prompt tokens found in the prefix cache, of those found
+        or computed on all replicas), `hit_rate_low` and `hit_rate_high` (lowest and highest replica).
+        Intervals without prompts are left out.
     """
     hits, tokens = pl.col("found").sum(), (pl.col("found") + pl.col("computed")).sum()
     end_s = max(float(result.timeline["time_s"].max() or 0.0), 1e-300)  # type: ignore[arg-type]
@@ -188,7 +205,7 @@ def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
 
 
 def kv_tokens(result: Result) -> int | None:
-    """Tokens of KV cache that all replicas have together; None where one of them has no limit."""
+    """Tokens of KV cache of all replicas; None if one of them is unlimited."""
     if result._system is None:
         return None
     tokens = 0
@@ -200,13 +217,21 @@ def kv_tokens(result: Result) -> int | None:
     return tokens
 
 
+def kv_use(result: Result) -> float | None:
+    """The mean share of the KV cache in use over the samples; None if unlimited or without samples."""
+    tokens, timeline = kv_tokens(result), result.timeline
+    if not tokens or "kv_used_tokens" not in timeline.columns or timeline.is_empty():
+        return None
+    return float(timeline["kv_used_tokens"].sum()) / timeline["time_s"].n_unique() / tokens
+
+
 def waiting(result: Result) -> pl.DataFrame:
-    """How many wait for their admission at a replica, in at most `POINTS` stretches of time.
+    """Requests waiting for admission at a replica, in at most `POINTS` intervals.
 
     Returns:
-        `time_s`, `mean` (over replicas, and over the samples of the stretch) and `most` (of the replica where
-        most wait, and of the sample where most do). For `GateAndRoute`, whose requests wait in front of the
-        whole cluster: `time_s`, `class` and `mean` of its prefill and decode queue together.
+        `time_s`, `mean` (over replicas and samples of the interval) and `most` (maximum over replicas and
+        samples). With `GateAndRoute`, whose queues are in front of the cluster: `time_s`, `class` and `mean`
+        of prefill and decode queue together.
     """
     timeline = result.timeline
     if "class" in timeline.columns:
@@ -226,7 +251,7 @@ def waiting(result: Result) -> pl.DataFrame:
 
 
 def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Samples in order of time, as many side by side taken together as leave `POINTS`."""
+    """Samples in order of time, grouped into at most `POINTS` intervals."""
     each = -(-samples.height // POINTS) or 1
     place = pl.int_range(pl.len()) // each
     return (
@@ -244,27 +269,27 @@ def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
 
 
 def gaps(result: Result, names: list[str] | None) -> pl.DataFrame:
-    """The histogram of token gaps in at most `BINS` bins of equal width on a scale of logarithms.
+    """The histogram of token gaps in at most `BINS` bins of equal width on a logarithmic scale.
 
-    Gaps of nothing, between tokens that come at one instant, are left out: the scale has no place for them.
+    Gaps of 0 s are left out, because a logarithmic scale cannot show them.
 
     Args:
-        result: of a run.
-        names: classes; None takes all together.
+        result: a run.
+        names: classes; None combines all classes.
 
     Returns:
-        `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class), `told` (the same in words).
+        `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class), `label` (the same as text).
     """
     bins = _bins(result, names).filter(pl.col("upper_s") > 0)
     if bins.is_empty():
         numbers = dict.fromkeys(("lower_s", "upper_s", "share"), pl.Float64)
-        return pl.DataFrame(schema={"class": pl.String, **numbers, "told": pl.String})
+        return pl.DataFrame(schema={"class": pl.String, **numbers, "label": pl.String})
     edges_s = bins["upper_s"].to_numpy()
     least, most = math.log10(edges_s.min()), math.log10(edges_s.max())
     step = max((most - least) / (BINS - 1), math.log10(1 + 1 / 64))
     place = ((pl.col("upper_s").log10() - least) / step).round()
     share = pl.col("count") / pl.col("count").sum().over("class")
-    told = (
+    shares = (
         bins.group_by("class", place.alias("place"))
         .agg(pl.col("count").sum())
         .with_columns(share=share)
@@ -278,13 +303,13 @@ def gaps(result: Result, names: list[str] | None) -> pl.DataFrame:
     )
     words = [
         f"{seconds(row['lower_s'])} to {seconds(row['upper_s'])}: {percent(row['share'])} of the gaps"
-        for row in told.rows(named=True)
+        for row in shares.rows(named=True)
     ]
-    return told.with_columns(pl.Series("told", words, dtype=pl.String))
+    return shares.with_columns(pl.Series("label", words, dtype=pl.String))
 
 
 def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
-    """The p50 and p99 of the token gaps as in the summary, where not 0: `class`, `percentile`, `seconds`."""
+    """P50 and P99 of the token gaps as in the summary, if above 0: `class`, `percentile`, `seconds`."""
     every, parts = _bins(result, names), []
     for name in [""] if names is None else names:
         bins = every.filter(pl.col("class") == name).group_by("upper_s").agg(pl.col("count").sum())
@@ -300,7 +325,7 @@ def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
 
 
 def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:
-    """The bins of the token gaps of some classes, or of all under the class of no name."""
+    """The bins of the token gaps of some classes; None combines all under an empty class name."""
     if names is None:
         return result.itl.with_columns(pl.lit("").alias("class"))
     bins = result.itl.with_columns(pl.col("class").cast(pl.String))
@@ -308,11 +333,11 @@ def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:
 
 
 def rates(result: Result, steps: int = 100) -> pl.DataFrame:
-    """How many arrived and how many finished per second, over equal stretches of the run.
+    """Arrivals and completions per second, over equal intervals of the run.
 
     Returns:
-        `time_s` (middle of the stretch), `arrived`, `finished`: requests per second, of a network jobs; all
-        of them, measured or not. Empty where no request came, or all at one instant.
+        `time_s` (middle of the interval), `arrived`, `finished`: requests, or jobs of a network, per second,
+        measured or not. Empty if nothing arrived, or everything at one instant.
     """
     rows = (result.jobs if result.has_jobs else result.requests).lazy()
     kept = rows.select("arrival_s", "finish_s").collect()

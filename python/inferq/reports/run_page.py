@@ -1,42 +1,49 @@
-"""The page about a run: what ran, whether it is good, its numbers and pictures, and what repeats it."""
+"""The page of a run: verdict, key numbers, charts, tables, and the scenario that repeats it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.display.document import Chapter, Document, Grid, Note, cut, fitted
+from inferq.display.document import Chapter, Document, FittedPicture, Grid, Note, NoteKind, cut, fitted
 from inferq.display.style import styled
 from inferq.display.text import number, percent, seconds, sentence
 from inferq.errors import ConfigError, TraceError
 from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
 from inferq.reports.stability import in_the_long_run, in_this_run, planned
-from inferq.results.metric import STATISTICS
+from inferq.results.metric import LABELS, STATISTICS
 from inferq.results.result import Result
 from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
 
-_FOUND = (
-    " Prompt tokens found: of those that were found in a prefix cache or computed, the share that was found; "
-    "its band goes from the replica with the least to the one with the most."
+_HIT_RATE = (
+    " Cache hit rate: share of prompt tokens found in the prefix cache; the band covers the replicas from "
+    "lowest to highest."
 )
 _MOST_CLASSES = 20
-"""Latencies of so many classes are shown in a table."""
+"""Classes in the table of latencies."""
+_LEAD = ("ttft", "itl")
+"""Latencies in the chart at the top."""
 
 
 def document(
     result: Result, title: str | None, slo: Slo | None = None, prices: Prices | None = None
 ) -> Document:
-    """The page: what ran and how good it is, then latency, queue, gaps, limits, and what repeats the run."""
+    """The page of a run."""
     rows, sizes = run_tables.rows(result), run_data.sizes(result)
     theory = run_data.theory(result)
-    judged = verdicts.of_run(result, slo)
+    assessment = verdicts.of_run(result, slo)
     limits = {**run_data.limits(result), **verdicts.limits_of(slo)}
+    notes = [*verdicts.questions(slo), *_notes(result, theory)]
+    verdict = assessment.verdict
+    if verdict is None:
+        verdict = next((note for note in notes if note.kind == "critical"), None)
+        notes = [note for note in notes if note is not verdict]
     chapters = [
-        _latency(result, rows, sizes, judged, limits),
+        _latency(result, rows, sizes, assessment, limits),
         _over_time(result),
         _gaps(result, len(sizes), limits),
         _limit(result, theory),
@@ -46,60 +53,97 @@ def document(
     ]
     return Document(
         title=title if title is not None else identity.headline(result),
-        setting="",
-        ran=tuple([*identity.of_run(result), ("Objectives", judged.asked)]),
-        notes=tuple([*judged.notes, *verdicts.questions(slo), *_notes(result, theory)]),
+        verdict=verdict,
+        lead=_lead(result, sizes, limits),
+        setup=tuple([*identity.of_run(result), ("Objectives", assessment.objectives)]),
+        notes=tuple(notes),
+        key_facts=tuple(_key_facts(result, rows[-1][1])),
         facts=tuple(_facts(result, rows[-1][1])),
-        chapters=tuple(one for one in chapters if one is not None),
+        chapters=tuple(chapter for chapter in chapters if chapter is not None),
+    )
+
+
+def _lead(
+    result: Result, sizes: list[tuple[str, int]], limits: run_charts.Limits
+) -> tuple[FittedPicture, ...]:
+    """TTFT and ITL by percentile, with the objectives."""
+    dashed = " Dashed: the objective." if any(limits.get(name) for name in _LEAD) else ""
+    of = "stages" if result.has_jobs else "requests"
+    return fitted(
+        "TTFT and ITL by percentile",
+        f"TTFT over {of}, ITL over all gaps between tokens.{dashed}{_largest(len(sizes))}",
+        lambda width: styled(
+            run_charts.latency({"": result}, width, limits, _LEAD), run_data.classes(result)
+        ),
     )
 
 
 def _notes(result: Result, theory: Stability | str) -> list[Note]:
-    """Whether the run was cut, its findings, what its queue did, and what theory says."""
+    """Horizon, findings, queue growth in the run, and theory."""
     notes = [Note(kind="warning", text=text) for text in _cut(result)]
-    notes += [Note(kind=one.severity, text=sentence(one)) for one in result.findings]
+    notes += [Note(kind=finding.severity, text=sentence(finding)) for finding in result.findings]
     condition = ""
     try:
         drift = observed(result)
     except (ConfigError, TraceError) as error:
-        notes.append(Note(kind="info", text=f"Whether the queue grew cannot be told: {error}."))
+        notes.append(Note(kind="info", text=f"Queue growth is unknown: {error}."))
     else:
         arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
-        kind = verdicts.STABLE[drift.verdict]
-        notes.append(Note(kind=kind, text=in_this_run(drift, arriving_s)))
+        notes.append(Note(kind=verdicts.STABLE[drift.verdict], text=in_this_run(drift, arriving_s)))
         if drift.rate_per_s is None and not isinstance(theory, str) and theory.rate is not None:
-            condition = f"If {_unit(result)} keep coming at this rate"
+            condition = f"If {_unit(result)} continue to arrive at this rate"
     if isinstance(theory, str):
-        return [*notes, Note(kind="info", text=f"Theory says nothing about this scenario: {theory}.")]
+        return [*notes, Note(kind="info", text=f"Theory does not cover this scenario: {theory}.")]
     first, *further = in_the_long_run(theory, _unit(result), given=condition)
-    kind = "info" if condition else verdicts.STABLE[theory.verdict]
-    return [*notes, Note(kind=kind, text=first), *(Note(kind="info", text=one) for one in further)]
+    kind: NoteKind = "info" if condition else verdicts.STABLE[theory.verdict]
+    return [*notes, Note(kind=kind, text=first), *(Note(kind="info", text=text) for text in further)]
 
 
 def _cut(result: Result) -> list[str]:
-    """How far the run was when its horizon cut it; nothing where it ended by itself or nothing arrived."""
+    """What the horizon left out. Empty if the run ended by itself or nothing arrived."""
     horizon_s = result._options["horizon_s"]
-    arrived, under_way = _left(result)
+    arrived, unfinished = _left(result)
     later = result._tables.workload.height - arrived
-    if horizon_s is None or not arrived or not under_way + later:
+    if horizon_s is None or not arrived or not unfinished + later:
         return []
-    were = "was" if under_way == 1 else "were"
-    parts = [f"{under_way:,} {_unit(result, under_way)} {were} still under way"] if under_way else []
+    were = "was" if unfinished == 1 else "were"
+    parts = [f"{unfinished:,} {_unit(result, unfinished)} {were} unfinished"] if unfinished else []
     if later:
         parts.append(f"{later:,} of {arrived + later:,} had not arrived")
-    return [f"The run was cut at {seconds(horizon_s)}: {', and '.join(parts)}."]
+    return [f"The run ended at its horizon of {seconds(horizon_s)}: {' and '.join(parts)}."]
 
 
 def _left(result: Result) -> tuple[int, int]:
-    """How many requests, of a network jobs, arrived, and how many of them were still under way at the end."""
+    """Requests, or jobs of a network, that arrived, and those unfinished at the end."""
     rows = (result.jobs if result.has_jobs else result.requests).lazy()
-    under_way = (pl.col("status") == "unfinished").sum().alias("under_way")
-    return rows.select(pl.len().alias("arrived"), under_way).collect().row(0)
+    unfinished = (pl.col("status") == "unfinished").sum().alias("unfinished")
+    return rows.select(pl.len().alias("arrived"), unfinished).collect().row(0)
+
+
+def _key_facts(result: Result, whole: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The four numbers at the top."""
+    if result.has_jobs:
+        jobs = run_data.jobs(result)[-1]
+        yield "E2E of a job, P99", seconds(jobs["p99"])
+        yield "TTFT of a stage, P99", seconds(whole["ttft_p99"])
+    else:
+        yield "TTFT P99", seconds(whole["ttft_p99"])
+        yield "ITL P99", seconds(whole["itl_p99"])
+    unit = "stages" if result.has_jobs else "requests"
+    if {"ttft_slo_s", "itl_slo_s"} & set(result._tables.workload.columns):
+        yield "goodput", f"{number(whole['request_goodput'])} {unit}/s"
+    else:
+        yield "throughput", f"{number(whole['request_throughput'])} {unit}/s"
+    used = run_data.kv_use(result)
+    if used is not None:
+        yield "KV cache in use, mean", percent(used)
+    else:
+        yield "output", f"{number(whole['output_throughput'])} tokens/s"
 
 
 def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers that matter most; of a network those of its jobs, then those of their stages."""
+    """Further numbers; for a network first of its jobs, then of their stages."""
     facts = []
     stages = ""
     if result.has_jobs:
@@ -107,30 +151,25 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
         jobs = run_data.jobs(result)[-1]
         facts = [
             ("finished jobs", f"{jobs['completed']:,}"),
-            ("jobs rejected or gave up", f"{jobs['failed']:,}"),
-            ("E2E of a job, p50", seconds(jobs["p50"])),
-            ("E2E of a job, p99", seconds(jobs["p99"])),
+            ("failed jobs", f"{jobs['failed']:,}"),
+            ("E2E of a job, P50", seconds(jobs["p50"])),
         ]
-    under_way = _left(result)[1]
+    unfinished = _left(result)[1]
     facts += [
-        (f"TTFT{stages}, p50", seconds(whole["ttft_p50"])),
-        (f"TTFT{stages}, p99", seconds(whole["ttft_p99"])),
-        ("gap between tokens, p99", seconds(whole["itl_p99"])),
-        (f"E2E{stages}, p50", seconds(whole["e2e_p50"])),
-        (f"E2E{stages}, p99", seconds(whole["e2e_p99"])),
-        ("output tokens per second", number(whole["output_throughput"])),
-        (f"{'stages' if stages else 'requests'} per second", number(whole["request_throughput"])),
-    ]
-    if {"ttft_slo_s", "itl_slo_s"} & set(result._tables.workload.columns):
-        facts.append(("within objectives per second", number(whole["request_goodput"])))
-    facts += [
+        (f"TTFT{stages} P50", seconds(whole["ttft_p50"])),
+        ("ITL P50", seconds(whole["itl_p50"])),
+        ("TPOT P50", seconds(whole["tpot_p50"])),
+        (f"E2E{stages} P50", seconds(whole["e2e_p50"])),
+        (f"E2E{stages} P99", seconds(whole["e2e_p99"])),
+        ("output tokens/s", number(whole["output_throughput"])),
+        (f"{'stages' if stages else 'requests'}/s", number(whole["request_throughput"])),
         ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
-        ("stages rejected or gave up" if stages else "rejected or gave up", f"{whole['failed']:,}"),
+        ("failed stages" if stages else "failed", f"{whole['failed']:,}"),
     ]
-    if under_way:
-        facts.append(("still under way at the end", f"{under_way:,}"))
+    if unfinished:
+        facts.append(("unfinished at the end", f"{unfinished:,}"))
     if whole["hit_rate"] is not None:
-        facts.append(("hit rate of the prefix cache", percent(whole["hit_rate"])))
+        facts.append(("cache hit rate", percent(whole["hit_rate"])))
     return facts
 
 
@@ -138,94 +177,98 @@ def _latency(
     result: Result,
     rows: run_tables.Rows,
     sizes: list[tuple[str, int]],
-    judged: verdicts.Judged,
+    assessment: verdicts.Assessment,
     limits: run_charts.Limits,
 ) -> Chapter:
     shown = {"all", *(name for name, _ in sizes[:_MOST_CLASSES])}
     left_out = (
-        f" Shown are the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
+        f" The table has the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
         f"{len(sizes):,}."
         if len(sizes) > _MOST_CLASSES
         else ""
     )
     network = result.has_jobs
-    over = "Percentiles are over the measured requests, those of ITL over all gaps."
+    over = "Percentiles are over measured requests, those of ITL over all gaps."
     api = run_tables.at_the_api(result)
-    of_api = f" Of every TTFT and E2E {api} are the API's, before the engine and after it." if api else ""
+    of_api = f" TTFT and E2E include {api} of API overhead." if api else ""
     note = f"{run_tables.MEANING}{of_api} {over}{left_out}"
-    kept = [(name, row) for name, row in rows if name in shown]
-    title = "Stages" if network else ""
-    grids = [run_tables.latencies(kept, title=title, note=note, names=run_tables.NAMES)]
+    grids = [
+        run_tables.latencies(
+            [(name, row) for name, row in rows if name in shown],
+            title="Stages" if network else "",
+            note=note,
+            names=LABELS,
+        )
+    ]
     if network:
         grids.insert(0, _jobs(result))
-    if judged.grid is not None:
-        grids.insert(0, judged.grid)
-    asked = " Dashed in red: the objective." if any(limits.values()) else ""
+    if assessment.grid is not None:
+        grids.insert(0, assessment.grid)
+    others = tuple(name for name in run_data.MEASURES if name not in _LEAD)
+    dashed = " Dashed: the objective." if any(limits.get(name) for name in others) else ""
     pictures = fitted(
-        f"Latency by share of {'stages' if network else 'requests'}",
-        "How long the given share of what was measured took at most. The scale widens towards the slowest: "
-        f"each further nine, 90 %, 99 %, 99.9 %, has as much room.{asked}{_largest(len(sizes))}",
-        lambda width: styled(run_charts.latency({"": result}, width, limits), run_data.classes(result)),
+        "Latency by percentile",
+        "The scale gives 90 %, 99 % and 99.9 % equal room, so that the slowest requests are visible."
+        f"{dashed}{_largest(len(sizes))}",
+        lambda width: styled(
+            run_charts.latency({"": result}, width, limits, others), run_data.classes(result)
+        ),
     )
     return Chapter(title="Latency", grids=tuple(grids), pictures=pictures)
 
 
 def _jobs(result: Result) -> Grid:
-    """How long jobs took, from arrival to the last token of their last stage."""
+    """Latency of jobs, from arrival to the last token of their last stage."""
     rows = run_data.jobs(result)
     lines = [
         [
             "all" if row["workflow"] is None else row["workflow"],
             *(f"{row['completed']:,}", f"{row['failed']:,}"),
-            *(seconds(row[one]) for one in STATISTICS),
+            *(seconds(row[statistic]) for statistic in STATISTICS),
         ]
         for row in (rows if len(rows) > 2 else rows[-1:])
     ]
-    note = "Measured jobs, from their arrival to the last token of their last stage."
+    note = "Measured jobs, from arrival to the last token of the last stage."
     return Grid(title="Jobs", header=("jobs", "finished", "failed", *STATISTICS), lines=lines, note=note)
 
 
 def _largest(classes: int) -> str:
-    """What a caption says where not every class is drawn."""
+    """A sentence for captions if not every class is drawn."""
     if classes <= run_data.MOST_CLASSES:
         return ""
-    return f" Shown are the {run_data.MOST_CLASSES} classes with the most requests, of {classes:,}."
+    return f" The {run_data.MOST_CLASSES} classes with the most requests, of {classes:,}."
 
 
 def _over_time(result: Result) -> Chapter:
     pictures = fitted(
         "Queue and memory over time",
-        "All replicas together. Lines are means, bands go from the least to the largest sample."
-        + (_FOUND if run_data.has_hit_rates(result) else ""),
+        "Totals over all replicas. Lines are means, bands cover the samples."
+        + (_HIT_RATE if run_data.has_hit_rates(result) else ""),
         result.plot.timeline,
     )
     per_replica = "replica" in result.timeline.columns and result.timeline["replica"].n_unique() > 1
     if per_replica or "class" in result.timeline.columns:
         pictures += fitted(
-            "The queues",
-            "Requests that wait for their admission"
-            + (
-                ": the mean of the replicas, and in the band up to the longest queue." if per_replica else "."
-            ),
+            "Waiting requests per replica" if per_replica else "Waiting requests by class",
+            "Mean over the replicas; the band reaches the longest queue." if per_replica else "",
             result.plot.queue,
         )
-    text = "" if pictures else "The run was too short for a sample of its queue and memory."
+    text = "" if pictures else "The run was too short for a sample of queue and memory."
     return Chapter(title="Queue and memory", text=text, pictures=pictures)
 
 
 def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | None:
     pictures = fitted(
-        "Gaps between tokens",
-        "Shares on a scale of logarithms, so that rare long gaps can be seen beside the many short ones."
-        f"{_largest(classes)}",
+        "Distribution of ITL",
+        f"Both scales are logarithmic, so that rare long gaps are visible.{_largest(classes)}",
         lambda width: styled(run_charts.gaps({"": result}, width, limits), run_data.classes(result)),
     )
-    return Chapter(title="Gaps between tokens", pictures=pictures) if pictures else None
+    return Chapter(title="Inter-token latency", pictures=pictures) if pictures else None
 
 
 def _limit(result: Result, theory: Stability | str) -> Chapter:
-    """Arrivals and completions, and where the load stands between what is proved and what is impossible."""
-    title = "Distance to the limit"
+    """Arrivals and completions, and the load between stability guarantee and upper bound."""
+    title = "Capacity"
     pictures = fitted(
         "Arrivals and completions",
         f"All {_unit(result)}, measured or not.{_crossed(result, theory)}",
@@ -237,9 +280,9 @@ def _limit(result: Result, theory: Stability | str) -> Chapter:
     if rate is not None:
         pictures = (
             *fitted(
-                "What theory knows of this load",
-                "Up to the green end a theorem proves that the queue stays bounded; beyond the gray no "
-                "scheduler keeps up for long; between them nothing is proved, and runs are the evidence.",
+                "Load and theoretical limits",
+                "Green: a theorem guarantees a bounded queue. Red: no scheduler can sustain this load. Gray: "
+                "neither is proved, and the run is the evidence.",
                 lambda width: styled(run_charts.limits_of(theory, rate, width)),
             ),
             *pictures,
@@ -248,27 +291,26 @@ def _limit(result: Result, theory: Stability | str) -> Chapter:
 
 
 def _crossed(result: Result, theory: Stability | str) -> str:
-    """What a reader must know where what finished passes a limit, and where a limit is beyond the picture."""
+    """A sentence if completions exceed the upper bound for a while, or if the bound is off the chart."""
     if isinstance(theory, str) or theory.binding is None:
         return ""
-    happened = run_data.rates(result)
-    if happened.is_empty():
+    rates = run_data.rates(result)
+    if rates.is_empty():
         return ""
-    most = theory.binding.capacity_per_s
-    top = float(happened["finished"].max() or 0.0)  # type: ignore[arg-type]
-    if top > most:
+    limit = theory.binding.capacity_per_s
+    top = float(rates["finished"].max() or 0.0)  # type: ignore[arg-type]
+    if top > limit:
         return (
-            f" What finishes may pass the dashed limit of {number(most)} for a while: it is one of the long "
-            "run, for requests of mean length, and holds neither for a stretch of short ones nor for answers "
-            "that were begun before."
+            f" Completions may exceed the dashed upper bound of {number(limit)} for a while: it holds in the "
+            "long run for requests of mean length."
         )
-    if not any(value == most for value, _ in run_charts.drawn_limits(happened, theory).values()):
-        return f" The limit of any scheduler, {number(most)} per second, lies far above this picture."
+    if not any(value == limit for value, _ in run_charts.drawn_limits(rates, theory).values()):
+        return f" The upper bound of {number(limit)} per second is above this chart."
     return ""
 
 
 def _shares(result: Result) -> Chapter | None:
-    """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
+    """Replicas, or stages of a network. None for a single one, or for too many to show."""
     grid = run_tables.shares(result)
     if grid is None:
         return None
@@ -276,23 +318,23 @@ def _shares(result: Result) -> Chapter | None:
 
 
 def _costs(result: Result, prices: Prices | None) -> Chapter | None:
-    """What the fleet costs; None without prices."""
+    """Cost and energy of the fleet. None without prices."""
     if prices is None:
         return None
     row = result.summary(prices=prices).row(0, named=True)
     text = (
-        "Of the whole fleet over the time of the measured requests. A replica takes the power of one that "
-        "computes while it runs a request, at most what its board may, and else that of one that waits."
+        "Whole fleet over the time of the measured requests. A replica draws the maximum board power while "
+        "it runs a request, and idle power otherwise, so energy is an upper bound."
     )
     return Chapter(title="Cost and energy", text=text, grids=(run_tables.costs(row, prices),))
 
 
 def _scenario(result: Result, theory: Stability | str) -> Chapter:
-    folded = [("The scenario as JSON", cut(result.scenario))]
+    folded = [("Scenario as JSON", cut(result.scenario))]
     if not isinstance(theory, str):
-        folded.append(("All that theory says, with the numbers put in", theory.explain()))
-    what = "The same scenario and seed give the same numbers, bit for bit, on every machine."
-    return Chapter(title="Repeat it", text=what, folded=tuple(folded))
+        folded.append(("Theory in detail", theory.explain()))
+    text = "The same scenario and seed give the same numbers, bit for bit, on every machine."
+    return Chapter(title="Reproduce", text=text, folded=tuple(folded))
 
 
 def _unit(result: Result, count: int = 2) -> str:

@@ -1,4 +1,4 @@
-"""The tables of a run: requests and tokens, latencies by class, and how its replicas or stages fared."""
+"""Tables of a run: requests and tokens, latencies by class, replicas or stages, and costs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ from inferq.systems.prices import Prices
 
 LEGEND = (
     "ttft: arrival to first token; e2e: arrival to last token;",
-    "itl: gaps between tokens; tpot: mean gap of a request; queue: wait for admission",
+    "itl: gap between two tokens; tpot: mean gap of a request; queue: wait for admission",
 )
-"""What the latencies are, in two lines."""
-NAMES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E"}
-"""What latencies are called on a page."""
+"""Definitions of the latencies, for a terminal."""
 MEANING = (
-    "TTFT: arrival to first token. ITL: gaps between tokens. TPOT: mean gap of a request. "
+    "TTFT: arrival to first token. ITL: gap between two tokens. TPOT: mean gap of a request. "
     "E2E: arrival to last token. Queue: wait for admission."
 )
 """The same for a page."""
 _MOST_REPLICAS = 32
-"""Up to so many replicas are shown one by one."""
+"""A table of more replicas is not shown."""
 
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 """Rows of `Result.summary` with the names of their classes."""
 
 
 def rows(result: Result) -> Rows:
-    """The summary of each class where there is more than one, then of all requests together."""
+    """The summary of each class if there are several, then of all requests."""
     whole = ("all", result.summary().row(0, named=True))
     by_class = [(str(row["class"]), row) for row in result.summary(by="class").rows(named=True)]
     return [*by_class, whole] if len(by_class) > 1 else [whole]
 
 
 def counts(rows: Rows) -> Grid:
-    """How many requests and tokens, and how fast."""
+    """Counts of requests, throughput and goodput."""
     columns = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
     several = len(rows) > 1
     ended = (
@@ -54,12 +52,12 @@ def counts(rows: Rows) -> Grid:
         ]
         for name, row in rows
     ]
-    names = (*ended, "req/s", "good/s", "output tok/s", "total tok/s")
+    names = (*ended, "req/s", "goodput", "output tok/s", "total tok/s")
     return Grid(title="", header=("class", *names) if several else names, lines=lines, texts=int(several))
 
 
 def latencies(rows: Rows, title: str = "", note: str = "", names: Mapping[str, str] | None = None) -> Grid:
-    """Mean, percentiles and maximum of each latency, which have other `names` on a page."""
+    """Mean, percentiles and maximum of each latency; `names` replaces the names of the latencies."""
     several = len(rows) > 1
     lines = [
         [
@@ -75,15 +73,15 @@ def latencies(rows: Rows, title: str = "", note: str = "", names: Mapping[str, s
 
 
 _PER: dict[str, tuple[str, str, str | None]] = {
-    "an hour": ("cost_per_hour", "watts", "revenue_per_hour"),
-    "a request": ("cost_per_request", "joules_per_request", None),
-    "10⁶ output tokens": ("cost_per_million_output_tokens", "joules_per_million_output_tokens", None),
+    "per hour": ("cost_per_hour", "watts", "revenue_per_hour"),
+    "per request": ("cost_per_request", "joules_per_request", None),
+    "per 10⁶ output tokens": ("cost_per_million_output_tokens", "joules_per_million_output_tokens", None),
 }
-"""For what a cost is told: its columns of money, of energy and of what is earned."""
+"""The columns of cost, energy and revenue, by what they refer to."""
 
 
 def costs(whole: Mapping[str, Any], prices: Prices) -> Grid:
-    """What the fleet of a run costs and takes, from a row of `Result.summary` with prices."""
+    """Cost, energy and revenue of a fleet, from a row of `Result.summary` with prices."""
     sells = whole["revenue_per_hour"] is not None
     lines = []
     for name, (money, energy, earned) in _PER.items():
@@ -102,15 +100,15 @@ def costs(whole: Mapping[str, Any], prices: Prices) -> Grid:
 
 
 def at_the_api(result: Result) -> str:
-    """What of each time to first and last token is the API's, in words; nothing where no server is named."""
-    found = sorted({*_api_of(json.loads(result.scenario))} - {0})
-    if not found:
+    """API overhead in TTFT and E2E as text. Empty if no engine has one."""
+    overheads = sorted({*_api_of(json.loads(result.scenario))} - {0})
+    if not overheads:
         return ""
-    return " to ".join(seconds(one) for one in dict.fromkeys((found[0], found[-1])))
+    return " to ".join(map(seconds, dict.fromkeys((overheads[0], overheads[-1]))))
 
 
 def _api_of(described: object) -> Iterator[float]:
-    """The times of the API of all engines in a recorded scenario."""
+    """API overhead of every engine in a recorded scenario."""
     if isinstance(described, Mapping):
         for name, value in described.items():
             if name == "api_s":
@@ -118,12 +116,12 @@ def _api_of(described: object) -> Iterator[float]:
             else:
                 yield from _api_of(value)
     elif isinstance(described, list):
-        for one in described:
-            yield from _api_of(one)
+        for value in described:
+            yield from _api_of(value)
 
 
 def shares(result: Result) -> Grid | None:
-    """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
+    """Replicas, or stages of a network. None for a single one, or for too many to show."""
     by = "stage" if result.has_jobs else "replica"
     if not 1 < np.unique(result._tables.requests[by]).size <= _MOST_REPLICAS:
         return None

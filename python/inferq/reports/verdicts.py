@@ -1,4 +1,4 @@
-"""Is a run good enough? Its objectives, each with what was measured, and how grave its findings are."""
+"""Objectives of a run, with the measured values and a verdict."""
 
 from __future__ import annotations
 
@@ -10,87 +10,101 @@ from inferq.display.document import Grid, Note, NoteKind
 from inferq.display.text import amount, percent, seconds, sentence
 from inferq.results.finding import ANSWER, Finding
 from inferq.results.result import Result
-from inferq.results.slo import Slo, measured
+from inferq.results.slo import Objective, Slo, measured
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
 
 STABLE: Mapping[str, NoteKind] = {"stable": "good", "unstable": "critical", "unknown": "info"}
 """The kind of note for each verdict about a queue."""
 _ENOUGH = 0.99
-"""The share of requests within their own objectives that is good news; below nine of ten it is bad."""
+"""Share of requests within their own objectives that is good; less than 0.9 is critical."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """What was asked of a run, and whether it was kept."""
+class Assessment:
+    """The objectives of a run and whether they were met."""
 
-    asked: str
-    """The objectives in words, or that there are none."""
-    notes: tuple[Note, ...] = ()
+    objectives: str
+    verdict: Note | None = None
+    """None without objectives."""
     grid: Grid | None = None
-    """Each objective with its limit and what was measured."""
+    """Each objective with its limit and the measured value."""
 
 
-def of_run(result: Result, slo: Slo | None) -> Judged:
-    """A run held against an SLO, or against the objectives that its workload carries.
+def of_run(result: Result, slo: Slo | None) -> Assessment:
+    """A run compared with an SLO, or with the objectives in its workload.
 
     Raises:
-        ConfigError: an objective of the SLO of which no request tells anything.
+        ConfigError: an objective of the SLO that no request has a value for.
     """
     if slo is not None:
         return _of_slo(result, slo)
     limits = [
-        (words, result._tables.objective(f"{name}_slo_s"))
-        for name, words in (("ttft", "TTFT"), ("itl", "longest gap between tokens"))
+        (label, result._tables.objective(f"{name}_slo_s"))
+        for name, label in (("ttft", "TTFT"), ("itl", "longest ITL"))
     ]
-    told = [f"{words} ≤ {_range(column)}" for words, column in limits if column is not None and column.size]
-    if not told:
-        return Judged(asked="none stated, so nothing here says whether this is good enough")
+    bounds = [f"{label} ≤ {_range(column)}" for label, column in limits if column is not None and column.size]
+    if not bounds:
+        return Assessment(objectives="none")
     columns = result._tables.requests
-    counted = columns["measured"]
-    ended = counted & (columns["status"] != STATUSES.index("unfinished"))
+    ended = columns["measured"] & (columns["status"] != STATUSES.index("unfinished"))
     share = float(in_time(result._tables, None, columns)[ended].mean()) if ended.any() else 0.0
     kind: NoteKind = "good" if share >= _ENOUGH else "critical" if share < 0.9 else "warning"
-    note = Note(
-        kind=kind, text=f"{percent(share)} of the requests kept their objectives: {' and '.join(told)}."
-    )
-    return Judged(asked=f"{' and '.join(told)}, of each request", notes=(note,))
+    objectives = " and ".join(bounds)
+    verdict = Note(kind=kind, text=f"{percent(share)} of the requests met their objectives: {objectives}.")
+    return Assessment(objectives=f"{objectives}, for each request", verdict=verdict)
 
 
-def _of_slo(result: Result, slo: Slo) -> Judged:
+def _of_slo(result: Result, slo: Slo) -> Assessment:
     values = measured(slo.objectives, 0.0, result)
-    lines, broken = [], []
-    for one, value in zip(slo.objectives, values, strict=True):
-        kept = value <= one.limit
-        unit = one.metric.unit
-        told = "–" if value == float("inf") else amount(value, unit)
-        room = percent(value / one.limit - 1, sign=True) if one.limit > 0 and np.isfinite(value) else ""
-        lines.append([str(one), amount(one.limit, unit), told, room, "✓ kept" if kept else "✗ broken"])
-        if not kept:
-            broken.append(f"{one} is {told} where {amount(one.limit, unit)} is allowed")
+    lines, misses = [], []
+    for objective, value in zip(slo.objectives, values, strict=True):
+        is_met = value <= objective.limit
+        unit = objective.metric.unit
+        limit = amount(objective.limit, unit)
+        text = "–" if value == float("inf") else amount(value, unit)
+        room = (
+            percent(value / objective.limit - 1, sign=True)
+            if objective.limit > 0 and np.isfinite(value)
+            else ""
+        )
+        lines.append([label(objective), limit, text, room, "✓ met" if is_met else "✗ missed"])
+        if not is_met:
+            misses.append(f"{label(objective)} is {text}, the limit is {limit}")
     grid = Grid(
         title="Objectives",
-        header=("objective", "limit", "measured", "to the limit", "verdict"),
+        header=("objective", "limit", "measured", "relative to limit", "verdict"),
         lines=lines,
         last_is_text=True,
     )
-    text = f"The SLO is broken: {'; '.join(broken)}." if broken else f"The SLO is kept: {slo}."
-    note = Note(kind="critical" if broken else "good", text=text)
-    return Judged(asked=str(slo), notes=(note,), grid=grid)
+    bounds = " and ".join(
+        f"{label(one)} ≤ {amount(one.limit, one.metric.unit)}" for one in slo.objectives if one.limit > 0
+    )
+    objectives = bounds or str(slo)
+    text = f"SLO missed: {'; '.join(misses)}." if misses else f"SLO met: {objectives}."
+    note = Note(kind="critical" if misses else "good", text=text)
+    return Assessment(objectives=objectives, verdict=note, grid=grid)
+
+
+def label(objective: Objective) -> str:
+    """The metric of an objective as a label, with its class."""
+    metric = objective.metric.label
+    return metric if objective.class_name is None else f"{metric} of {objective.class_name}"
 
 
 def limits_of(slo: Slo | None) -> dict[str, list[float]]:
     """The limits of an SLO for all requests, in seconds by latency."""
-    found: dict[str, list[float]] = {}
-    for one in () if slo is None else slo.objectives:
-        if one.metric.unit == "s" and one.class_name is None:
-            found.setdefault(one.metric.quantity, []).append(one.limit)
-    return {name: sorted(set(limits)) for name, limits in found.items()}
+    limits: dict[str, list[float]] = {}
+    for objective in () if slo is None else slo.objectives:
+        if objective.metric.unit == "s" and objective.class_name is None:
+            limits.setdefault(objective.metric.quantity, []).append(objective.limit)
+    return {name: sorted(set(values)) for name, values in limits.items()}
 
 
 def questions(slo: Slo | None) -> list[Note]:
-    """What to ask about limits that look like milliseconds."""
-    return [Note(kind="warning", text=sentence(one)) for one in (() if slo is None else slo.questions)]
+    """Notes about limits that look like milliseconds."""
+    findings = () if slo is None else slo.questions
+    return [Note(kind=finding.severity, text=sentence(finding)) for finding in findings]
 
 
 def answer_notes(findings: Sequence[Finding], names: Iterable[str] = ()) -> list[Note]:

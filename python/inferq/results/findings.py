@@ -208,7 +208,7 @@ def _caches(run: RunFacts) -> Iterator[Finding]:
     prefixes = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
     prefixes |= {"session_id", "turn"} if {"session_id", "turn"} <= {*run.columns} else set()
     for pool in pools_of(run.system):
-        reads_caches = pool.router is not None and pool.router.looks_at_caches
+        reads_caches = pool.router is not None and pool.router.uses_prefix_caches
         if not reads_caches and _hashed_tokens(pool) is None:
             continue
         if reads_caches and not any(engine.kv.prefix_cache for engine in pool.engines):

@@ -1,4 +1,4 @@
-"""The numbers of a run by name: unit, and which way is better."""
+"""Metrics of a run: name, unit and direction."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from inferq.checks import nearest
 from inferq.display.text import listed
 from inferq.errors import ConfigError
 
-QUANTITIES = ("ttft", "itl", "tpot", "e2e", "queue")
-"""What is measured in seconds; their statistics are `ttft_mean`, `ttft_p50`, … `queue_max`."""
+LABELS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
+"""Latencies in seconds, with their labels on pages; their statistics are `ttft_mean`, … `queue_max`."""
+QUANTITIES = tuple(LABELS)
+ALIASES = {"tbt": "itl"}
+"""Other names of latencies, which are accepted where metrics are named."""
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
 RATES = {
@@ -35,7 +38,7 @@ COSTS: dict[str, tuple[str, Literal["lower", "higher"]]] = {
     "joules_per_million_output_tokens": ("J", "lower"),
     "revenue_per_hour": ("money", "higher"),
 }
-"""The columns of `Result.summary` where prices are given, after the others, with what they are counted in."""
+"""The columns that `Result.summary` adds with prices: unit and direction."""
 SUMMARY = (
     *("completed", "failed", "lost", "duration_s", *RATES),
     *(*LATENCIES, "api_mean", "cached_tokens", "hit_rate"),
@@ -45,7 +48,7 @@ SUMMARY = (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a run: a latency, a throughput, the share that failed, the hit rate, money or energy.
+    """A metric of a run: latency, throughput, share of failed requests, hit rate, cost or energy.
 
     Example:
         >>> from inferq.results.metric import Metric
@@ -66,13 +69,13 @@ class Metric:
         Args:
             name: `ttft`, `itl`, `tpot`, `e2e` or `queue` with `_mean`, `_p50`, `_p90`, `_p95`, `_p99` or
                 `_max`, all in seconds; a throughput or the goodput; `failed_share`; `hit_rate`; a column of
-                `COSTS`, which prices tell.
+                `COSTS`. `tbt` is read as `itl`.
             field: the argument that an error names.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: an unknown name.
         """
-        metric = _METRICS.get(name) if isinstance(name, str) else None
+        metric = _METRICS.get(current_name(name)) if isinstance(name, str) else None
         if metric is None:
             renamed = {f"{statistic}_{quantity}_s": new for new, (quantity, statistic) in LATENCIES.items()}
             if name in renamed:
@@ -82,54 +85,68 @@ class Metric:
                 raise ConfigError(field, f"unknown metric {name!r}; did you mean {turned[str(name)]}?")
             quantity = str(name).removesuffix("_s")
             if quantity in QUANTITIES:
-                statistics = listed((f"{quantity}_{one}" for one in STATISTICS), "or")
-                raise ConfigError(field, f"{name} is of one request; of a run it is {statistics}")
+                statistics = listed((f"{quantity}_{statistic}" for statistic in STATISTICS), "or")
+                raise ConfigError(field, f"{name} is a column of requests; a metric of a run is {statistics}")
             raise ConfigError(field, f"unknown metric {name!r}{nearest(str(name), _METRICS)}")
         return metric
 
     @classmethod
     def several(cls, names: object, field: str = "metrics") -> tuple[Metric, ...]:
-        """The metrics of some names, each once.
+        """The metrics of several names.
 
         Raises:
-            ConfigError: there are none, an unknown one, or one twice.
+            ConfigError: no name, an unknown name, or a duplicate.
         """
         if isinstance(names, str) or not isinstance(names, Iterable):
-            raise ConfigError(field, f"must be names such as ['ttft_p99'], is {names!r}")
+            raise ConfigError(field, f"must be a list of names such as ['ttft_p99'], got {names!r}")
         metrics = tuple(cls.of(name, field) for name in names)
         if not metrics:
-            raise ConfigError(field, "none is named")
+            raise ConfigError(field, "must name at least one metric")
         if len(set(metrics)) < len(metrics):
-            raise ConfigError(field, "one is there twice")
+            raise ConfigError(field, "must not name a metric twice")
         return metrics
 
     @property
     def quantity(self) -> str:
-        """Of a latency, what is measured: `ttft` of `ttft_p99`; else the name."""
+        """The latency of a latency metric, `ttft` for `ttft_p99`; else the name."""
         return LATENCIES.get(self.name, (self.name,))[0]
 
     @property
     def statistic(self) -> str:
-        """Of a latency, which statistic: `p99` of `ttft_p99`; `""` of others."""
+        """The statistic of a latency metric, `p99` for `ttft_p99`; else empty."""
         return LATENCIES.get(self.name, ("", ""))[1]
 
     @property
+    def label(self) -> str:
+        """The name on pages: `TTFT P99` for `ttft_p99`."""
+        if self.name not in LATENCIES:
+            return self.name.replace("_", " ")
+        statistic = self.statistic
+        return f"{LABELS[self.quantity]} {statistic.upper() if statistic.startswith('p') else statistic}"
+
+    @property
     def needs_prices(self) -> bool:
-        """Whether it is money or energy, which runs have where prices are given."""
+        """Whether the metric is a cost or energy, which requires prices."""
         return self.name in COSTS
 
     def of_row(self, row: Mapping[str, float | None]) -> float | None:
-        """The number in a row of `Result.summary`; None where nothing tells it.
+        """The value in a row of `Result.summary`; None if the run has none.
 
         Raises:
-            ConfigError: it needs prices, and none were given.
+            ConfigError: the metric requires prices, and none were given.
         """
         if self.needs_prices and self.name not in row:
-            raise ConfigError("prices", f"{self.name} is told where GPUs have prices; give prices")
+            raise ConfigError("prices", f"{self.name} requires prices of GPUs; give prices")
         if self.name != "failed_share":
             return row[self.name]
         failed, completed = row["failed"] or 0, row["completed"] or 0
         return failed / (failed + completed) if failed + completed else None
+
+
+def current_name(name: str) -> str:
+    """The name of a metric or a column, with aliases replaced: `itl_p99` for `tbt_p99`."""
+    head, joint, rest = name.partition("_")
+    return f"{ALIASES.get(head, head)}{joint}{rest}"
 
 
 _METRICS = {

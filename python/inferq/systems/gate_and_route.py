@@ -1,4 +1,4 @@
-"""GateAndRoute: prefills that pass a gate, decodes that are routed, and what such a cluster earns."""
+"""GateAndRoute: a cluster with a gate for prefills, a router for decodes, and revenue."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ Columns: TypeAlias = "dict[str, NDArray[Any]]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation(Description):
-    """How many requests of each class a replica should hold on average, by where they are.
+    """Target numbers of requests per replica, by class and state.
 
     The solution of a linear program such as lin2026 (40), (42) or (49); `GateAndRoute` steers towards it. All
-    numbers are per replica, by the names of the workload's classes (`"default"` where it has none), and count
-    to 12 decimal places: what a solver adds beyond them is dust. Every table that is given names the same
-    classes.
+    numbers are per replica, by the names of the workload's classes (`"default"` if it has none), rounded to
+    12 decimal places, because further digits are solver noise. All tables must have the same classes.
 
     Source: lin2026 section 3.1, x* = `prefill`, y_m* = `mixed`, y_s* = `solo`, q_p* = `prefill_queue`,
         q_d* = `decode_queue`.
 
     Args:
-        prefill: prefills under way; at most 1 in all, as a replica runs one at a time.
-        mixed: decodes beside a prefill; only the routers `"randomized"` and `"general"` need it.
-        solo: decodes on a replica that runs no prefill; needed by the same two.
-        prefill_queue: requests that wait for their prefill. The gate `"queue"` needs it, the gate
-            `"occupancy"` breaks ties by it (all 0 where it is None).
-        decode_queue: requests that wait for their decode: to compare with, no decision looks at it.
+        prefill: running prefills; at most 1 in total, because a replica runs one at a time.
+        mixed: decodes concurrent with a prefill; required by the routers `"randomized"` and `"general"`.
+        solo: decodes on a replica without a prefill; required by the same routers.
+        prefill_queue: requests waiting for prefill. Required by the gate `"queue"`; breaks ties of the gate
+            `"occupancy"` (None: all 0).
+        decode_queue: requests waiting for decode; for comparison only.
 
     Raises:
-        ConfigError: a number that is negative or above 1,000,000, prefills that add up to more than 1, tables
-            of different classes; it names table and class.
+        ConfigError: a number outside 0 to 1,000,000, a sum of prefills above 1, tables with different
+            classes; it names table and class.
 
     Example:
         >>> import inferq as iq
-        >>> iq.Allocation(prefill={"chat": 0.25, "code": 0.5}).prefill["code"]
+        >>> iq.research.Allocation(prefill={"chat": 0.25, "code": 0.5}).prefill["code"]
         0.5
     """
 
@@ -55,78 +54,77 @@ class Allocation(Description):
     decode_queue: Mapping[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The tables as JSON-ready values."""
+        """Return the tables as JSON-ready values."""
         return fields_of(self)
 
 
 class Planned:
-    """What has an `Allocation` to follow: the plan that `inferq.theory.allocation` makes."""
+    """A plan with an `Allocation`, from `inferq.theory.allocation`."""
 
     __slots__ = ()
 
     @property
     def allocation(self) -> Allocation:
-        """What each replica should hold."""
+        """The target numbers of requests per replica."""
         raise NotImplementedError
 
-    def refuse_other(self, cluster: GateAndRoute) -> None:
-        """Refuse a cluster that differs from what was planned for, with a `ConfigError` naming the field."""
+    def check_planned_for(self, cluster: GateAndRoute) -> None:
+        """Raise a `ConfigError` for a cluster that differs from the planned one; it names the field."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class GateAndRoute(Description):
-    """A cluster whose prefills pass a gate and whose decodes are routed.
+    """A cluster with a gate for prefills and a router for decodes.
 
-    A replica has `slots` slots. At most one holds a prefill, and all decodes run at one of two speeds: beside
-    a prefill an iteration takes τ = alpha + beta·`chunk` seconds, else `solo` seconds. With
+    A replica has `slots` slots. At most one holds a prefill, and all decodes have one of two speeds: with a
+    prefill an iteration takes τ = alpha + beta·`chunk` seconds, else `solo` seconds. With
     `service="exponential"` a prefill of P tokens takes an exponential time of mean (P / `chunk`)·τ, a decode
-    of D tokens one of mean D·τ beside a prefill and D·`solo` alone, each request by its own P and D. What
-    waits gives up after an exponential time; patience is drawn anew for each of the two queues.
+    of D tokens one of mean D·τ with a prefill and D·`solo` without, with each request's own P and D. Waiting
+    requests abandon after an exponential time; patience is drawn separately for each of the two queues.
 
-    With `service="tokens"` the same control decides over real iterations: a replica computes a chunk of its
-    prefill and a token of each decode in one iteration (`SlotGreedy(chunk=…)`, `first_token="decode"`), and
-    what it is given joins with the next one. Keys and values move in no time; where `kv` is limited, what
-    does not fit steps out of memory. The last chunk of a prompt costs what its tokens do, less than τ where
-    they are fewer. Then `Result.requests`, `itl`, `iterations` and the rest are those of any cluster, and
-    `Result.timeline` has a row for each replica.
+    With `service="tokens"` the same control applies to real iterations: an iteration computes a chunk of the
+    prefill and a token of each decode (`SlotGreedy(chunk=…)`, `first_token="decode"`), and new requests join
+    with the next iteration. The hand-off of keys and values takes no time; with a limited `kv`, requests that
+    do not fit leave memory. The last chunk of a prompt takes the time of its tokens, which can be below τ.
+    `Result.requests`, `itl`, `iterations` and the rest are then as for any cluster, and `Result.timeline` has
+    a row for each replica.
 
     **Plan.** With `planned=True` the first M = ⌈n · Σ `allocation.prefill`⌉ replicas are *mixed*: each keeps
     one slot for prefills and decodes in the others. The rest are *solo* and only decode. With `planned=False`
-    every replica takes a prefill and decodes, at most `slots` in all.
+    every replica runs a prefill and decodes, at most `slots` in total.
 
-    **Gate**: the class admitted when a replica can begin a prefill, first come, first served within it. X_i
-    prefills of class i run, Q_i requests of it wait, n is `replicas`.
+    **Gate**: the class that is admitted when a replica can begin a prefill, first come, first served within
+    it. X_i prefills of class i run, Q_i requests of it wait, n is `replicas`.
 
     | `gate` | the class |
     |---|---|
-    | `"occupancy"` | least (X_i − n·x_i*) / x_i*; ties: largest Q_i − n·q_p,i*; x_i* = 0 comes last (4.1) |
-    | `"queue"` | largest Q_i − n·q_p,i*: our reading of "queue-length based", 6.3 gives no formula |
+    | `"occupancy"` | least (X_i − n·x_i*) / x_i*; ties: largest Q_i − n·q_p,i*; x_i* = 0 is last (4.1) |
+    | `"queue"` | largest Q_i − n·q_p,i*: our interpretation of "queue-length based"; 6.3 has no formula |
     | `"priority"` | largest mean output over mean prompt of the class in the workload (4.2.1) |
-    | `"fcfs"` | that of the request that has waited longest |
+    | `"fcfs"` | the class of the request with the longest wait |
 
-    What is still tied goes to the class that comes first in the workload. The replica is any that can begin a
-    prefill, all alike.
+    Remaining ties go to the first class of the workload. The replica is any that can begin a prefill.
 
-    **Router**: where a decode goes when its prefill ends. A freed slot takes the head of a buffer.
+    **Router**: the slot of a decode after its prefill. A freed slot takes the head of a buffer.
 
     | `router` | the slot |
     |---|---|
-    | `"greedy"` | any free solo one, else any free mixed one, else one buffer (4.1) |
+    | `"greedy"` | any free solo slot, else any free mixed slot, else one buffer (4.1) |
     | `"randomized"` | solo with probability p_s,i, else mixed; a buffer for each pool (5.1) |
-    | `"general"` | the same, and a freed slot draws the class that it serves (EC.6) |
-    | `"immediate"` | the slot of its prefill, at once; needs `planned=False` |
-    | `"fcfs"` | any free one, once no prefill can begin; one buffer; needs `planned=False` |
+    | `"general"` | the same, and a freed slot draws its class (EC.6) |
+    | `"immediate"` | the slot of its prefill, immediately; requires `planned=False` |
+    | `"fcfs"` | any free slot, if no prefill can begin; one buffer; requires `planned=False` |
 
-    Greedy without a plan takes a replica that runs no prefill now for a solo one. p_s,i = (y_s,i* / solo) /
-    (y_s,i* / solo + y_m,i* / τ), and 1 where both are 0. Section 5.1 also draws "upon decode completion",
-    where nothing is left to route: the draw is made once, when the prefill ends.
+    Without a plan, greedy treats a replica without a running prefill as solo. p_s,i = (y_s,i* / solo) /
+    (y_s,i* / solo + y_m,i* / τ), and 1 if both are 0. Section 5.1 also draws "upon decode completion",
+    when no request needs routing; here the only draw is at the end of the prefill.
 
-    **The paper's policies**, section 6.3 unless another is named:
+    **The paper's policies**, of section 6.3 unless stated otherwise:
 
     | policy | `gate` | `router` | `planned` |
     |---|---|---|---|
-    | GG-SP, gate-and-route (4.1) | `"occupancy"`, or `"queue"` as 6.3 words it | `"greedy"` | True |
+    | GG-SP, gate-and-route (4.1) | `"occupancy"`, or `"queue"` in the words of 6.3 | `"greedy"` | True |
     | FI-WSP, "Sarathi" | `"fcfs"` | `"immediate"` | False |
     | GI-WSP | `"queue"` or `"occupancy"` | `"immediate"` | False |
     | GF-WSP | `"queue"` or `"occupancy"` | `"fcfs"` | False |
@@ -135,50 +133,48 @@ class GateAndRoute(Description):
     | general SLI-aware (EC.6) | `"occupancy"` | `"general"` | True |
     | prioritize-and-route (4.2.1) | `"priority"` | `"greedy"` | True |
 
-    `inferq.simulate(workload, GateAndRoute(…))` takes `seed`, `horizon_s`, `warmup`, `timeline_s` and
-    `progress`. `warmup` says from when averages and revenue count: an instant (`"30s"`), or the arrival of
-    the first request after so many. `Result.occupancy` and `Result.revenue` tell what the paper's figures
-    show; in `Result.requests` `admitted_s` is the start of the prefill, `prefilled_s` its end (and so is
-    `first_token_s` over slots, which have no tokens), `handoff_s` the wait for a slot to decode,
-    `prefill_replica` and `replica` where each ran.
+    `inferq.simulate(workload, GateAndRoute(…))` accepts `seed`, `horizon_s`, `warmup`, `timeline_s` and
+    `progress`. `warmup` is the start of averages and revenue: a time (`"30s"`), or a number of requests whose
+    arrivals precede it. `Result.occupancy` and `Result.revenue` are the quantities of the paper's figures. In
+    `Result.requests`, `admitted_s` is the start of the prefill, `prefilled_s` its end (and also
+    `first_token_s` with exponential service, which has no tokens), `handoff_s` the wait for a decode slot,
+    `prefill_replica` and `replica` the replicas of both phases.
 
-    Two policies under one seed meet the same requests with the same work: each request's draws depend on its
-    row alone. What is left of a decode when its speed changes is not drawn anew; as an exponential has no
-    memory, this is the paper's model in distribution.
+    Two policies with the same seed serve the same requests with the same work: the draws of a request depend
+    on its row only. The rest of a decode is not redrawn when its speed changes; because an exponential is
+    memoryless, this is the paper's model in distribution.
 
     Source: lin2026 sections 2.3 and 4 to 6. τ_mix(C) = alpha + beta·C, γ = 1/solo, B = `slots`, C = `chunk`,
         θ = `abandonment`.
 
     Args:
-        allocation: what each replica should hold, or the plan of `inferq.theory.allocation` for the same
-            timing, slots, chunk, prices and abandonment, whose allocation is kept; None where neither plan,
-            gate nor router follows one.
+        allocation: targets per replica, or the plan of `inferq.theory.allocation` for the same timing, slots,
+            chunk, prices and abandonment. None: neither plan, gate nor router uses one.
         replicas: n, at least 1.
         timing: the two speeds.
-        slots: B, at least 1, with a plan at least 2.
+        slots: B, at least 1, with `planned` at least 2.
         chunk: C in tokens, at least 1.
-        prices: of tokens.
-        abandonment: how fast waiting requests give up, per second: one rate, or one for each class. None
-            and 0: never.
-        gate: which class is admitted to its prefill next.
-        router: where a decode goes.
-        planned: set replicas apart for prefills.
-        service: `"exponential"`, or `"tokens"` for iterations of a batch, token by token.
-        kv: the KV cache of each replica; only `service="tokens"` looks at it.
+        prices: prices of tokens.
+        abandonment: rate per second at which waiting requests abandon: one rate, or one for each class. None
+            or 0: never.
+        gate: selects the class of the next prefill.
+        router: selects the slot of a decode.
+        planned: reserve replicas for prefills.
+        service: `"exponential"`, or `"tokens"` for real iterations.
+        kv: the KV cache of each replica; used by `service="tokens"` only.
 
     Raises:
-        ConfigError: a number outside its range, parts that do not go together, a table that a gate or router
-            needs and lacks, a plan for another cluster; at the run a class of the workload that a table
-            lacks or the reverse.
+        ConfigError: a number outside its range, inconsistent parts, a table that gate or router requires, a
+            plan for another cluster; in `simulate`, the classes of workload and tables differ.
 
     Example:
-        Two replicas, one of them for prefills; no request ever waits for a decode:
+        Two replicas, one of them for prefills; no request waits for a decode slot:
 
         >>> import inferq as iq
-        >>> cluster = iq.GateAndRoute(
-        ...     iq.Allocation(prefill={"default": 0.5}),
+        >>> cluster = iq.research.GateAndRoute(
+        ...     iq.research.Allocation(prefill={"default": 0.5}),
         ...     replicas=2,
-        ...     timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
+        ...     timing=iq.research.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
         ...     slots=16,
         ...     chunk=256,
         ...     prices=iq.Prices(prefill=0.1, decode=0.2),
@@ -187,7 +183,7 @@ class GateAndRoute(Description):
         >>> result = iq.simulate(work, cluster, seed=1)
         >>> result.requests["handoff_s"].to_list(), result.revenue["bundled"][-1]
         ([0.0, 0.0], 610.0)
-        >>> iq.GateAndRoute.from_json(cluster.to_json()) == cluster
+        >>> iq.research.GateAndRoute.from_json(cluster.to_json()) == cluster
         True
     """
 
@@ -212,32 +208,32 @@ class GateAndRoute(Description):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> GateAndRoute:
-        """The cluster that a table describes, the inverse of `to_json()`.
+        """Read the cluster from a table, the inverse of `to_json()`.
 
         Args:
-            description: the `kind` and the fields, as read from JSON; `kv` may be the text `"unlimited"`.
+            description: the `kind` and the fields; `kv` may be the text `"unlimited"`.
 
         Raises:
-            ConfigError: an unknown or missing field or kind, named by its path.
+            ConfigError: an unknown or missing field or kind, with its path.
         """
         return read("gate_and_route", description, (cls,))
 
     def __post_init__(self) -> None:
-        """Take the allocation out of a plan, then check every field."""
+        """Replace a plan by its allocation, then check every field."""
         plan = self.allocation if isinstance(self.allocation, Planned) else None
         if plan is not None:
             object.__setattr__(self, "allocation", plan.allocation)
         Description.__post_init__(self)
         if plan is not None:
-            plan.refuse_other(self)
+            plan.check_planned_for(self)
 
 
 _PLACES = ("prefill_queue", "prefill", "decode_queue", "mixed", "solo")
 
 
 @dataclass(frozen=True, slots=True)
-class Stays:
-    """From when to when each request was where, in nanoseconds; a stay that never began is empty."""
+class StateIntervals:
+    """The intervals of each request's states in nanoseconds; empty if the state was not reached."""
 
     queued: tuple[NDArray[np.int64], NDArray[np.int64]]
     prefilling: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -245,13 +241,13 @@ class Stays:
     decoding: tuple[NDArray[np.int64], NDArray[np.int64]]
 
     @classmethod
-    def of(cls, requests: Mapping[str, NDArray[Any]], start_ns: int, end_ns: int) -> Stays:
-        """The stays between two instants.
+    def of(cls, requests: Mapping[str, NDArray[Any]], start_ns: int, end_ns: int) -> StateIntervals:
+        """Compute the intervals within a time range.
 
         Args:
             requests: the columns of `Result.requests`.
-            start_ns: what was before does not count.
-            end_ns: the end of the run, until when the unfinished stay.
+            start_ns: start of the range.
+            end_ns: end of the run, which is also the end of unfinished requests.
         """
 
         def instants(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -278,18 +274,18 @@ def earned(
     start_s: float,
     end_s: float,
 ) -> tuple[Columns, Columns]:
-    """The tables `occupancy` and `revenue` of a run over real iterations.
+    """Compute the tables `occupancy` and `revenue` of a run over real iterations.
 
-    Over slots the core keeps these sums while it runs; over real iterations they follow from the rows of the
-    requests. Instants are taken to whole nanoseconds, so that every sum is exact, the same on every machine.
+    With exponential service the core computes these sums; over real iterations they follow from the requests.
+    Times are rounded to nanoseconds, so that every sum is exact and the same on every machine.
 
     Args:
         requests: the columns of `Result.requests`.
-        timeline: those of `Result.timeline`.
-        cluster: under gate and route.
-        classes: how many there are.
-        start_s: from when averages and revenue count.
-        end_s: until when.
+        timeline: the columns of `Result.timeline`.
+        cluster: the cluster.
+        classes: number of classes.
+        start_s: start of averages and revenue.
+        end_s: end of averages and revenue.
     """
     start_ns, end_ns = (round(instant * 1e9) for instant in (min(start_s, end_s), end_s))
     sampled = np.unique(timeline["time_s"])
@@ -303,19 +299,19 @@ def earned(
 def occupancy(
     requests: Mapping[str, NDArray[Any]], classes: int, replicas: int, start_ns: int, end_ns: int
 ) -> Columns:
-    """Time averages per replica, as `Result.occupancy` shows them; NaN where no time was measured."""
-    stays = Stays.of(requests, start_ns, end_ns)
+    """Time averages per replica, the columns of `Result.occupancy`; NaN if no time was measured."""
+    intervals = StateIntervals.of(requests, start_ns, end_ns)
     span_ns = (end_ns - start_ns) * replicas
-    beside = _beside_a_prefill(stays, requests["prefill_replica"], requests["replica"])
+    concurrent = _concurrent_with_prefill(intervals, requests["prefill_replica"], requests["replica"])
     of_place = dict.fromkeys(_PLACES, np.zeros(0, np.int64))
-    of_place["prefill_queue"] = stays.queued[1] - stays.queued[0]
-    of_place["prefill"] = stays.prefilling[1] - stays.prefilling[0]
-    of_place["decode_queue"] = stays.buffered[1] - stays.buffered[0]
-    of_place["mixed"] = beside
-    of_place["solo"] = stays.decoding[1] - stays.decoding[0] - beside
+    of_place["prefill_queue"] = intervals.queued[1] - intervals.queued[0]
+    of_place["prefill"] = intervals.prefilling[1] - intervals.prefilling[0]
+    of_place["decode_queue"] = intervals.buffered[1] - intervals.buffered[0]
+    of_place["mixed"] = concurrent
+    of_place["solo"] = intervals.decoding[1] - intervals.decoding[0] - concurrent
     table: Columns = {"class": np.arange(classes, dtype=np.uint32)}
     for name, lengths in of_place.items():
-        totals = [_exact_sum(lengths[requests["class"] == one]) for one in range(classes)]
+        totals = [_exact_sum(lengths[requests["class"] == code]) for code in range(classes)]
         table[name] = np.array([total / span_ns if span_ns else np.nan for total in totals])
     return table
 
@@ -323,10 +319,10 @@ def occupancy(
 def revenue(
     requests: Mapping[str, NDArray[Any]], cluster: GateAndRoute, times_s: NDArray[np.float64], start_s: float
 ) -> Columns:
-    """What was earned since `start_s` by each of some instants, as `Result.revenue` shows it."""
+    """Cumulative revenue since `start_s` at the given times, the columns of `Result.revenue`."""
 
     def earned(at_s: NDArray[np.float64], tokens: NDArray[np.int32]) -> NDArray[np.int64]:
-        known = at_s >= start_s  # what never happened is NaN, and not
+        known = at_s >= start_s  # NaN, for events that did not happen, is excluded
         order = np.argsort(at_s[known], kind="stable")
         sums = np.concatenate([[0], np.cumsum(tokens[known][order], dtype=np.int64)])
         which: NDArray[np.int64] = sums[np.searchsorted(at_s[known][order], times_s, side="right")]
@@ -349,13 +345,13 @@ def revenue(
         }
 
 
-def _beside_a_prefill(
-    stays: Stays, prefill_replica: NDArray[np.uint32], replica: NDArray[np.uint32]
+def _concurrent_with_prefill(
+    intervals: StateIntervals, prefill_replica: NDArray[np.uint32], replica: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """How long each request decoded while its replica ran a prefill, of which it runs one at a time."""
-    begin, end = stays.prefilling
+    """The time that each request decoded while its replica ran a prefill (one at a time)."""
+    begin, end = intervals.prefilling
     where = np.where(prefill_replica == NO_REPLICA, replica, prefill_replica)
-    beside = np.zeros(begin.size, np.int64)
+    concurrent = np.zeros(begin.size, np.int64)
     order = np.lexsort((begin, where))
     edges = np.flatnonzero(np.diff(where[order])) + 1
     prefills = {int(where[rows[0]]): rows for rows in np.split(order, edges) if rows.size}
@@ -374,17 +370,17 @@ def _beside_a_prefill(
             lengths: NDArray[np.int64] = lengths,
             before: NDArray[np.int64] = before,
         ) -> NDArray[np.int64]:
-            """The time that the replica's prefills took by an instant."""
+            """The total time of the replica's prefills up to a time."""
             last = np.searchsorted(starts, instants, side="right") - 1
             some = np.maximum(last, 0)
             under_way = np.minimum(instants - starts[some], lengths[some])
             taken: NDArray[np.int64] = np.where(last >= 0, before[some] + under_way, 0)
             return taken
 
-        beside[rows] = until(stays.decoding[1][rows]) - until(stays.decoding[0][rows])
-    return beside
+        concurrent[rows] = until(intervals.decoding[1][rows]) - until(intervals.decoding[0][rows])
+    return concurrent
 
 
 def _exact_sum(numbers: NDArray[np.int64]) -> int:
-    """The sum of numbers below 2^62, beyond 64 bits if need be."""
+    """The exact sum of numbers below 2^62, which may exceed 64 bits."""
     return (int((numbers >> 31).sum()) << 31) + int((numbers & (2**31 - 1)).sum())

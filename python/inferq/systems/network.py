@@ -1,4 +1,4 @@
-"""Network: engines with names, and the workflows of jobs that call them."""
+"""Network: named engines, and workflows of jobs that call them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
-from inferq.description import Description, Table, fields_in, fields_of, nearest, plain, read_fields, table_of
+from inferq.checks import nearest
+from inferq.description import Description, Table, fields_in, fields_of, plain, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, read_disaggregated
@@ -21,13 +22,13 @@ from inferq.workload.distributions import (
 )
 
 System: TypeAlias = Engine | Cluster | Disaggregated
-"""What may serve the stages of a network."""
+"""A system that serves stages of a network."""
 
 _SYSTEMS = (Engine, Cluster, Disaggregated)
 
 
 class InOrder(Table):
-    """A table whose keys keep the order in which they were given, because it numbers what they name."""
+    """A table that keeps the order of its keys, which determines numbering."""
 
     __slots__ = ()
 
@@ -44,43 +45,42 @@ class InOrder(Table):
 class Stage(Description):
     """One call of a job to an engine of its network.
 
-    It arrives `delay_s` after the last of `after` has finished; a stage that waits for none, `delay_s` after
-    its job has arrived. If one of them is rejected or abandoned, it never arrives.
+    It arrives `delay_s` after the last stage in `after` has finished, or without `after`, `delay_s` after its
+    job. If a stage in `after` is rejected or abandoned, it never arrives.
 
     Args:
         engine: name of the engine that serves it.
-        prompt: tokens of its prompt, 1 or above; a distribution, drawn for each job; or recorded lengths: a
-            list, a numpy array or a polars Series with one for each job of the workflow, in the order of the
-            workload. What `prefix`, `continues` and `includes` bring comes on top; with one of them it may
-            be 0.
-        output: tokens that it generates, 1 or above, in the same three ways.
-        after: stages of the same workflow that must have finished: a name, or several. More than one is a
-            join; several stages after the same one are a fork.
-        includes: stages whose output tokens are added to the prompt: a name, or several. Each must have
-            finished before, that is, be in `after` or before one of those. They stand behind `prompt`, so
-            they are computed again.
-        continues: the stage with whose prompt and output this one's prompt begins, as the next call of an
-            agent does with its growing context: where the engine has a prefix cache it finds them. It must
-            have finished before, and stand before this one in the workflow. Of several in `after`, a join, it
-            is the one whose context goes on; the outputs of the others come in by `includes`.
-        prefix: name of a shared text at the very beginning, a system prompt: the same name is the same
-            content in every stage, job and workflow. A stage that continues another begins with that one's.
-        prefix_tokens: how many tokens the text has; 0 without one.
-        delay_s: seconds, 0 or above, that a tool takes first; or a distribution, drawn for each job.
-        class_name: the class that schedulers and results see; the name of the workflow if not given.
+        prompt: prompt tokens, 1 or above; a distribution, drawn for each job; or recorded lengths: a list, a
+            numpy array or a polars Series with a length for each job of the workflow, in the order of the
+            workload. Tokens of `prefix`, `continues` and `includes` are added; with one of them it may be 0.
+        output: output tokens, 1 or above, in the same three forms.
+        after: stages of the same workflow that must finish first: a name, or several (a join). Several stages
+            after the same stage are a fork.
+        includes: stages whose output tokens are added to the prompt: a name, or several. Each must be in
+            `after` or an ancestor of these. The tokens follow `prompt`, so they are computed again.
+        continues: the stage whose prompt and output are the beginning of this prompt, such as the previous
+            call of an agent with its growing context; a prefix cache of the engine can reuse them. It must
+            finish before, and precede this stage in the workflow. At a join, it is the stage whose context
+            continues; outputs of the others are added with `includes`.
+        prefix: name of a shared text at the beginning, such as a system prompt: the same name is the same
+            content in every stage, job and workflow. Not with `continues`.
+        prefix_tokens: tokens of that text; 0 without one.
+        delay_s: delay in seconds, such as a tool call, 0 or above; or a distribution, drawn for each job.
+        class_name: the class in schedulers and results. Default: the name of the workflow.
 
     Raises:
-        ConfigError: naming the field.
+        ConfigError: an invalid field; it names the field.
 
     Source: the sub-tasks of li2025 §4.3.
 
     Example:
         >>> import inferq as iq
-        >>> review = iq.Stage("critic", prompt=50, output=iq.Geometric(80), after="draft", includes="draft")
+        >>> lengths = {"prompt": 50, "output": iq.dist.Geometric(80)}
+        >>> review = iq.Stage("critic", **lengths, after="draft", includes="draft")
         >>> review.after
         ('draft',)
 
-        An agent of three calls, each with all that was said before, and a tool between them:
+        An agent with three calls, each with the whole context so far, and a tool between them:
 
         >>> step = {"prompt": 200, "output": 60, "delay_s": 1.5}
         >>> agent = iq.Workflow("agent", stages={
@@ -96,11 +96,13 @@ class Stage(Description):
         >>> result.requests["cached_tokens"].to_list()
         [0, 2368, 2624, 2000, 2368, 2624]
 
-        Lengths that were recorded, one for each of three jobs:
+        Recorded lengths for three jobs:
 
-        >>> seen = iq.Workflow("seen", stages={"ask": iq.Stage("chat", prompt=[310, 80, 95], output=40)})
+        >>> ask = iq.Stage("chat", prompt=[310, 80, 95], output=40)
+        >>> recorded = iq.Workflow("recorded", stages={"ask": ask})
         >>> jobs = {"arrival_s": [0.0, 1.0, 2.0]}
-        >>> iq.simulate(jobs, iq.Network({"chat": engine}, [seen])).requests["prompt_tokens"].to_list()
+        >>> network = iq.Network({"chat": engine}, [recorded])
+        >>> iq.simulate(jobs, network).requests["prompt_tokens"].to_list()
         [310, 80, 95]
     """
 
@@ -122,12 +124,12 @@ class Stage(Description):
     class_name: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the fields; names of other stages are checked by the workflow."""
+        """Check the fields; the workflow checks names of other stages."""
         for name in ("after", "includes"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, (getattr(self, name),))
         for name in ("prompt", "output"):
-            if hasattr(getattr(self, name), "to_list"):  # of polars
+            if hasattr(getattr(self, name), "to_list"):  # polars
                 object.__setattr__(self, name, getattr(self, name).to_list())
         Description.__post_init__(self)
         more = bool(self.includes or self.continues or self.prefix)
@@ -135,61 +137,64 @@ class Stage(Description):
             length = getattr(self, name)
             if isinstance(length, Empirical):
                 raise ConfigError(
-                    name, f"takes a distribution of one length such as Fixed(100), not {length!r}"
+                    name, f"must be a distribution of one length such as Fixed(100), got {length!r}"
                 )
             if length == ():
-                raise ConfigError(name, "no length; recorded lengths are one for each job of the workflow")
+                raise ConfigError(
+                    name, "must not be empty: recorded lengths are one for each job of the workflow"
+                )
             recorded = isinstance(length, tuple)
             for place, tokens in enumerate(length if recorded else (length,)):
                 if isinstance(tokens, int) and not least <= tokens <= MOST_TOKENS:
                     where = f"{name}[{place}]" if recorded else name
-                    raise ConfigError(where, f"must be from {least} to {MOST_TOKENS} tokens, is {tokens}")
+                    raise ConfigError(where, f"must be from {least} to {MOST_TOKENS} tokens, got {tokens}")
         if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:
-            raise ConfigError("delay_s", f"must not be negative, is {self.delay_s!r}")
+            raise ConfigError("delay_s", f"must be non-negative, got {self.delay_s!r}")
         for name in ("engine", "class_name", "continues", "prefix"):
             if getattr(self, name) == "":
                 raise ConfigError(name, "must not be empty")
         if self.prefix is not None and self.continues is not None:
             raise ConfigError(
-                "prefix", f"the prompt begins already with that of {self.continues!r} (continues)"
+                "prefix",
+                f"cannot be combined with continues: the prompt begins with that of {self.continues!r}",
             )
         if self.prefix is None and self.prefix_tokens:
-            raise ConfigError("prefix_tokens", f"{self.prefix_tokens} tokens of which text? Give prefix too")
+            raise ConfigError(
+                "prefix_tokens", f"is {self.prefix_tokens}, but prefix, the name of the text, is missing"
+            )
         if self.prefix is not None and not 1 <= self.prefix_tokens <= MOST_TOKENS:
             raise ConfigError(
-                "prefix_tokens", f"must be from 1 to {MOST_TOKENS} for a prefix, is {self.prefix_tokens}"
+                "prefix_tokens", f"must be from 1 to {MOST_TOKENS} for a prefix, got {self.prefix_tokens}"
             )
         if self.continues in self.includes:
-            raise ConfigError("includes", f"the output of {self.continues!r} is there already (continues)")
+            raise ConfigError("includes", f"the output of {self.continues!r} is already included (continues)")
         for name in ("after", "includes"):
             named = getattr(self, name)
             if len(set(named)) < len(named):
-                raise ConfigError(name, f"a stage twice in {list(named)}")
+                raise ConfigError(name, f"duplicate stage in {list(named)}")
 
     def to_json(self) -> dict[str, Any]:
-        """The stage as JSON-ready values."""
+        """Return the stage as JSON-ready values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow(Description):
-    """A kind of jobs: stages, each a call to an engine, that wait for each other.
+    """A type of job: dependent stages, each a call to an engine.
 
     Args:
-        name: what the workload's column `class` calls jobs of this kind.
-        stages: the stages by name, one or more. Their order numbers the requests of a job, and decides which
-            is first where two arrive at the same instant; it need not be the order in which they run.
+        name: name of the workflow in the workload's column `class`.
+        stages: the stages by name, one or more. Their order numbers the requests of a job and breaks ties of
+            arrival; it may differ from the order of execution.
 
     Raises:
-        ConfigError: no stage, a stage that waits for an unknown one or, in a circle, for itself, or that
-            includes the output of one, or continues one, that need not have finished; it names workflow,
-            stage and field.
+        ConfigError: no stage, an unknown stage in `after`, a cycle, or a stage in `includes` or `continues`
+            that may not have finished; it names workflow, stage and field.
 
     Source: the AI-agent workloads of li2025 §4.3.
 
     Example:
-        The fork-join of li2025 §4.3: two branches start when the first stage is done, the last one joins
-        them:
+        The fork-join of li2025 §4.3: two branches start after the first stage, and the last stage joins them:
 
         >>> import inferq as iq
         >>> agent = iq.Workflow("agent", stages={
@@ -206,18 +211,18 @@ class Workflow(Description):
     stages: Mapping[str, Stage]
 
     def __post_init__(self) -> None:
-        """Check the names, and that no stage waits for itself."""
+        """Check names and dependencies."""
         plain("name", self.name, (str,))
         if not self.name:
             raise ConfigError("name", "must not be empty")
         here = f"workflows.{self.name}.stages"
         if not isinstance(self.stages, Mapping):
-            raise ConfigError(here, f"must be a table of Stage(…) by name, is {self.stages!r}")
+            raise ConfigError(here, f"must be a table of Stage(…) by name, got {self.stages!r}")
         if not self.stages:
-            raise ConfigError(here, "no stage; a workflow has at least one")
+            raise ConfigError(here, "must not be empty: a workflow has at least one stage")
         for name, stage in self.stages.items():
             if not isinstance(name, str) or not name:
-                raise ConfigError(here, f"the name {name!r} must be a text, not empty")
+                raise ConfigError(here, f"names must be non-empty text, got {name!r}")
             plain(f"{here}.{name}", stage, (Stage,))
             named = [
                 (f"{column}[{place}]", other)
@@ -237,8 +242,8 @@ class Workflow(Description):
                 if not self._finished_before(other, name, depth):
                     raise ConfigError(
                         f"{here}.{name}.includes[{place}]",
-                        f"{other!r} need not have finished before {name!r}; "
-                        "name it in after, or a stage that comes after it",
+                        f"{other!r} may not have finished before {name!r}; "
+                        "add it, or a stage that depends on it, to after",
                     )
         place_of = {name: place for place, name in enumerate(self.stages)}
         for name, stage in self.stages.items():
@@ -248,25 +253,23 @@ class Workflow(Description):
             if not self._finished_before(earlier, name, depth):
                 raise ConfigError(
                     f"{here}.{name}.continues",
-                    f"{earlier!r} need not have finished before {name!r}; "
-                    "name it in after, or a stage that comes after it",
+                    f"{earlier!r} may not have finished before {name!r}; "
+                    "add it, or a stage that depends on it, to after",
                 )
             if place_of[earlier] > place_of[name]:
-                raise ConfigError(
-                    f"{here}.{name}.continues", f"{earlier!r} must stand before {name!r} in stages"
-                )
+                raise ConfigError(f"{here}.{name}.continues", f"{earlier!r} must precede {name!r} in stages")
 
     def in_order(self) -> Iterator[str]:
-        """The stages so that each comes after all that it waits for.
+        """The stages in topological order.
 
         Raises:
-            ConfigError: naming the stages that wait for each other.
+            ConfigError: a cycle; it names the stages.
         """
         for ready in self._levels():
             yield from ready
 
     def _levels(self) -> Iterator[list[str]]:
-        """The stages that wait for none, then those whose last is among these, and so on."""
+        """The stages by depth: without dependencies, then with dependencies on these, and so on."""
         place_of = {name: place for place, name in enumerate(self.stages)}
         waits_for = {name: len(stage.after) for name, stage in self.stages.items()}
         followers = self.followers()
@@ -284,19 +287,19 @@ class Workflow(Description):
         if waits_for:
             raise ConfigError(
                 f"workflows.{self.name}.stages.{next(iter(waits_for))}.after",
-                f"these stages wait for each other in a circle, or for one that does: {', '.join(waits_for)}",
+                f"dependency cycle; stages in the cycle or behind it: {', '.join(waits_for)}",
             )
 
     def followers(self) -> dict[str, list[str]]:
-        """For each stage those that wait for it, in the order of the stages."""
-        found: dict[str, list[str]] = {name: [] for name in self.stages}
+        """The stages that directly depend on each stage, in the order of the stages."""
+        followers: dict[str, list[str]] = {name: [] for name in self.stages}
         for name, stage in self.stages.items():
             for other in stage.after:
-                found[other].append(name)
-        return found
+                followers[other].append(name)
+        return followers
 
     def _finished_before(self, other: str, name: str, depth: Mapping[str, int]) -> bool:
-        """Whether a stage must have finished before another; `depth` of each is its place in `_levels`."""
+        """Whether a stage always finishes before another; `depth` is the index in `_levels`."""
         seen = set(self.stages[name].after)
         open_ = [] if other in seen else list(seen)
         while open_:
@@ -313,20 +316,21 @@ class Workflow(Description):
         return self.stages[stage].class_name or self.name
 
     def to_json(self) -> dict[str, Any]:
-        """The stages as JSON-ready values; a network keeps them under the workflow's name."""
+        """Return the stages as JSON-ready values; a network stores them by workflow name."""
         return {"stages": {name: stage.to_json() for name, stage in self.stages.items()}}
 
 
 @dataclass(frozen=True, slots=True)
 class Network(Description):
-    """Engines with names, and jobs that call them: directed graphs of stages with joins, delays and classes.
+    """Named engines, and jobs that call them: directed graphs of stages with joins, delays and classes.
 
-    The rows of its workload are jobs: a run needs only `arrival_s`, and, where there are several workflows,
-    `class` with the name of the job's. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `itl_slo_s` and
-    `session_id` go to every stage of the job. Lengths come from the stages, recorded or drawn from the seed
-    of the run: each stage has draws of its own, and those of a job do not depend on the other jobs.
+    The rows of its workload are jobs: a run requires only `arrival_s` and, for several workflows, `class`
+        with
+    the name of the job's workflow. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `itl_slo_s` and
+    `session_id` apply to every stage of the job. Stages define lengths, recorded or drawn from the seed of
+    the run: each stage has its own draws, and those of a job do not depend on other jobs.
 
-    `Result.requests` has a row for each stage that arrived, with `job`, `stage` and `engine` beside its `id`;
+    `Result.requests` has a row for each stage that arrived, with `job`, `stage` and `engine` after its `id`;
     `Result.jobs` has a row for each job. `warmup` and `cooldown` count jobs. Replicas are numbered over all
     engines in the order of the table. A scheduler written in Python is copied (`copy.deepcopy`) for every
     replica.
@@ -334,16 +338,16 @@ class Network(Description):
     Source: li2025 §4.3, whose two networks are instances: fork-join (see `Workflow`) and Rybko–Stolyar.
 
     Args:
-        engines: an `Engine`, a `Cluster` or a `Disaggregated` under each name, one or more.
-        workflows: one or more, each with a name of its own.
+        engines: an `Engine`, a `Cluster` or a `Disaggregated` by name, one or more.
+        workflows: one or more, with distinct names.
 
     Raises:
-        ConfigError: nothing there, a part of the wrong kind, a name twice, or a stage at an unknown engine;
-            it names engine, workflow and stage.
+        ConfigError: no engine, no workflow, a part of the wrong type, a duplicate name, or a stage with an
+            unknown engine; it names engine, workflow and stage.
 
     Example:
-        The Rybko–Stolyar network of li2025 §4.3: each engine prefers the jobs that are about to leave, and
-        the network is unstable although no engine is overloaded.
+        The Rybko–Stolyar network of li2025 §4.3: each engine prefers the last stages of jobs, and the network
+        is unstable although no engine is overloaded.
 
         >>> import inferq as iq
         >>> def agent(order):
@@ -370,24 +374,24 @@ class Network(Description):
     workflows: Sequence[Workflow]
 
     def __post_init__(self) -> None:
-        """Check the parts, and that every stage has its engine."""
+        """Check the parts and the engines of all stages."""
         if not isinstance(self.engines, Mapping):
-            raise ConfigError("engines", f"must be a table of engines by name, is {self.engines!r}")
+            raise ConfigError("engines", f"must be a table of engines by name, got {self.engines!r}")
         if not self.engines:
-            raise ConfigError("engines", "no engine; a network has at least one")
+            raise ConfigError("engines", "must not be empty: a network has at least one engine")
         for name, engine in self.engines.items():
             if not isinstance(name, str) or not name:
-                raise ConfigError("engines", f"the name {name!r} must be a text, not empty")
+                raise ConfigError("engines", f"names must be non-empty text, got {name!r}")
             plain(f"engines.{name}", engine, _SYSTEMS)
         if isinstance(self.workflows, (str, Mapping)) or not isinstance(self.workflows, Sequence):
-            raise ConfigError("workflows", f"must be a list of Workflow(…), is {self.workflows!r}")
+            raise ConfigError("workflows", f"must be a list of Workflow(…), got {self.workflows!r}")
         if not self.workflows:
-            raise ConfigError("workflows", "no workflow; a network has at least one")
+            raise ConfigError("workflows", "must not be empty: a network has at least one workflow")
         names = set()
         for place, workflow in enumerate(self.workflows):
             plain(f"workflows[{place}]", workflow, (Workflow,))
             if workflow.name in names:
-                raise ConfigError(f"workflows[{place}].name", f"{workflow.name!r} is there already")
+                raise ConfigError(f"workflows[{place}].name", f"duplicate name {workflow.name!r}")
             names.add(workflow.name)
             for name, stage in workflow.stages.items():
                 if stage.engine not in self.engines:
@@ -399,7 +403,7 @@ class Network(Description):
         object.__setattr__(self, "workflows", tuple(self.workflows))
 
     def to_json(self) -> dict[str, Any]:
-        """The network as JSON-ready values, with its `kind`; the inverse of `from_json`."""
+        """Return the network as JSON-ready values, with its `kind`; the inverse of `from_json`."""
         return {
             "kind": "Network",
             "engines": {name: engine.to_json() for name, engine in self.engines.items()},
@@ -408,22 +412,23 @@ class Network(Description):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Network:
-        """The network that a table describes, as read from JSON or TOML.
+        """Read the network from a table of JSON or TOML.
 
         Args:
-            description: `engines`, under each name a table as `Engine.from_json` takes it, or one with
-                the `kind` `"Cluster"` or `"Disaggregated"`; `workflows`, under each name a table with
-                `stages`, under each name of these a table with the fields of `Stage`.
+            description: `engines`: by name, a table for `Engine.from_json`, or a table with the `kind`
+                `"Cluster"` or `"Disaggregated"`; `workflows`: by name, a table with `stages`, which are by
+                name tables with the fields of `Stage`.
 
         Raises:
-            ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router
-                written in Python.
+            ConfigError: an unknown, missing or wrong field, with its path; a scheduler or a router written in
+                Python.
 
         Example:
             >>> import inferq as iq
             >>> kv = iq.KvCache(tokens=100_000)
             >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
-            >>> ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=100, output=iq.Fixed(20))})
+            >>> answer = iq.Stage("chat", prompt=100, output=iq.dist.Fixed(20))
+            >>> ask = iq.Workflow("ask", stages={"answer": answer})
             >>> network = iq.Network({"chat": iq.Cluster(engine, replicas=2)}, [ask])
             >>> iq.Network.from_json(network.to_json()) == network
             True
@@ -432,34 +437,36 @@ class Network(Description):
 
 
 def read_network(path: str, description: object) -> Network:
-    """The network that a table describes; an error names its place from `path` on."""
+    """Read the network from a table; errors name the place below `path`."""
     table = fields_in(path, description, ("engines", "workflows"), ("engines", "workflows"), "Network")
     engines, workflows = (table_of(f"{path}.{name}", table[name]) for name in ("engines", "workflows"))
-    systems = {name: _read_system(f"{path}.engines.{name}", told) for name, told in engines.items()}
+    systems = {name: _read_system(f"{path}.engines.{name}", table) for name, table in engines.items()}
     read: list[Workflow] = []
-    for name, told in workflows.items():
+    for name, workflow in workflows.items():
         here = f"{path}.workflows.{name}"
-        stages = table_of(f"{here}.stages", fields_in(here, told, ("stages",), ("stages",))["stages"])
-        made = {stage: read_fields(f"{here}.stages.{stage}", one, Stage) for stage, one in stages.items()}
-        read.append(_at(path, Workflow, name, made))
+        stages = table_of(f"{here}.stages", fields_in(here, workflow, ("stages",), ("stages",))["stages"])
+        parts = {
+            stage: read_fields(f"{here}.stages.{stage}", table, Stage) for stage, table in stages.items()
+        }
+        read.append(_at(path, Workflow, name, parts))
     return cast("Network", _at(path, Network, systems, read))
 
 
-def _read_system(path: str, told: object) -> System:
-    """What serves one name of a network: an engine, or what the table's `kind` says."""
-    kind = told.get("kind") if isinstance(told, Mapping) else None
+def _read_system(path: str, description: object) -> System:
+    """Read an engine of a network, or the system of the table's `kind`."""
+    kind = description.get("kind") if isinstance(description, Mapping) else None
     if kind == "Cluster":
-        return read_fields(path, told, Cluster)
+        return read_fields(path, description, Cluster)
     if kind == "Disaggregated":
-        return read_disaggregated(path, told)
+        return read_disaggregated(path, description)
     if kind is not None:
         known = nearest(str(kind), ("Cluster", "Disaggregated"))
         raise ConfigError(f"{path}.kind", f"unknown kind {kind!r}{known}; a table without kind is an engine")
-    return read_fields(path, told, Engine)
+    return read_fields(path, description, Engine)
 
 
 def _at(path: str, kind: Any, *arguments: object) -> Any:
-    """What a class makes of `arguments`; an error names its place from `path` on."""
+    """Call a class; errors name the place below `path`."""
     try:
         return kind(*arguments)
     except ConfigError as error:

@@ -1,8 +1,7 @@
-"""Jobs of a network: how they become requests, and what became of them.
+"""Jobs of a network: conversion to requests, and results of jobs.
 
-A job of a network is a row of its workload. Its stages are requests: the rows that go through the core,
-ordered by job and within a job as its workflow orders its stages, so that their nominal arrivals, those of
-the jobs, ascend.
+A job is a row of the workload. Its stages are requests: the rows of the core, ordered by job and within a job
+by the order of stages in its workflow, so that their nominal arrivals (of the jobs) ascend.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
+from inferq.checks import nearest
 from inferq.errors import ConfigError, TraceError
 from inferq.systems.network import Network, Workflow
 from inferq.systems.pools import entries
-from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
+from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
 
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from inferq.results.tables import RequestColumns
 
 _STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s")
-"""Columns of a job that each of its requests has too."""
+"""Columns of a job that apply to each of its requests."""
 
 _REFUSED = {
-    "prompt_tokens": "the stages of a network have lengths; leave the column out",
-    "output_tokens": "the stages of a network have lengths; leave the column out",
-    "max_output_tokens": "the stages of a network have lengths; leave the column out",
-    "think_s": "a job of a network does not wait for another; use .open_loop() to send each at its arrival_s",
+    "prompt_tokens": "must be absent: the stages of a network define lengths",
+    "output_tokens": "must be absent: the stages of a network define lengths",
+    "max_output_tokens": "must be absent: the stages of a network define lengths",
+    "think_s": "must be absent: jobs are independent; use .open_loop() to send each at its arrival_s",
 }
 
 _STREAMS = {"prompt": 0, "output": 1, "delay_s": 2}
-"""The streams of draws of a stage: stage k, counted over all workflows, has 3·k to 3·k + 2."""
+"""Random streams of a stage: stage k of all workflows has 3·k to 3·k + 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Jobs:
-    """The requests of all jobs of a network, in the order in which the core numbers them."""
+    """The requests of all jobs of a network, in the core's order."""
 
     frame: pl.DataFrame
-    """Their columns as those of a workload; `arrival_s` is that of the job."""
+    """Columns as in a workload; `arrival_s` is the job's."""
     flow: Flow
     pool: NDArray[np.uint32]
-    """The pool that each enters."""
+    """The entry pool of each request."""
     first: NDArray[np.int64]
-    """The first row of each job, and the number of rows."""
+    """The first row of each job, then the number of rows."""
     workflow: NDArray[np.uint32]
-    """Of each job; then, for each row, its job, its stage and its engine, by their place in the names."""
+    """The workflow of each job; then job, stage and engine of each row, as indices into the names."""
     job: NDArray[np.uint32]
     stage: NDArray[np.uint32]
     engine: NDArray[np.uint32]
     names: dict[str, list[str]]
 
     def cut(self, which: str, cut: dict[str, float]) -> dict[str, float]:
-        """What a warm-up or a cool-down of so many jobs cuts, in rows; seconds are of the jobs' arrivals."""
+        """Convert a warm-up or cool-down in jobs to rows; seconds refer to arrivals of jobs."""
         if "requests" not in cut:
             return cut
         jobs, rows = self.first.size - 1, int(self.first[-1])
@@ -67,12 +67,12 @@ class Jobs:
 
     @property
     def _at_once(self) -> NDArray[np.bool_]:
-        """The rows that arrive at the instant at which their job does."""
-        found: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
-        return found
+        """The rows that arrive together with their job."""
+        immediate: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
+        return immediate
 
     def placed(self, requests: RequestColumns) -> RequestColumns:
-        """The core's columns of requests, with `job`, `stage` and `engine` after `id`."""
+        """Add `job`, `stage` and `engine` after `id` to the core's columns of requests."""
         rows = requests["id"]
         return requests.beside({name: getattr(self, name)[rows] for name in ("job", "stage", "engine")})
 
@@ -84,18 +84,18 @@ class Jobs:
         horizon_s: float | None,
         measured: tuple[int, int],
     ) -> dict[str, NDArray[Any]]:
-        """The columns of `Result.jobs`: what became of the jobs that arrived by the horizon.
+        """Compute the columns of `Result.jobs` for the jobs that arrived by the horizon.
 
         Args:
             requests: the columns of `placed`.
-            elapsed_s: from the arrival of its job to the end of each of them.
-            arrival_s: of every job of the workload.
-            horizon_s: when the run ended, or None.
-            measured: the rows that warm-up and cool-down leave, from the first to before the second.
+            elapsed_s: seconds from the arrival of its job to the end of each request.
+            arrival_s: arrivals of all jobs of the workload.
+            horizon_s: end of the run, or None.
+            measured: the range of measured rows.
         """
         job = requests["job"].astype(np.int64)
         seen = int(job.max()) + 1 if job.size else 0
-        # a job whose first stages are still delayed has no request yet
+        # A job whose first stages are still delayed has no request yet.
         by_then = int(np.searchsorted(arrival_s, math.inf if horizon_s is None else horizon_s, "right"))
         count = max(seen, by_then)
         finished, rejected, abandoned, unfinished, lost = (
@@ -108,9 +108,9 @@ class Jobs:
         last_s = np.full(count, -math.inf)
         left_s = requests["left_s"]
         np.maximum.at(last_s, job, np.where(np.isnan(left_s), -math.inf, left_s))
-        gone = (status != 3) & (unfinished == 0)
+        has_ended = (status != 3) & (unfinished == 0)
         finish_s = np.where(status == 0, last_s, math.nan)
-        # as the core rounds it, wherever it has told it
+        # Use the core's rounding if a request of the job has its arrival.
         shown_s, at_once = arrival_s[:count].copy(), self._at_once[requests["id"]]
         shown_s[job[at_once]] = requests["arrival_s"][at_once]
         first = self.first[:count]
@@ -129,7 +129,7 @@ class Jobs:
             "measured": (measured[0] <= first) & (first < measured[1]),
             "arrival_s": shown_s,
             "finish_s": finish_s,
-            "left_s": np.where(gone, last_s, math.nan),
+            "left_s": np.where(has_ended, last_s, math.nan),
             "e2e_s": np.where(status == 0, longest_s, math.nan),
             "stages": arrived.astype(np.int32),
             "finished_stages": finished.astype(np.int32),
@@ -139,30 +139,30 @@ class Jobs:
 
 
 def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
-    """The requests of the jobs in `frame`, with lengths and delays drawn from `seed`.
+    """Create the requests of the jobs in `frame`, with lengths and delays drawn from `seed`.
 
     Raises:
-        ConfigError: a column that jobs do not have, or no `class` where there are several workflows.
-        TraceError: no arrivals, a class that is no workflow, or a stage that is too long; it names the job.
+        ConfigError: a column that jobs cannot have, or no `class` for several workflows.
+        TraceError: no arrivals, an unknown workflow, or a stage that is too long; it names the job.
     """
-    for name, why in _REFUSED.items():
+    for name, reason in _REFUSED.items():
         if name in frame.columns and frame[name].null_count() < frame.height:
-            raise ConfigError(f"workload.{name}", f"{why}")
+            raise ConfigError(f"workload.{name}", reason)
     if "arrival_s" not in frame.columns:
         raise TraceError(
-            "workload", "no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another arrival process"
+            "workload", "no arrival_s: use .with_arrivals(iq.dist.Poisson(rate=…)) or another arrival process"
         )
     workflow = _workflows(network, frame)
-    stages = np.array([len(one.stages) for one in network.workflows])[workflow]
+    stages = np.array([len(kind.stages) for kind in network.workflows])[workflow]
     first = np.concatenate([[0], np.cumsum(stages)])
     rows = int(first[-1])
     if rows >= 2**32:
-        raise ConfigError("workload", f"{frame.height} jobs have {rows} stages, must be below 2^32")
+        raise ConfigError("workload", f"{frame.height} jobs have {rows} stages, the maximum is 2^32 - 1")
 
     names = _names(network)
     place = {kind: {name: code for code, name in enumerate(listed)} for kind, listed in names.items()}
     enters = entries(network)
-    made = {
+    codes_of = {
         name: np.empty(rows, dtype=np.uint32)
         for name in ("pool", "stage", "engine", "class", "parents", "next")
     }
@@ -171,28 +171,28 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
     heads: list[list[dict[str, Any]] | None] = []
     head = np.empty(rows, dtype=np.uint32)
     delay_s = np.zeros(rows)
-    number = 0  # of the stage among those of all workflows
-    for code, one in enumerate(network.workflows):
+    number = 0  # of the first stage, over all workflows
+    for code, kind in enumerate(network.workflows):
         here = np.flatnonzero(workflow == code)
-        drawn = _lengths(one, number, frame.height, seed, here)
-        followers = one.followers()
-        place_in = {name: at for at, name in enumerate(one.stages)}
-        for at, (name, stage) in enumerate(one.stages.items()):
+        drawn = _lengths(kind, number, frame.height, seed, here)
+        followers = kind.followers()
+        place_in = {name: at for at, name in enumerate(kind.stages)}
+        for at, (name, stage) in enumerate(kind.stages.items()):
             mine = first[here] + at
             engine = place["engine"][stage.engine]
-            made["pool"][mine], made["engine"][mine] = enters[engine], engine
-            made["stage"][mine] = place["stage"][name]
-            made["class"][mine] = place["class"][one.class_of(name)]
-            made["parents"][mine] = len(stage.after)
-            made["next"][mine] = len(followers[name])
+            codes_of["pool"][mine], codes_of["engine"][mine] = enters[engine], engine
+            codes_of["stage"][mine] = place["stage"][name]
+            codes_of["class"][mine] = place["class"][kind.class_of(name)]
+            codes_of["parents"][mine] = len(stage.after)
+            codes_of["next"][mine] = len(followers[name])
             lengths["prompt"][mine], lengths["output"][mine] = drawn[name]
-            delay_s[mine] = _delays(one, name, number + at, frame.height, seed, here)
+            delay_s[mine] = _delays(kind, name, number + at, frame.height, seed, here)
             if stage.continues is not None:
                 continues[mine] = first[here] + place_in[stage.continues]
             head[mine] = len(heads)
             texts = {"text": stage.prefix, "tokens": stage.prefix_tokens}
             heads.append(None if stage.prefix is None else [texts])
-        number += len(one.stages)
+        number += len(kind.stages)
 
     columns = {
         "arrival_s": np.repeat(frame["arrival_s"].to_numpy(), stages),
@@ -202,32 +202,33 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
     job = np.repeat(np.arange(frame.height, dtype=np.uint32), stages)
     classes = pl.Series("class", names["class"], dtype=pl.Enum(names["class"]))
     wide: list[Any] = [name for name in _STAGE_WIDE if name in frame.columns]
-    if "session_id" not in wide:  # the requests of a job belong together
+    if "session_id" not in wide:  # the requests of a job are a session
         wide.append(pl.int_range(pl.len(), dtype=pl.UInt32).alias("session_id"))
-    named = classes.gather(pl.Series(made["class"]))
+    named = classes.gather(pl.Series(codes_of["class"]))
     requests = pl.DataFrame(columns).with_columns(named, *frame.select(wide)[job].get_columns())
     if (continues >= 0).any():
         link = pl.Series("continues", continues)
         requests = requests.with_columns(link.set(link < 0, None))
-    if any(one is not None for one in heads):
+    if any(head_texts is not None for head_texts in heads):
         pair = pl.Struct({"text": pl.String, "tokens": pl.Int64})
         texts_of = pl.Series("prefix_parts", heads, dtype=pl.List(pair))
         requests = requests.with_columns(texts_of.gather(pl.Series(head)))
-    children_start = starts(made["next"])
-    flow = Flow(made["parents"], children_start, _children(network, workflow, first, children_start), delay_s)
-    rows_of = (job, made["stage"], made["engine"])
-    return Jobs(requests, flow, made["pool"], first, workflow, *rows_of, names)
+    children_start = starts(codes_of["next"])
+    flow = Flow(
+        codes_of["parents"], children_start, _children(network, workflow, first, children_start), delay_s
+    )
+    rows_of = (job, codes_of["stage"], codes_of["engine"])
+    return Jobs(requests, flow, codes_of["pool"], first, workflow, *rows_of, names)
 
 
 def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
-    """The workflow of each job, by its place in the network."""
-    names = [one.name for one in network.workflows]
+    """The index of each job's workflow."""
+    names = [kind.name for kind in network.workflows]
     if "class" not in frame.columns:
         if len(names) > 1:
             raise ConfigError(
                 "workload.class",
-                "not there, and there are several workflows; it says which one each job is: "
-                f"{', '.join(names)}",
+                f"missing: the network has several workflows; set the one of each job: {', '.join(names)}",
             )
         return np.zeros(frame.height, dtype=np.uint32)
     given = frame["class"]
@@ -236,31 +237,29 @@ def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
     codes = known.gather(given.to_physical())
     if codes.null_count():
         row = int(codes.is_null().to_numpy().argmax())
-        raise TraceError(
-            f"row {row}: class {given[row]!r} is no workflow of the network{nearest(given[row], names)}"
-        )
-    found: NDArray[np.uint32] = codes.to_numpy()
-    return found
+        raise TraceError(f"row {row}: unknown workflow {given[row]!r} in class{nearest(given[row], names)}")
+    workflow: NDArray[np.uint32] = codes.to_numpy()
+    return workflow
 
 
 def _names(network: Network) -> dict[str, list[str]]:
-    """The names that codes stand for: of workflows, stages, engines as they come, of classes sorted."""
-    every = [(one, name) for one in network.workflows for name in one.stages]
+    """The names of codes: workflows, stages and engines in order, classes sorted."""
+    every = [(kind, name) for kind in network.workflows for name in kind.stages]
     return {
-        "workflow": [one.name for one in network.workflows],
+        "workflow": [kind.name for kind in network.workflows],
         "stage": list(dict.fromkeys(name for _, name in every)),
         "engine": list(network.engines),
-        "class": sorted({one.class_of(name) for one, name in every}),
+        "class": sorted({kind.class_of(name) for kind, name in every}),
     }
 
 
 def _lengths(
     workflow: Workflow, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> dict[str, tuple[Any, Any]]:
-    """Prompt and output tokens of each stage, for the jobs `here`; `number` is that of the first stage."""
+    """Prompt and output tokens of each stage, for the jobs `here`; the first stage has `number`."""
     place_in = {name: at for at, name in enumerate(workflow.stages)}
     drawn: dict[str, tuple[Any, Any]] = {}
-    for name in workflow.in_order():  # so that the outputs which a prompt includes are there
+    for name in workflow.in_order():  # outputs precede the prompts that include them
         stage, mine = workflow.stages[name], number + place_in[name]
         output, prompt = (
             _length(workflow, name, part, mine, jobs, seed, here) for part in ("output", "prompt")
@@ -275,7 +274,7 @@ def _lengths(
             at = int(wrong.argmax())
             raise TraceError(
                 f"row {here[at]}: stage {name!r} of workflow {workflow.name!r} has {prompt[at]} prompt "
-                f"and {output[at]} output tokens, must be at most {MOST_TOKENS} together"
+                f"and {output[at]} output tokens, the maximum sum is {MOST_TOKENS}"
             )
         drawn[name] = (prompt, output)
     return drawn
@@ -284,25 +283,25 @@ def _lengths(
 def _length(
     workflow: Workflow, name: str, part: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The tokens of one part of a stage, for the jobs `here` among so many."""
+    """The tokens of one part of a stage, for the jobs `here`."""
     length = getattr(workflow.stages[name], part)
     if isinstance(length, tuple):
         if len(length) != here.size:
             raise ConfigError(
                 f"workflows.{workflow.name}.stages.{name}.{part}",
-                f"has {len(length)} recorded lengths, and the workload has {here.size} jobs of this workflow",
+                f"must have a length for each of the {here.size} jobs of this workflow, got {len(length)}",
             )
         return np.array(length, dtype=np.int64)
     if not isinstance(length, LengthDistribution):
         return np.full(here.size, length, dtype=np.int64)
-    # drawn for every job, so that what one gets does not depend on what the others are
+    # Drawn for every job, so that the draws of a job do not depend on other jobs.
     return length.draw_column(jobs, seed, 3 * number + _STREAMS[part])[here].astype(np.int64)
 
 
 def _delays(
     workflow: Workflow, name: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> float | NDArray[np.float64]:
-    """The seconds that a stage of the jobs `here` is delayed."""
+    """The delays of a stage of the jobs `here` in seconds."""
     delay = workflow.stages[name].delay_s
     if not isinstance(delay, DurationDistribution):
         return delay
@@ -312,7 +311,7 @@ def _delays(
         at = int(wrong.argmax())
         raise TraceError(
             f"row {here[at]}: stage {name!r} of workflow {workflow.name!r} has a delay of {drawn[at]} s, "
-            f"must be from 0 to below {MOST_SECONDS:g} s"
+            f"which must be from 0 to below {MOST_SECONDS:g} s"
         )
     return drawn
 
@@ -323,12 +322,12 @@ def _children(
     first: NDArray[np.int64],
     children_start: NDArray[np.uint32],
 ) -> NDArray[np.uint32]:
-    """For each row those that wait for it, row after row."""
+    """The dependents of each row, row by row."""
     children = np.empty(int(children_start[-1]), dtype=np.uint32)
-    for code, one in enumerate(network.workflows):
+    for code, kind in enumerate(network.workflows):
         base = first[np.flatnonzero(workflow == code)]
-        place_in = {name: at for at, name in enumerate(one.stages)}
-        for name, followers in one.followers().items():
+        place_in = {name: at for at, name in enumerate(kind.stages)}
+        for name, followers in kind.followers().items():
             for place, later in enumerate(followers):
                 at = children_start[base + place_in[name]].astype(np.int64) + place
                 children[at] = base + place_in[later]

@@ -7,7 +7,7 @@ serving, each named where it stands.
 | question | call |
 |---|---|
 | How many tokens can be computed? | `token_capacity` (li2025) |
-| What do seats allow, or whole batches? | `seats_capacity`, `request_level_capacity` |
+| What do seats allow, or whole batches? | `sequence_capacity`, `request_level_capacity` |
 | How much is asked of each engine of a network? | `network_capacity` (li2025) |
 | How many requests fit the KV cache over time? | `kv_capacity`, `replicas_needed`, `slot` (nie2026) |
 | What do whole tiles allow? | `tile_capacity` (bari2025) |

@@ -9,10 +9,10 @@ from .capacities.network_capacity import NetworkCapacity as NetworkCapacity
 from .capacities.network_capacity import network_capacity as network_capacity
 from .capacities.replicas_needed import ReplicasNeeded as ReplicasNeeded
 from .capacities.replicas_needed import replicas_needed as replicas_needed
-from .capacities.seats_capacity import RequestLevelCapacity as RequestLevelCapacity
-from .capacities.seats_capacity import SeatsCapacity as SeatsCapacity
-from .capacities.seats_capacity import request_level_capacity as request_level_capacity
-from .capacities.seats_capacity import seats_capacity as seats_capacity
+from .capacities.sequence_capacity import RequestLevelCapacity as RequestLevelCapacity
+from .capacities.sequence_capacity import SequenceCapacity as SequenceCapacity
+from .capacities.sequence_capacity import request_level_capacity as request_level_capacity
+from .capacities.sequence_capacity import sequence_capacity as sequence_capacity
 from .capacities.slot import slot as slot
 from .capacities.tile_capacity import TileCapacity as TileCapacity
 from .capacities.tile_capacity import tile_capacity as tile_capacity

@@ -1,4 +1,4 @@
-"""Statements of theory: numbers, the hypotheses that they need, and the words that connect them."""
+"""Statements of theory: numbers, hypotheses and explanations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from inferq.display import text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
-    """What a theorem assumes, and whether the scenario meets it.
+    """An assumption of a theorem, and whether the scenario meets it.
 
     Args:
         name: the assumption, in a few words.
-        met: whether it holds; None where that cannot be known from the scenario.
+        met: whether it holds; None if unknown.
         why: the reason, with its numbers.
 
     Example:
         >>> from inferq.theory import Hypothesis
-        >>> print(Hypothesis(name="memory slack", met=None, why="no capacity is given"))
-        memory slack: not known (no capacity is given)
+        >>> print(Hypothesis(name="memory slack", met=None, why="no capacity is configured"))
+        memory slack: unknown (no capacity is configured)
     """
 
     name: str
@@ -31,48 +31,48 @@ class Hypothesis:
 
     def __str__(self) -> str:
         """One line."""
-        said = {True: "met", False: "not met", None: "not known"}[self.met]
-        return f"{self.name}: {said} ({self.why})"
+        state = {True: "met", False: "not met", None: "unknown"}[self.met]
+        return f"{self.name}: {state} ({self.why})"
 
 
 class Statement:
-    """What a function of `inferq.theory` returns: frozen numbers, and the words that connect them."""
+    """A result of `inferq.theory`: frozen numbers with an explanation."""
 
     __slots__ = ()
     source: ClassVar[str] = ""
     """The paper and the equation."""
 
     def explain(self) -> str:
-        """The inequality in symbols and with the numbers put in, what follows, and what it assumes."""
+        """The inequality in symbols and in numbers, the conclusion, and the hypotheses."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        """What `explain()` says."""
+        """The same text as `explain()`."""
         return self.explain()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The explanation as HTML for notebooks."""
         return f'<pre style="white-space:pre-wrap">{html.escape(self.explain())}</pre>'
 
 
 def number(value: float | None) -> str:
-    """A number to 6 digits, whole ones in full.
+    """A number with 6 significant digits; integers in full.
 
     >>> number(131000), number(3.2632811), number(0.000372), number(None)
-    ('131,000', '3.26328', '0.000372', 'not known')
+    ('131,000', '3.26328', '0.000372', 'unknown')
     """
-    return "not known" if value is None else text.number(value, 6)
+    return "unknown" if value is None else text.number(value, 6)
 
 
 def explained(
     symbols: str, lines: Iterable[str], stable: bool | None, hypotheses: tuple[Hypothesis, ...]
 ) -> str:
-    """An explanation: the inequality in symbols, lines of numbers, the verdict, and what is assumed."""
+    """An explanation: the inequality in symbols, lines of numbers, the verdict, and the hypotheses."""
     verdict = {True: "stable", False: "unstable", None: "unknown"}[stable]
     numbers = (f"  {line}" for line in (*lines, f"verdict: {verdict}"))
     return "\n".join([symbols, *numbers, *hypotheses_text(hypotheses)])
 
 
 def hypotheses_text(hypotheses: tuple[Hypothesis, ...]) -> list[str]:
-    """The lines of an explanation that say what is assumed; none where nothing is."""
-    return ["It assumes:", *(f"  - {one}" for one in hypotheses)] if hypotheses else []
+    """The lines of an explanation that list the hypotheses."""
+    return ["Assumptions:", *(f"  - {hypothesis}" for hypothesis in hypotheses)] if hypotheses else []

@@ -120,7 +120,7 @@ def report(*, quick: bool = False, traces: Path | None = None, tell: Tell = lamb
         title="Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents",
         citation="Li, Dai, Peng, arXiv 2504.07347 (2025)",
         setting=(
-            "Theory: `iq.theory.token_capacity`, `seats_capacity`, `request_level_capacity` and "
+            "Theory: `iq.theory.token_capacity`, `sequence_capacity`, `request_level_capacity` and "
             '`network_capacity`. The paper counts a decode for each output token (`first_token="decode"`) '
             "and has no limit of memory."
         ),

@@ -11,7 +11,7 @@ import inferq as iq
 from inferq._lazy import alt, np, pl
 from inferq.display import style
 from inferq.interval import Interval
-from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
+from inferq.theory.capacities.sequence_capacity import request_level_capacity, sequence_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import RequestClass
 from inferq.theory.runs.observed import observed
@@ -89,9 +89,9 @@ def policies() -> list[Policy]:
         ("Sarathi, 128 seats (default)", iq.Sarathi(token_budget=b)),
         ("Orca, 128 seats (default)", iq.research.Orca(token_budget=b, chunked=True)),
     ):
-        bound = seats_capacity(CHAT, engine(capped))
-        assert bound.sure_per_s is not None
-        note = f"theory: what no policy passes with 128 seats; sure are {bound.sure_per_s:.2f}"
+        bound = sequence_capacity(CHAT, engine(capped))
+        assert bound.stable_below_per_s is not None
+        note = f"theory: what no policy passes with 128 seats; sure are {bound.stable_below_per_s:.2f}"
         found.append(Policy(name, capped, CAPPED, bound.capacity_per_s, note))
     default = iq.VllmV0(token_budget=b)
     found.append(Policy("VllmV0, 256 seats (default)", default, APART, None, "no closed form"))
@@ -180,7 +180,7 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
     curves, growth_rows = crowds(min(sizes.requests, 40_000))
     prompts_s = 256 * PROMPT_TOKENS / TOKEN_BUDGET * iteration_s(TOKEN_BUDGET)
     budgeted = 256 / (prompts_s + OUTPUT_TOKENS * iteration_s(256))
-    seats = seats_capacity(CHAT, TIMING, max_seqs=128, token_budget=TOKEN_BUDGET, first_token="decode")
+    seats = sequence_capacity(CHAT, TIMING, max_seqs=128, token_budget=TOKEN_BUDGET, first_token="decode")
     undone = dict(audit.select("policy", "work left undone, %").iter_rows())
     mixing = max(undone[one.name] for one in given if one.kind == MIXES)
     mixes = [rates[one.name] / LIMIT for one in given if one.kind == MIXES]
@@ -245,7 +245,7 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
             "S·m/(1 + m_d) tokens an iteration: a request holds a seat for m_d + 1 iterations at least. For "
             f"the usual default of 128 that is {seats.capacity_per_s:.2f}, "
             f"{100 * (1 - seats.capacity_per_s / LIMIT):.0f} % below the limit; a scheduler that uses every "
-            f"seat and token is sure to serve {seats.sure_per_s:.2f} (`seats_capacity`). Orca stays below "
+            f"seat and token is sure to serve {seats.stable_below_per_s:.2f} (`sequence_capacity`). Orca stays below "
             "the bound: prompts come first, and a decode that finds no budget left keeps its seat longer.",
             f"**How a rate is found.** A run counts as stable while less than {100 * sizes.tolerance:.1f} % "
             "of its arrivals stay in the system; a rate at which just so many stay is above the limit by "

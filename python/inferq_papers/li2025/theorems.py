@@ -61,14 +61,14 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
     for where, what, system, lengths in cases:
         said = token_capacity(RequestClass(rate=1.0, **lengths), system)
         asked = unit(poisson(sizes.requests, **lengths))
-        if said.capacity_per_s == said.sure_per_s:
+        if said.capacity_per_s == said.stable_below_per_s:
             rows.append(edge_row(where, what, said.capacity_per_s, system, asked, sizes, tell))
             continue
         tell(f"{where}: {what}")
-        found = found_edge(system, asked, 0.95 * said.sure_per_s, 1.05 * said.capacity_per_s, sizes)
+        found = found_edge(system, asked, 0.95 * said.stable_below_per_s, 1.05 * said.capacity_per_s, sizes)
         note = (
             f"without the product of chunk and context, the cut of a prompt matters: (2.7) gives "
-            f"{said.sure_per_s:.2f} to {said.capacity_per_s:.2f}"
+            f"{said.stable_below_per_s:.2f} to {said.capacity_per_s:.2f}"
         )
         rows.add(where, what, PER_S, found, note=note)
     return Section(

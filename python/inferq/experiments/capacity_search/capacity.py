@@ -214,7 +214,7 @@ class _Arrivals:
         rate = (frame.height - 1) / (last_s - first_s)
         drawn = workload.is_synthetic or isinstance(system, (Network, GateAndRoute))
         routers = (pool.router for pool in pools_of(system) if pool.router is not None)
-        drawn = drawn or any(router.draws is not False for router in routers)
+        drawn = drawn or any(router.is_random is not False for router in routers)
         return cls(frame.height, rate, 2 * rate * last_s / MOST_SECONDS, drawn)
 
 

@@ -30,7 +30,7 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
     return Document(
         title=title if title is not None else f"{rate}: {_named(plan)}" if _named(plan) else rate,
         setting=f"The largest rate that meets {plan.slo}, {plan.requests:,} requests per run.",
-        ran=_ran(plan),
+        setup=_ran(plan),
         notes=tuple(verdicts.answer_notes(plan.findings)),
         heads=ANSWER_FIRST,
         facts=tuple(_facts(plan)),

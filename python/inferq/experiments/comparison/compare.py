@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from inferq.checks import whole
+from inferq.checks import nearest, whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
@@ -29,6 +29,7 @@ from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.progress import Progress
 from inferq.results.costs import hourly
+from inferq.results.finding import Finding, by_severity
 from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
@@ -36,7 +37,7 @@ from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.workload.columns import Table, nearest
+from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 METRICS = ("ttft_p50", "ttft_p99", "itl_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
@@ -136,7 +137,7 @@ def compare(
         ...     timing = iq.PiecewiseLinear(base=0.02, per_token=0.0002)
         ...     return iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache(tokens=100_000))
         >>> chat = iq.Workload.synthetic(
-        ...     requests=500, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(100)
+        ...     requests=500, arrivals=iq.dist.Poisson(2), prompt=iq.dist.Geometric(500), output=iq.dist.Geometric(100)
         ... )
         >>> systems = {"sarathi": engine(iq.Sarathi()), "vllm-v0": engine(iq.VllmV0())}
         >>> found = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "itl_p99"])
@@ -215,8 +216,10 @@ def compare(
         else evidence.over_seeds(first, targets, most)
     )
     keys = evidence.keys(only_told=metrics is None)
-    alone = "one seed: no interval can be given and no difference judged; take ten"
-    findings = [alone] if not is_fixed and len(evidence.seeds) == 1 else []
+    findings = []
+    if not is_fixed and len(evidence.seeds) == 1:
+        text = "there are no intervals and no verdicts; use at least ten seeds"
+        findings.append(Finding("one-seed", text, {"seeds": 1}))
     findings += of_objectives(slo)
     return Comparison(
         systems=tuple(named),
@@ -225,7 +228,7 @@ def compare(
         confidence=confidence,
         chance=evidence.chance,
         stopped=stopped,
-        findings=(*findings, *evidence.findings(keys)),
+        findings=tuple(by_severity([*findings, *evidence.findings(keys)])),
         by=by,
         scenario=recorded(
             source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}

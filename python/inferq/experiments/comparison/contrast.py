@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq._lazy import NDArray, np, special
+from inferq import _core
+from inferq._lazy import NDArray, np
 from inferq.experiments.comparison.blocks import joined
 from inferq.interval import Interval, quantile, student
 
@@ -134,7 +135,7 @@ def _p_value(difference: Interval, confidence: float) -> float:
         return 0.0
     freedom = difference.samples - 1
     errors = abs(difference.mean) / difference.half_width * quantile(confidence, freedom)
-    return float(2 * special.stdtr(freedom, -errors))
+    return 2 * _core.student_cdf(-errors, freedom)
 
 
 def _welch(base: Sample, other: Sample, confidence: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from inferq.checks import nearest
 from inferq.description import kind_of
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS
@@ -13,7 +14,6 @@ from inferq.systems.engine import Engine
 from inferq.systems.servers import Server
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.workload.columns import nearest
 
 
 def engines_on(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from inferq.display.document import Chapter, Document, FittedPicture, Note, cut
+from inferq.display.document import Chapter, Document, FittedPicture, Note, NoteKind, cut
 from inferq.display.text import listed, percent, sentence
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.charts import shown_systems
 from inferq.experiments.comparison.comparison import Comparison
 from inferq.experiments.comparison.tables import of_system, row_name
 from inferq.reports import identity
+from inferq.results.recorded_system import system_from
 
 _MOST_NAMED = 4
 """So many metrics are named in a sentence, those with the largest differences."""
@@ -22,11 +23,11 @@ _MOST_RUNS = 400
 """So many numbers of single runs are shown."""
 MATTERS = 0.01
 """A smaller share of the baseline is no headline, however sure it is."""
-_HEADS = {
-    "bad": "▼ Worse",
-    "beware": "! Before you trust it",
+_HEADS: Mapping[NoteKind, str] = {
+    "critical": "▼ Worse",
+    "warning": "! Caveats",
     "good": "▲ Better",
-    "plain": "No difference that matters",
+    "info": "No relevant difference",
 }
 
 
@@ -41,15 +42,15 @@ def document(comparison: Comparison, title: str | None) -> Document:
     ]
     if len(others) > _MOST_TOLD:
         further = f"The tables below have {len(others) - _MOST_TOLD:,} more systems."
-        notes.append(Note(kind="plain", text=further))
+        notes.append(Note(kind="info", text=further))
     names = [*comparison.systems, *comparison.frame["metric"].unique()]
-    notes += [Note(kind="beware", text=sentence(one, names)) for one in comparison.findings]
+    notes += [Note(kind="warning", text=sentence(one, names)) for one in comparison.findings]
     many = f"{len(others):,} systems" if len(others) > _MOST_TOLD else listed(others) if others else ""
     against = f"{many} against {comparison.baseline}" if others else comparison.baseline
     return Document(
         title=title if title is not None else against,
         setting=_setting(comparison, others),
-        ran=_ran(comparison),
+        setup=_ran(comparison),
         notes=tuple(notes),
         heads=_HEADS,
         chapters=(
@@ -72,7 +73,7 @@ def _ran(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     lines = []
     for name in comparison.systems[:_MOST_TOLD]:
         try:
-            lines.append((name, identity.name_of(identity.system_from(described[name]))))
+            lines.append((name, identity.name_of(system_from(described[name]))))
         except (ConfigError, KeyError):  # of a class of the user's, of which the name alone is kept
             continue
     return tuple(lines)
@@ -96,17 +97,17 @@ def _confidence(comparison: Comparison) -> str:
 
 def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
     """What a system does better and worse than the baseline, and what is too small to matter."""
-    kinds: tuple[tuple[Literal["good", "bad", "plain", "beware"], str, list[dict[str, Any]]], ...] = (
+    kinds: tuple[tuple[NoteKind, str, list[dict[str, Any]]], ...] = (
         ("good", "is better in", [row for row in rows if row["verdict"] == "better" and _matters(row)]),
-        ("bad", "is worse in", [row for row in rows if row["verdict"] == "worse" and _matters(row)]),
+        ("critical", "is worse in", [row for row in rows if row["verdict"] == "worse" and _matters(row)]),
         (
-            "plain",
+            "info",
             f"differs by less than {percent(MATTERS)} in",
             [row for row in rows if row["verdict"] in ("better", "worse") and not _matters(row)],
         ),
-        ("plain", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
+        ("info", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
         (
-            "beware",
+            "warning",
             "differs, by chance or not, in",
             [row for row in rows if row["verdict"] is None and row["relative"] is not None],
         ),
@@ -118,10 +119,10 @@ def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
             names = [row_name(row) + _by(row) for row in found[:_MOST_NAMED]]
             if len(found) > _MOST_NAMED:
                 names.append(f"{len(found) - _MOST_NAMED:,} more")
-            unsure = ", which are not judged" if kind == "beware" else ""
+            unsure = ", which are not judged" if kind == "warning" else ""
             yield Note(kind=kind, text=f"{name} {words} {listed(names)}{unsure}.")
     if silent:
-        yield Note(kind="plain", text=f"{name} is the same in everything that was compared.")
+        yield Note(kind="info", text=f"{name} is the same in everything that was compared.")
 
 
 def _matters(row: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from inferq.experiments.gates.baseline import Record, read_baseline, write_basel
 from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
-from inferq.experiments.replication import Task, at_once, is_user_defined, workers
+from inferq.experiments.replication import Task, is_user_defined, run_tasks, workers
 from inferq.files import check_writable
 from inferq.inputs import path_of
 from inferq.progress import Progress
@@ -360,7 +360,7 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
 
         return go
 
-    runs = at_once([task(seed) for seed in trial.seeds], threads)
+    runs = run_tasks([task(seed) for seed in trial.seeds], threads)
     columns = zip(*(row for row, _ in runs), strict=True)
     return {metric.name: column for metric, column in zip(metrics, columns, strict=True)}, runs[0][1]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inferq.checks import whole
 from inferq.description import Description, Table
 from inferq.errors import ConfigError
-from inferq.experiments.arguments import between
+from inferq.checks import between
 from inferq.experiments.margin import Margin
 from inferq.results.summary import objectives
 from inferq.systems.prices import Prices

@@ -22,7 +22,7 @@ def document(plan: FleetPlan, title: str | None) -> Document:
         title=title if title is not None else _headline(plan),
         setting=f"The cheapest fleet that meets {plan.slo}. {counted(len(plan.outcomes), 'candidate')}, "
         f"{plan.requests:,} requests per run.",
-        ran=tuple(_ran(plan)),
+        setup=tuple(_ran(plan)),
         notes=tuple(verdicts.answer_notes(plan.findings)),
         heads=ANSWER_FIRST,
         facts=tuple(_facts(plan)),

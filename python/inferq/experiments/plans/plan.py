@@ -293,7 +293,7 @@ def _start(grid: CandidateGrid, left: int, rungs: tuple[int, ...], elapsed_s: fl
 
 def _is_random(workload: Workload, grid: CandidateGrid) -> bool:
     """Whether another seed gives another run."""
-    return workload.is_synthetic or any(router.draws is not False for router in grid.routers)
+    return workload.is_synthetic or any(router.is_random is not False for router in grid.routers)
 
 
 def _fingerprint(workload: Workload, slo: Slo, run: Mapping[str, Any]) -> str:

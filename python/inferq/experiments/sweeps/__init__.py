@@ -1,1 +1,1 @@
-"""What comes out over a grid of settings?"""
+"""Parameter sweeps over a grid of settings."""

@@ -1,4 +1,4 @@
-"""The axes of a grid: its points, and how their values are shown."""
+"""The axes of a grid, its points, and the labels of its values."""
 
 from __future__ import annotations
 
@@ -14,59 +14,58 @@ from typing import Any, TypeAlias
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
-from inferq.experiments.sweeps.closure_digest import digest_of
-from inferq.experiments.sweeps.fingerprint import digest_of_value
+from inferq.experiments.sweeps.fingerprint import digest_of, digest_of_value
 from inferq.experiments.sweeps.point import Source
 from inferq.results.metric import SUMMARY
 from inferq.scenario import ScenarioFile
 from inferq.workload.workload import Workload
 
 Label: TypeAlias = bool | int | float | str | None
-"""What stands in the frame for a value of the grid."""
+"""The value of a grid in the frame."""
 
 OWN_COLUMNS = ("seed", "status", "error", *SUMMARY, "findings", "fingerprint")
-"""Of the frame of a sweep and of its file, beside those of the grid."""
+"""Columns of the frame and the file of a sweep, in addition to those of the grid."""
 
 
-_SHOWN = 8
-"""So many digits of a digest tell two values apart."""
+_DIGITS = 8
+"""Digits of a digest in a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A name of the grid, its values, and what stands for them in the frame."""
+    """A name of the grid, its values, and their labels in the frame."""
 
     name: str
     values: tuple[Any, ...]
     labels: tuple[Label, ...]
     kind: str
-    """`truth`, `whole`, `number` or `text`: what the column holds."""
+    """Type of the column: `truth`, `whole`, `number` or `text`."""
 
     @classmethod
     def of(cls, name: str, values: object) -> Axis:
-        """The axis that a keyword of `sweep` names.
+        """The axis of a keyword of `sweep`.
 
         Raises:
-            ConfigError: a name that is a column already, no values, or values that cannot be told apart.
+            ConfigError: the name is a column of the result, or there are no values or duplicates.
         """
         if name in OWN_COLUMNS:
-            raise ConfigError(name, "is a column of the result already; call it something else")
+            raise ConfigError(name, "is already a column of the result; choose another name")
         if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(values, Iterable):
-            raise ConfigError(name, f"must be a list of values such as [1, 2], is {values!r}")
+            raise ConfigError(name, f"must be a list of values such as [1, 2], got {values!r}")
         plain = tuple(_plain(value) for value in values)
         if not plain:
-            raise ConfigError(name, "has no values")
+            raise ConfigError(name, "must have at least one value")
         kind = _kind(plain)
-        labels = _apart(name, plain, tuple(_label(name, value, kind) for value in plain))
+        labels = _unique(plain, tuple(_label(name, value, kind) for value in plain))
         seen: set[Label] = set()
         for label in labels:
             if label in seen:
-                raise ConfigError(name, f"two values are {label!r}")
+                raise ConfigError(name, f"two values have the same label {label!r}")
             seen.add(label)
         return cls(name, plain, labels, kind)
 
     def digests(self, source: Source) -> dict[Label, str]:
-        """By label, for values of which the frame does not show all, what they are."""
+        """Digests of values whose labels are incomplete, by label."""
         digests = {
             label: digest_of_value(source, self.name, value)
             for label, value in zip(self.labels, self.values, strict=True)
@@ -75,14 +74,14 @@ class Axis:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python; anything else as it is."""
+    """Convert numpy numbers to Python; return other values unchanged."""
     return (
         value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
     )
 
 
 def _kind(values: Iterable[object]) -> str:
-    """What a column of these values holds, as `Axis.kind` says."""
+    """The `Axis.kind` of values."""
     present = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in present):
         return "truth" if present else "text"
@@ -95,7 +94,7 @@ def _kind(values: Iterable[object]) -> str:
 
 
 def _label(name: str, value: object, kind: str) -> Label:
-    """What stands in a column of that kind for a value."""
+    """The label of a value."""
     if value is None or isinstance(value, str):
         return value
     if kind == "truth":
@@ -106,29 +105,28 @@ def _label(name: str, value: object, kind: str) -> Label:
         try:
             number = float(value)  # type: ignore[arg-type]  # its kind says so
         except OverflowError:
-            raise ConfigError(name, f"{value!r} is too large for a number") from None
+            raise ConfigError(name, f"{value!r} is too large for a float") from None
         if math.isnan(number):
-            raise ConfigError(name, "a value is NaN")
+            raise ConfigError(name, "must not contain NaN")
         return number
     text = repr(value)
     if isinstance(value, Workload) and not value.is_synthetic:
-        text = f"{text} {value.sha256()[:_SHOWN]}"  # others may have its size and rate
+        text = f"{text} {value.sha256()[:_DIGITS]}"  # its repr has only size and rate
     if " at 0x" in text:
         raise ConfigError(
             name,
-            f"{text} has no lasting name to stand in the frame; "
-            "name the choices by texts and look them up in the scenario",
+            f"{text} has no stable repr; use texts as values and look them up in the scenario function",
         )
     return text
 
 
-def _apart(name: str, values: tuple[Any, ...], labels: tuple[Label, ...]) -> tuple[Label, ...]:
-    """The labels, with a digest where values that differ are shown alike."""
+def _unique(values: tuple[Any, ...], labels: tuple[Label, ...]) -> tuple[Label, ...]:
+    """The labels, with a digest if several values have the same label."""
     shared = {label for label, count in Counter(labels).items() if count > 1 and isinstance(label, str)}
     return tuple(
-        label
-        if label not in shared or isinstance(value, str)
-        else f"{label} {digest_of(value, name)[:_SHOWN]}"
+        f"{label} {(digest_of(value) or '')[:_DIGITS]}".rstrip()
+        if label in shared and not isinstance(value, str)
+        else label
         for value, label in zip(values, labels, strict=True)
     )
 
@@ -139,10 +137,10 @@ def dtype(kind: str) -> type[pl.DataType]:
 
 
 def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
-    """The axes of a grid, in its order, each of which the scenario knows what to do with.
+    """The axes of a grid, in order, checked against the scenario.
 
     Raises:
-        ConfigError: a name or a value that is wrong, or that the scenario does not take.
+        ConfigError: a name or value is invalid, or not accepted by the scenario.
     """
     axes = tuple(Axis.of(name, values) for name, values in grid.items())
     if isinstance(source, ScenarioFile):
@@ -151,18 +149,20 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
             check_options({"out": None}, field="run.")
         for axis in axes:
             if axis.name == "run.seed":
-                raise ConfigError("run.seed", "name the seeds of a sweep by seeds=[…]")
+                raise ConfigError("run.seed", "is set by the sweep; use seeds=[…]")
             source.with_fields({axis.name: axis.values[0]})
         return axes
     try:
         signature = inspect.signature(source)
-    except ValueError:  # some functions of extension modules do not tell
+    except ValueError:  # some extension functions have no signature
         return axes
     try:
         signature.bind(**{axis.name: axis.values[0] for axis in axes})
     except TypeError as error:
         named = ", ".join(axis.name for axis in axes) or "no names"
-        raise ConfigError("scenario", f"takes {signature}, and the grid has {named}: {error}") from None
+        raise ConfigError(
+            "scenario", f"has the signature {signature}, but the grid has {named}: {error}"
+        ) from None
     return axes
 
 
@@ -171,7 +171,7 @@ PointKey: TypeAlias = tuple[tuple[Label, ...], int]
 
 
 def keys(axes: Collection[Axis], seeds: tuple[int, ...]) -> Iterator[PointKey]:
-    """Every point with every seed: the last axis faster than the one before, the seeds fastest."""
+    """All points with all seeds; the last axis varies fastest, seeds even faster."""
     return itertools.product(itertools.product(*(axis.labels for axis in axes)), seeds)
 
 

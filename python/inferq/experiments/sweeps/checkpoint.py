@@ -1,4 +1,4 @@
-"""The points of a sweep that are done, in memory, in a frame and in the file to resume from."""
+"""Finished points of a sweep, in memory, in a frame, and in the file to resume from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from inferq.inputs import read_bytes, read_parquet
 from inferq.results.metric import COUNTS, SUMMARY
 
 _MOST_BYTES = 1 << 30
-"""Of the file; 10⁶ points have about a tenth of it."""
+"""Maximum size of the file; 10⁶ points need about a tenth of it."""
 _WRITE_AFTER_S = 1.0
-_SHARE = 0.1
-"""At most so much of the time goes into writing the file."""
+_MOST_SHARE = 0.1
+"""Maximum share of the time spent on writing the file."""
 
 
 def frame_of(axes: Collection[Axis], rows: Iterable[tuple[PointKey, Outcome]]) -> pl.DataFrame:
-    """One row for each point and seed, as `sweep` returns them."""
+    """One row per point and seed, as `sweep` returns them."""
     listed = list(rows)
     columns: dict[str, pl.Series] = {}
     for place, axis in enumerate(axes):
@@ -35,57 +35,56 @@ def frame_of(axes: Collection[Axis], rows: Iterable[tuple[PointKey, Outcome]]) -
         columns[axis.name] = pl.Series(axis.name, labels, dtype=dtype(axis.kind))
     outcomes = [outcome for _, outcome in listed]
     texts: dict[str, list[str | None]] = {
-        "status": ["failed" if one.summary is None else "done" for one in outcomes],
-        "error": [one.error for one in outcomes],
+        "status": ["failed" if outcome.summary is None else "done" for outcome in outcomes],
+        "error": [outcome.error for outcome in outcomes],
     }
     columns["seed"] = pl.Series("seed", [key[1] for key, _ in listed], dtype=pl.UInt64)
     columns.update({name: pl.Series(name, values, dtype=pl.String) for name, values in texts.items()})
     for place, name in enumerate(SUMMARY):
-        numbers = [None if one.summary is None else one.summary[place] for one in outcomes]
+        numbers = [None if outcome.summary is None else outcome.summary[place] for outcome in outcomes]
         columns[name] = pl.Series(name, numbers, dtype=pl.Int64 if name in COUNTS else pl.Float64)
-    findings = [one.findings for one in outcomes]
+    findings = [outcome.findings for outcome in outcomes]
     columns["findings"] = pl.Series("findings", findings, dtype=pl.String)
     return pl.DataFrame(columns)
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The outcomes of a sweep so far, and the file that keeps them where there is one."""
+    """The outcomes of a sweep so far, and the optional file that stores them."""
 
     axes: tuple[Axis, ...]
     path: Path | None = None
     fingerprint: str = ""
-    """Of the scenario: points of another one do not count."""
+    """Fingerprint of the scenario; a file of another scenario is refused."""
 
     digests: tuple[Mapping[Label, str], ...] = ()
-    """For each axis, by label: what the value is of which the label does not say all."""
+    """For each axis the digests of values whose labels are incomplete, by label."""
 
     outcomes: dict[PointKey, Outcome] = field(default_factory=dict)
-    _held: dict[str, pl.DataType] = field(default_factory=dict)
-    """The types of the columns that the file had for the axes."""
+    _file_types: dict[str, pl.DataType] = field(default_factory=dict)
+    """Types of the columns of the axes in the file."""
 
     _others: dict[PointKey, tuple[Outcome, str]] = field(default_factory=dict)
-    """Points of the same scenario in the file that this grid does not have, and their fingerprints: they stay
-    there."""
+    """Points in the file outside this grid, and their fingerprints. They remain in the file."""
 
     _written: int = -1
-    """How many outcomes the file holds; −1 before it is written."""
+    """Outcomes in the file; −1 before it is written."""
 
     _next_write_s: float = 0.0
 
     def frame(self, order: Iterable[PointKey]) -> pl.DataFrame:
-        """The rows of the points that are done, in that order."""
+        """The rows of finished points, in the given order."""
         return frame_of(self.axes, [(key, self.outcomes[key]) for key in order if key in self.outcomes])
 
-    def read(self, asked: Iterable[PointKey]) -> None:
-        """Take the points that are done from the file, if there is one.
+    def read(self, keys: Iterable[PointKey]) -> None:
+        """Read finished points from the file, if it exists.
 
         Args:
-            asked: the points of the grid.
+            keys: the points of the grid.
 
         Raises:
-            ResultError: the file is no Parquet file, or damaged; it names the column and the row.
-            ConfigError: it is none of a sweep over these names and this scenario.
+            ResultError: the file is damaged; it names the column and the row.
+            ConfigError: the file belongs to a sweep over other names or another scenario.
             OSError: the file cannot be read.
         """
         if self.path is None:
@@ -94,41 +93,41 @@ class Checkpoint:
         if not self.path.exists():
             return
         frame = _checked(self.path, self.axes, self.fingerprint)
-        self._held = {axis.name: frame.schema[axis.name] for axis in self.axes}
+        self._file_types = {axis.name: frame.schema[axis.name] for axis in self.axes}
         points = _done(frame, self.axes)
-        for key, (_, held) in points.items():
-            self._check_values(key, held)
-        for key in asked:
+        for key, (_, stored) in points.items():
+            self._check_values(key, stored)
+        for key in keys:
             if key in points:
                 self.outcomes[key] = points.pop(key)[0]
         self._others = points
 
     def _values(self, key: PointKey) -> dict[str, str]:
-        """The digests of the values of a point, by name."""
+        """Digests of the values of a point, by name."""
         pairs = zip(self.axes, self.digests, key[0], strict=True) if self.digests else ()
         return {axis.name: digests[label] for axis, digests, label in pairs if label in digests}
 
-    def _check_values(self, key: PointKey, held: str) -> None:
-        """Refuse a point of the file whose values are shown like those of the grid, and are others."""
-        theirs = parted(held)[1]
-        for name, ours in self._values(key).items():
-            if theirs.get(name) != ours:
+    def _check_values(self, key: PointKey, stored: str) -> None:
+        """Reject a point of the file whose values have the labels of the grid but differ."""
+        digests = parted(stored)[1]
+        for name, digest in self._values(key).items():
+            if digests.get(name) != digest:
                 label = dict(zip((axis.name for axis in self.axes), key[0], strict=True))[name]
                 raise ConfigError(
                     "resume",
-                    f"{self.path} holds points of another {name}: {label!r} is not what it was when "
-                    "they were run; name another file, or remove this one",
+                    f"{self.path} contains points of another {name}: {label!r} has changed since. Use "
+                    "another file, or remove this one",
                 )
 
     def write(self, order: Iterable[PointKey], *, now: bool = True) -> None:
-        """Replace the file by one with all that is finished; a reader sees the old one or the new one.
+        """Replace the file atomically by one with all finished points.
 
         Args:
             order: the points of the grid.
-            now: False leaves it for later when it was written a moment ago.
+            now: False delays writing if the file was written recently.
 
         Raises:
-            OSError: the file cannot be written; the old one is as it was.
+            OSError: the file cannot be written; the old file is unchanged.
         """
         started = time.monotonic()
         if self.path is None or len(self.outcomes) == self._written:
@@ -140,57 +139,56 @@ class Checkpoint:
         others = [(key, outcome) for key, (outcome, _) in self._others.items()]
         frame = frame_of(self._of_file(), [*rows, *others])
         fingerprints = [joined(self.fingerprint, self._values(key)) for key, _ in rows]
-        fingerprints += [held for _, held in self._others.values()]
+        fingerprints += [stored for _, stored in self._others.values()]
         memory = io.BytesIO()
         frame.with_columns(pl.Series("fingerprint", fingerprints, dtype=pl.String)).write_parquet(memory)
         write_whole(self.path, memory.getbuffer())
         self._written = len(self.outcomes)
         took_s = time.monotonic() - started
-        self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _SHARE)
+        self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _MOST_SHARE)
 
     def _of_file(self) -> tuple[Axis, ...]:
-        """The axes as the file shows them: whole numbers as numbers where it has both."""
+        """The axes with the types of the file: integers as floats if it contains both."""
         return tuple(
             replace(axis, kind="number")
-            if axis.kind == "whole" and self._others and self._held[axis.name].is_float()
+            if axis.kind == "whole" and self._others and self._file_types[axis.name].is_float()
             else axis
             for axis in self.axes
         )
 
 
 def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFrame:
-    """The file of a sweep over these names and this scenario."""
+    """Read the file of a sweep over these names and this scenario."""
     damaged = partial(ResultError, f"resume: {path}")
     frame = read_parquet(read_bytes(path, damaged, _MOST_BYTES), damaged)
     if not set(OWN_COLUMNS) <= set(frame.columns):
-        raise ConfigError("resume", f"{path} is no file of a sweep by this version of inferq")
+        raise ConfigError("resume", f"{path} is not a file of a sweep by this version of inferq")
     names = [axis.name for axis in axes]
     columns = [name for name in frame.columns if name not in OWN_COLUMNS]
     if set(columns) != set(names):
         raise ConfigError(
             "resume",
-            f"{path} holds points over {', '.join(columns) or 'no names'}, "
-            f"this sweep is over {', '.join(names) or 'no names'}",
+            f"{path} contains points over {', '.join(columns) or 'no names'}, "
+            f"but this sweep is over {', '.join(names) or 'no names'}",
         )
     _check_values(frame, damaged)
-    for held_for in frame["fingerprint"].unique(maintain_order=True):
-        if (other := parted(held_for)[0]) != fingerprint:
+    for stored in frame["fingerprint"].unique(maintain_order=True):
+        if (other := parted(stored)[0]) != fingerprint:
             raise ConfigError(
                 "resume",
-                f"{path} holds points of another scenario: they are of {other}, "
-                f"this sweep is of {fingerprint}; a function counts with all that it uses by name; name "
-                "another file, or remove this one",
+                f"{path} contains points of another scenario, {other}; this sweep has {fingerprint}. A "
+                "function counts with its source file. Use another file, remove this one, or set key",
             )
     for axis in axes:
         if not _fits(frame.schema[axis.name], axis):
             raise ConfigError(
-                "resume", f"{axis.name} is {frame.schema[axis.name]} in {path}, and {axis.kind} in this sweep"
+                "resume", f"{axis.name} is {frame.schema[axis.name]} in {path}, but {axis.kind} in this sweep"
             )
     return frame
 
 
 def _check_values(frame: pl.DataFrame, damaged: Callable[[str], ResultError]) -> None:
-    """Refuse what no sweep writes: other types, other states, numbers that are none."""
+    """Check types, statuses and numbers."""
     kinds: dict[str, Any] = {
         "seed": pl.UInt64,
         "status": pl.String,
@@ -203,13 +201,13 @@ def _check_values(frame: pl.DataFrame, damaged: Callable[[str], ResultError]) ->
     }
     for name, kind in kinds.items():
         if frame.schema[name] != kind:
-            raise damaged(f"{name}: holds {frame.schema[name]}, must hold {kind()}")
+            raise damaged(f"{name}: must be {kind()}, got {frame.schema[name]}")
         if name in ("seed", "status", "fingerprint") and frame[name].null_count():
             raise damaged(f"{name}: row {_first(frame[name].is_null())} is null")
         if kind == pl.Float64 and (wrong := frame[name].is_nan() | frame[name].is_infinite()).any():
-            raise damaged(f"{name}: row {_first(wrong)} is {frame[name][_first(wrong)]}, no number")
+            raise damaged(f"{name}: row {_first(wrong)} is {frame[name][_first(wrong)]}, not a number")
         if kind == pl.Int64 and (wrong := frame[name] < 0).any():
-            raise damaged(f"{name}: row {_first(wrong)} is {frame[name][_first(wrong)]}, below 0")
+            raise damaged(f"{name}: row {_first(wrong)} is negative: {frame[name][_first(wrong)]}")
     known = pl.Series(["done", "failed"])
     if (wrong := ~frame["status"].is_in(known.implode())).any():
         raise damaged(
@@ -218,10 +216,10 @@ def _check_values(frame: pl.DataFrame, damaged: Callable[[str], ResultError]) ->
     counted = ("completed", "failed")
     for name in counted:
         if (wrong := (frame["status"] == "done") & frame[name].is_null()).any():
-            raise damaged(f"{name}: row {_first(wrong)} is done and has none")
+            raise damaged(f"{name}: row {_first(wrong)} is done but has no value")
     points = frame.select(pl.exclude(*kinds), "seed")
     if (wrong := points.is_duplicated()).any():
-        raise damaged(f"row {_first(wrong)}: the point is there twice")
+        raise damaged(f"row {_first(wrong)}: duplicate point")
 
 
 def _first(rows: pl.Series) -> int:
@@ -229,7 +227,7 @@ def _first(rows: pl.Series) -> int:
 
 
 def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[PointKey, tuple[Outcome, str]]:
-    """The points of a file that are done and their fingerprints, by label and seed."""
+    """Finished points of a file and their fingerprints, by labels and seed."""
     names = [axis.name for axis in axes]
     done = frame.filter(status="done")
     return {
@@ -238,11 +236,11 @@ def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[PointKey, tuple[O
     }
 
 
-def _fits(held: pl.DataType, axis: Axis) -> bool:
-    """Whether labels of a file can be those of an axis."""
+def _fits(stored: pl.DataType, axis: Axis) -> bool:
+    """Whether labels of a file can belong to an axis."""
     if axis.kind in ("whole", "number"):
-        return held.is_numeric()
-    return held == dtype(axis.kind)
+        return stored.is_numeric()
+    return stored == dtype(axis.kind)
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Executors: where the points of a sweep run, and what becomes of those whose worker dies."""
+"""Executors of sweeps, and the handling of workers that die."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from inferq.experiments.sweeps.point import Outcome, Runner, failure
 
 _POLL_S = 0.2
 _MOST_UNKNOWN = 1024
-"""So many tasks are handed at once to an executor that does not say how many workers it has."""
+"""Tasks in flight if the executor does not report its number of workers."""
 
 
 class Item(NamedTuple):
-    """A task, what its runner takes, and its place in the order of all."""
+    """A task for a runner, and its place in the order."""
 
     place: int
     task: Any
@@ -34,14 +34,14 @@ Recorder = Callable[[int, Outcome], None]
 
 
 class Broken(Exception):
-    """The executor takes no more work."""
+    """The executor accepts no more tasks."""
 
 
 def chosen(executor: Any) -> Executor | None:
-    """The executor that the argument `executor` of `sweep` means: one, a Dask client or the module `ray`.
+    """The executor for the argument `executor` of `sweep`.
 
     Raises:
-        ConfigError: it is no executor, or one of forked processes.
+        ConfigError: it is not an executor, or its processes are forked.
     """
     if executor is None:
         return None
@@ -54,13 +54,13 @@ def chosen(executor: Any) -> Executor | None:
         raise ConfigError(
             "executor",
             "must be a concurrent.futures.Executor, a dask.distributed.Client, the module ray or "
-            f"None, is {executor!r}",
+            f"None, got {executor!r}",
         )
     context = getattr(executor, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         raise ConfigError(
             "executor",
-            "its processes are forked, and polars can hang in a forked process; give "
+            "uses forked processes, in which polars can hang; use "
             "ProcessPoolExecutor(…, mp_context=multiprocessing.get_context('spawn'))",
         )
     return executor
@@ -68,15 +68,14 @@ def chosen(executor: Any) -> Executor | None:
 
 @contextmanager
 def opened(executor: Executor | None) -> Iterator[tuple[Executor, Runner]]:
-    """Where tasks run, and what runs one; None is a pool of threads, which ends with the block.
+    """Yield the executor and the runner of tasks. None is a thread pool, closed at the end of the block.
 
-    Runs that threads of this process are at are stopped when the block ends; an executor that was given is
-    left open.
+    Runs on threads of this process stop at the end of the block. A given executor stays open.
     """
     stop = threading.Event()
     try:
         if executor is None:
-            # the core runs without the interpreter's lock, so threads of one process are enough
+            # The core runs without the GIL, so threads of one process are sufficient.
             pool = ThreadPoolExecutor(cores(), thread_name_prefix="inferq-sweep")
             try:
                 yield pool, Runner(stop)
@@ -84,20 +83,20 @@ def opened(executor: Executor | None) -> Iterator[tuple[Executor, Runner]]:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
         else:
-            # not a subclass, which may be one of interpreters that share nothing
+            # Subclasses may use interpreters that share nothing.
             yield executor, Runner(stop if type(executor) is ThreadPoolExecutor else None)
     finally:
         stop.set()
 
 
 class _ClusterExecutor(Executor):
-    """A way to a cluster that others have started: calls in flight, and what leaving them means."""
+    """Calls in flight on a cluster that was started elsewhere."""
 
     def __init__(self) -> None:
         self._open: set[Future[Any]] = set()
 
     def _opened(self, cancel: Callable[[], object]) -> Future[Any]:
-        """A future for one more call; `cancel` withdraws it from the cluster."""
+        """A future for a new call; `cancel` cancels it on the cluster."""
         future: Future[Any] = Future()
 
         def ended(future: Future[Any]) -> None:
@@ -110,14 +109,14 @@ class _ClusterExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster as it is, without the calls that have not ended if `cancel_futures`."""
+        """Leave the cluster running. `cancel_futures` cancels unfinished calls."""
         if cancel_futures:
             for future in list(self._open):
                 future.cancel()
 
 
 def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
-    """Give a future what the call has come to, unless it was cancelled."""
+    """Set the result or the exception of a future, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(result())
@@ -126,10 +125,10 @@ def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
 
 
 class DaskExecutor(_ClusterExecutor):
-    """Tasks on a Dask cluster; `sweep(…, executor=client)` makes one.
+    """Tasks on a Dask cluster, as made by `sweep(…, executor=client)`.
 
-    A task whose worker dies is run again by Dask. Its own executor, `client.get_executor()`, takes a result
-    that was lost with its worker for an error of the task; this one waits until it is computed again.
+    Dask reruns a task whose worker dies. Dask's own `client.get_executor()` reports a result lost with its
+    worker as an error of the task; this executor waits until the result is recomputed.
 
     Example:
         >>> from inferq.experiments.sweeps.executors import DaskExecutor
@@ -137,7 +136,7 @@ class DaskExecutor(_ClusterExecutor):
     """
 
     def __init__(self, client: Any) -> None:
-        """A way to the cluster of a `dask.distributed.Client`."""
+        """Use the cluster of a `dask.distributed.Client`."""
         super().__init__()
         self._client = client
 
@@ -162,7 +161,7 @@ class DaskExecutor(_ClusterExecutor):
 class RayExecutor(_ClusterExecutor):
     """Tasks on a Ray cluster; `sweep(…, executor=ray)` makes one without options.
 
-    A task whose worker dies is run again by Ray, three times unless told otherwise.
+    Ray reruns a task whose worker dies. Default: three times.
 
     Example:
         >>> from inferq.experiments.sweeps.executors import RayExecutor
@@ -170,10 +169,10 @@ class RayExecutor(_ClusterExecutor):
     """
 
     def __init__(self, **options: Any) -> None:
-        """A way to the cluster that `ray.init` has connected to, or to a new one on this machine.
+        """Use the cluster of `ray.init`, or a new one on this machine.
 
         Args:
-            options: of `ray.remote`, such as `num_cpus`, `memory` or `max_retries`.
+            options: options of `ray.remote`, such as `num_cpus`, `memory` or `max_retries`.
 
         Raises:
             ConfigError: Ray is not installed.
@@ -189,7 +188,7 @@ class RayExecutor(_ClusterExecutor):
         """Run a call on the cluster."""
         reference = self._remote.remote(fn, args, kwargs)
         future = self._opened(lambda: self._ray.cancel(reference))
-        reference.future().add_done_callback(lambda there: _settle(future, there.result))
+        reference.future().add_done_callback(lambda done: _settle(future, done.result))
         return future
 
 
@@ -204,61 +203,60 @@ def run_all(
     record: Recorder,
     between: Callable[[], None],
 ) -> None:
-    """Run every task, and record each outcome as soon as it is there.
+    """Run all tasks and record each outcome when it is available.
 
-    A process pool is broken for good when one of its workers dies. The tasks that it then had in hand are run
-    one by one in a new pool of the same kind; one that kills its worker there too is recorded as failed.
+    A process pool breaks permanently when one of its workers dies. Its unfinished tasks are rerun one by one
+    in a new pool. A task that kills its worker again is recorded as failed.
 
     Args:
-        items: taken as workers come free, never all at once.
-        runner: what runs a task.
-        executor: where.
-        record: gets the place and the outcome of a task.
-        between: called after each outcome and at least every fifth of a second.
+        items: read when workers become free.
+        runner: runs a task.
+        executor: where tasks run.
+        record: called with the place and the outcome of a task.
+        between: called after each outcome, and at least every 0.2 s.
 
     Raises:
-        Broken: the executor takes no more work.
-        BaseException: of `record` and `between`, and Ctrl-C; outcomes that were there are recorded first.
+        Broken: the executor accepts no more tasks.
+        BaseException: from `record`, `between` or Ctrl-C, after available outcomes are recorded.
     """
     finished = 0
 
-    def noted(place: int, outcome: Outcome) -> None:
+    def count(place: int, outcome: Outcome) -> None:
         nonlocal finished
         finished += 1
         record(place, outcome)
 
     pool = executor
     try:
-        while lost := _through(items, runner, pool, noted, between):
+        while lost := _run_until_broken(items, runner, pool, count, between):
             if not isinstance(executor, ProcessPoolExecutor):
                 raise Broken("its workers died")
             warnings.warn(
-                f"sweep: a worker process died; the points that it may have had are run again, {len(lost)} "
-                "of them, and the rest in a new pool",
+                f"sweep: a worker process died; {len(lost)} points are rerun, the rest runs in a new pool",
                 RuntimeWarning,
                 stacklevel=4,
             )
             pool = _renewed(executor, pool)
             guilty = []
             for item in lost:
-                if _through(iter([item]), runner, pool, noted, between):
+                if _run_until_broken(iter([item]), runner, pool, count, between):
                     guilty.append(item)
                     pool = _renewed(executor, pool)
             if not finished:
                 raise Broken(
-                    "its processes die before any point is done; the function of a notebook, or of a script "
-                    'without `if __name__ == "__main__":`, cannot be found by another process: put it into '
-                    "a module, or run the sweep without executor"
+                    "its processes die before any point is done. Other processes cannot import a function of "
+                    'a notebook, or of a script without `if __name__ == "__main__":`. Move it to a module, '
+                    "or run the sweep without executor"
                 )
             for item in guilty:
-                noted(item.place, Outcome(error="BrokenProcessPool: the worker process died twice"))
+                count(item.place, Outcome(error="BrokenProcessPool: the worker process died twice"))
     finally:
         if pool is not executor:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _renewed(executor: ProcessPoolExecutor, broken: Executor) -> ProcessPoolExecutor:
-    """A new pool like `executor`, instead of one that is broken."""
+    """A new pool with the settings of `executor`."""
     if broken is not executor:
         broken.shutdown(wait=False)
     return ProcessPoolExecutor(
@@ -269,14 +267,14 @@ def _renewed(executor: ProcessPoolExecutor, broken: Executor) -> ProcessPoolExec
     )
 
 
-def _through(
+def _run_until_broken(
     items: Iterator[Item],
     runner: Callable[[Any], Outcome],
     executor: Executor,
     record: Recorder,
     between: Callable[[], None],
 ) -> list[Item]:
-    """Run tasks until there are none, or until a process pool breaks: then those that it had in hand."""
+    """Run all tasks; if a process pool breaks, return its unfinished tasks."""
     most = 2 * getattr(executor, "_max_workers", _MOST_UNKNOWN // 2)
     ended: SimpleQueue[Future[Outcome]] = SimpleQueue()
     pending: dict[Future[Outcome], Item] = {}
@@ -285,7 +283,7 @@ def _through(
     def settle(future: Future[Outcome]) -> None:
         item = pending.pop(future)
         if future.cancelled():
-            raise Broken("it cancelled what it was given")
+            raise Broken("it cancelled tasks")
         error = future.exception()
         if error is None:
             record(item.place, future.result())
@@ -293,7 +291,7 @@ def _through(
             lost.append(item)
         elif isinstance(error, BrokenExecutor):
             raise Broken(failure(error))
-        elif isinstance(error, Exception):  # of the way to the worker and back: the task raises none
+        elif isinstance(error, Exception):  # from the transport; tasks record their own errors
             record(item.place, Outcome(error=failure(error)))
         else:
             raise error

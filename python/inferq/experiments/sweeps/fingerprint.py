@@ -1,85 +1,107 @@
-"""The fingerprint of a scenario: was it this one that the points of a file were computed for?"""
+"""Fingerprints of scenarios and grid values, which detect that a file to resume from is out of date."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.experiments.sweeps.closure_digest import digest, digest_of
+from inferq.experiments.leaves import requests_of
 from inferq.experiments.sweeps.point import Source
 from inferq.inputs import sha256_of_file
 from inferq.scenario import ScenarioFile
 from inferq.timing.hardware.model_shape import is_path
+from inferq.workload.workload import Workload
 
 _FILES = ("trace", "tokenizer", "file")
-"""Fields of a scenario that name a file; `model` does where it is a path."""
+"""Fields of a scenario that name a file; `model` also does if it is a path."""
 
 _VALUES = "; values "
-"""What separates the scenario from the values of its point."""
+"""Separator between the scenario and the values of a point."""
+
+_DIGITS = 16
 
 
-def fingerprint(source: Source, slo: Mapping[str, float | None] | None) -> str:
-    """What decides about the numbers of all points beside their values: version, scenario, objectives.
+def fingerprint(source: Source, slo: Mapping[str, float | None] | None, key: str | None = None) -> str:
+    """The version, the scenario and the objectives, which are the same for all points.
 
-    Of a file that is what its tables say, and the content of the traces, timing tables and models that they
-    name. Of a function it is
-    its source, and what it uses by name from around it: values, workloads, the functions and classes of the
-    user with what they use and are made from, and the files of the modules that it imports.
+    A TOML file counts with its tables, and with the content of the traces, timing tables and models that it
+    names. A function counts with `key`. Without a key it must be defined at the top level of a module and
+    counts with the source file of that module, in a notebook with its own source.
 
     Raises:
-        ConfigError: what a function uses is nested too deeply.
+        ConfigError: the function needs a key.
     """
     if isinstance(source, ScenarioFile):
-        what = f"TOML {digest(_of_tables(source.tables, source.directory))}"
+        scenario = f"TOML {digest(_of_tables(source.tables, source.directory))}"
+    elif key is not None:
+        scenario = f"key {key}"
     else:
-        name = getattr(_inner(source), "__qualname__", type(source).__name__)
-        what = f"{name} {digest_of(source, 'scenario')}"
+        scenario = f"{_inner(source).__qualname__} {digest(_of_function(source))}"
     objectives = json.dumps(dict(sorted((slo or {}).items())))
-    return f"inferq {version('inferq')}, {what}, slo {objectives}"
+    return f"inferq {version('inferq')}, {scenario}, slo {objectives}"
+
+
+def digest(texts: Iterable[str]) -> str:
+    """A short digest of texts."""
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(text.encode(errors="backslashreplace"))
+        hashed.update(b"\0")
+    return hashed.hexdigest()[:_DIGITS]
 
 
 def digest_of_value(source: Source, name: str, value: Any) -> str | None:
-    """What decides about the numbers of a point beside what the frame shows of a value of the grid.
+    """A digest of what a grid value is beyond its label.
 
     Args:
-        source: of the sweep.
-        name: of the grid.
+        source: the scenario of the sweep.
+        name: the name in the grid.
         value: one of its values.
 
     Returns:
-        A short digest: of the content of a file that is named, of a workload, of a class with its source.
-        None where the value is all there is: a number, a truth, a text that names no file.
-
-    Raises:
-        ConfigError: the value is nested too deeply.
+        A digest of the content of a named file, of a workload, of a description, or of the source of a class
+        or function. None if the label is complete.
     """
     if isinstance(source, ScenarioFile):
         files = list(_named({name.rpartition(".")[2]: value}))
         return digest(_content(source.directory / file) for file in files) if files else None
     if isinstance(value, (str, os.PathLike)):
         return _of_path(Path(value))
-    if value is None or isinstance(value, (bool, int, float)):
-        return None
-    return digest_of(value, name)
+    return digest_of(value)
+
+
+def digest_of(value: Any) -> str | None:
+    """A digest of an object beyond its `repr`. None if there is nothing more to compare."""
+    if isinstance(value, Workload):
+        return digest([json.dumps(requests_of(value), sort_keys=True, default=str)])
+    kind = value if isinstance(value, (type, FunctionType)) else type(value)
+    texts = [] if kind.__module__ == "builtins" or kind.__module__.startswith("inferq.") else [_source(kind)]
+    if not isinstance(value, type) and hasattr(value, "to_json"):
+        with suppress(ConfigError):  # a policy written in Python has no JSON form
+            texts.append(json.dumps(value.to_json(), sort_keys=True, default=str))
+    return digest(texts) if texts else None
 
 
 def joined(scenario: str, values: Mapping[str, str]) -> str:
-    """The fingerprint of a point: that of the scenario, and the digests of its values by their names."""
+    """The fingerprint of a point: of the scenario, and the digests of its values by name."""
     return scenario + (_VALUES + json.dumps(values, sort_keys=True) if values else "")
 
 
 def parted(text: str) -> tuple[str, dict[str, str]]:
-    """What `joined` joined.
+    """Split the fingerprint of a point into its parts.
 
     Raises:
-        ConfigError: it did not make this text.
+        ConfigError: it is not a fingerprint of a point.
     """
     scenario, _, values = text.partition(_VALUES)
     try:
@@ -87,26 +109,58 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
     except ValueError:
         digests = None
     if not isinstance(digests, dict):
-        raise ConfigError("fingerprint", f"{text!r} is none of a sweep")
+        raise ConfigError("fingerprint", f"is not a fingerprint of a sweep: {text!r}")
     return scenario, digests
 
 
+def _of_function(function: Any) -> Iterator[str]:
+    """The source of a top-level function, and the arguments of a partial.
+
+    Raises:
+        ConfigError: another callable, a closure, or arguments without a stable `repr`.
+    """
+    inner = _inner(function)
+    is_top_level = isinstance(inner, FunctionType) and inner.__qualname__.isidentifier()
+    arguments = repr((function.args, function.keywords)) if isinstance(function, functools.partial) else ""
+    source = _source(inner) if is_top_level else ""
+    if not source or " at 0x" in arguments:
+        name = getattr(inner, "__qualname__", type(inner).__name__)
+        raise ConfigError(
+            "resume",
+            f"cannot detect changes of {name}: only functions at the top level of a module are compared. "
+            "Set key='…', and change it whenever the function changes",
+        )
+    yield source
+    yield arguments
+
+
+def _source(thing: type | FunctionType) -> str:
+    """The content of the file that defines a function or class, else its own source, else empty."""
+    try:
+        file = inspect.getsourcefile(thing)
+        if file is not None and Path(file).is_file():
+            return sha256_of_file(Path(file))
+        return inspect.getsource(thing)
+    except (OSError, TypeError):
+        return ""
+
+
 def _of_path(path: Path) -> str | None:
-    """A digest of the file that a text names, and of the traces that a scenario in TOML names."""
+    """A digest of a file, and of the files that a scenario in TOML names."""
     try:
         if not path.is_file():
             return None
-    except (OSError, ValueError):  # a text that can be no name
+    except (OSError, ValueError):  # not a valid file name
         return None
     texts = [_content(path)]
     if path.suffix == ".toml":
-        with suppress(ConfigError):  # it is no scenario
+        with suppress(ConfigError):  # not a scenario
             texts += _of_tables(ScenarioFile.read(path).tables, path.parent)
     return digest(texts)
 
 
 def _of_tables(tables: Mapping[str, Any], directory: Path) -> Iterator[str]:
-    """What the tables of a scenario say, and the content of the files that they name."""
+    """The tables of a scenario, and the content of the files that they name."""
     yield json.dumps(tables, sort_keys=True, default=str)
     for name in _named(tables):
         yield _content(directory / name)
@@ -119,7 +173,7 @@ def _named(tables: object) -> Iterator[str]:
             if name in _FILES and isinstance(value, str):
                 yield value
             elif name == "model" and isinstance(value, str) and is_path(value):
-                yield value if value.endswith(".json") else f"{value}/config.json"  # no weights
+                yield value if value.endswith(".json") else f"{value}/config.json"  # without weights
             else:
                 yield from _named(value)
     elif isinstance(tables, list):
@@ -128,18 +182,13 @@ def _named(tables: object) -> Iterator[str]:
 
 
 def _content(path: Path) -> str:
-    """A digest of a file or a folder; what is missing is for the points to complain about."""
+    """A digest of a file or a directory. Points report missing files themselves."""
     if path.is_dir():
-        return digest(part for one in sorted(path.rglob("*")) if one.is_file() for part in _part(path, one))
-    if not path.is_file():
-        return "missing"
-    return sha256_of_file(path)
+        files = (file for file in sorted(path.rglob("*")) if file.is_file())
+        return digest(text for file in files for text in (file.relative_to(path).as_posix(), _content(file)))
+    return sha256_of_file(path) if path.is_file() else "missing"
 
 
-def _part(folder: Path, file: Path) -> tuple[str, str]:
-    return file.relative_to(folder).as_posix(), _content(file)
-
-
-def _inner(function: object) -> object:
-    """What a partial is a part of."""
+def _inner(function: Any) -> Any:
+    """The function of a partial."""
     return _inner(function.func) if isinstance(function, functools.partial) else function

@@ -1,4 +1,4 @@
-"""One point of a grid: its scenario, its run, and what comes out."""
+"""One point of a grid: its scenario, its run, and its outcome."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.simulate import simulate
 
 Source: TypeAlias = Callable[..., Any] | ScenarioFile
-"""What makes a scenario of a point: a function of its values, or a file whose fields they set."""
+"""The scenario of a point: a function of its values, or a file whose fields they set."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointRun:
-    """One run of a sweep: plain values, which travel to where it is run."""
+    """One run of a sweep, as values that can be pickled."""
 
     source: Source
     point: Mapping[str, Any]
@@ -32,26 +32,26 @@ class PointRun:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task: the numbers of its run, or why there are none."""
+    """The outcome of a task: the metrics of its run, or an error."""
 
     summary: tuple[float | int | None, ...] | None = None
-    """In the order of `SUMMARY`; None where the run failed."""
+    """In the order of `SUMMARY`. None if the run failed."""
 
     findings: str | None = None
-    """Of the run, with semicolons between them; None where it has none."""
+    """Findings of the run, joined by semicolons. None if there are none."""
 
     error: str | None = None
-    """The type and the text of what was raised."""
+    """Type and text of the exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs tasks; one that shares a process with the sweep can be told to stop."""
+    """Runs tasks. A runner in the process of the sweep stops when `stop` is set."""
 
     stop: threading.Event | None = None
 
     def __call__(self, task: PointRun) -> Outcome:
-        """The outcome of a task; what it raises is recorded, but for Ctrl-C and exits."""
+        """The outcome of a task. Exceptions are recorded, except Ctrl-C and exits."""
         try:
             return self._outcome(task)
         except Stopped:
@@ -74,21 +74,21 @@ class Runner:
 
 
 class Stopped(Exception):
-    """The sweep is over before this run is."""
+    """The sweep ended before this run."""
 
 
 def failure(error: BaseException) -> str:
-    """The type and the text of an exception on one line."""
+    """Type and text of an exception, on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Mapping[str, Any]]:
-    """The workload of a point, what serves it, and the options of its run but for the seed.
+    """The workload, the system and the options of a point, without the seed.
 
     Raises:
-        ConfigError: a function that returned something else, options that the sweep sets itself, or a file
-            with a wrong field.
+        ConfigError: the function returned something else, an option is set by the sweep, or a field of the
+            file is wrong.
     """
     if isinstance(source, ScenarioFile):
         read = source.with_fields(point).scenario()
@@ -104,30 +104,30 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
         raise ConfigError(
             "scenario",
             "must return (workload, system), (workload, system, options) or a Scenario, "
-            f"returned {type(parts).__name__}",
+            f"got {type(parts).__name__}",
         )
     options = parts[2] if len(parts) == 3 else {}
     if not isinstance(options, Mapping):
-        raise ConfigError("scenario", f"the options that it returned must be a dict, are {options!r}")
+        raise ConfigError("scenario", f"must return a dict of options, got {options!r}")
     if "seed" in options:
-        raise ConfigError("seed", "the sweep sets it; leave it out of the options and name seeds=[…]")
+        raise ConfigError("seed", "is set by the sweep; use seeds=[…] instead of the option")
     if "progress" in options:
-        raise ConfigError("progress", "is one for the whole sweep; leave it out of the options")
+        raise ConfigError("progress", "is an argument of the sweep; remove it from the options")
     check_options(options, but=("threads",))
     return parts[0], parts[1], options
 
 
 def first_seed(source: Source) -> object:
-    """The seed that a file names, else 0."""
+    """The seed of a file. Default: 0."""
     run = source.tables.get("run", {}) if isinstance(source, ScenarioFile) else {}
     return run.get("seed", 0) if isinstance(run, Mapping) else 0
 
 
 def source_of(scenario: object) -> Source:
-    """What makes the scenarios of a sweep.
+    """The scenario argument of a sweep.
 
     Raises:
-        ConfigError: it is neither a function nor the path of a file, or a file that is no TOML.
+        ConfigError: it is neither a function nor the path of a TOML file.
         OSError: the file cannot be read.
     """
     if isinstance(scenario, (str, os.PathLike)):
@@ -137,6 +137,6 @@ def source_of(scenario: object) -> Source:
         raise ConfigError(
             "scenario",
             "must be a function that returns (workload, system), or the path of a TOML file, "
-            f"is {scenario!r}",
+            f"got {scenario!r}",
         )
     return scenario

@@ -1,4 +1,4 @@
-"""What happens over a grid of settings?"""
+"""`inferq.sweep`: runs of a scenario over a grid of settings."""
 
 from __future__ import annotations
 
@@ -32,49 +32,50 @@ def sweep(
     slo: Mapping[str, float | None] | None = None,
     executor: Any = None,
     resume: str | os.PathLike[str] | None = None,
+    key: str | None = None,
     progress: bool | Progress | None = None,
     **grid: Iterable[Any],
 ) -> pl.DataFrame:
-    """Run a scenario at every point of a grid, with every seed; one row for each run.
+    """Run a scenario at every point of a grid with every seed; one row per run.
 
-    The frame is the same, byte for byte, whatever runs the points and in whatever order they end. A point
-    that raises is a row with its error, and the rest goes on.
+    The frame is identical for all executors and orders of execution. A point that raises becomes a row with
+    its error, and the sweep continues.
 
     Args:
-        scenario: a function that takes the names of the grid as keywords and returns `(workload, system)`,
-            `(workload, system, options)` with options of `simulate`, or a `Scenario`; or the path of a TOML
-            file, whose fields the names of the grid set. It is called once for each run, and by threads at
-            the same time.
-        seeds: of each point, each the `seed` of a run; None takes that of the file, or 0. The same seed draws
-            the same requests at every point that draws them from the same distributions.
-        slo: objectives in seconds for `request_goodput`, as `Result.summary` takes them.
-        executor: where the runs go. None: threads of this process, as many as it has cores. Or a
-            `concurrent.futures.Executor`, a `dask.distributed.Client`, or the module `ray`; see
-            `docs/guides/parameter-sweeps.md`. It is left open. A run has one thread unless its options say otherwise.
-        resume: a Parquet file that keeps the points that are done, written about once a second, at the end
-            and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
-            A file for another scenario or other values is refused; `docs/guides/parameter-sweeps.md` says what is compared.
-            While a sweep goes on it holds the file alone: another one is told which process does.
-        progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
-            (points done, points in all) now and then.
-        grid: a list of values for each name; the points are their product in the given order, the last name
-            fastest, the seeds faster still. Values are numbers, texts, None, or anything with a lasting
-            `repr`, such as `iq.Sarathi(token_budget=512)`; workloads that are not synthetic, and values that
-            differ and share a `repr`, have a short digest behind it.
+        scenario: a function with the names of the grid as keyword arguments that returns `(workload,
+            system)`, `(workload, system, options)` with options of `simulate`, or a `Scenario`; or the path
+            of a TOML file whose fields the grid sets. The function is called once per run, concurrently from
+            threads.
+        seeds: seeds of every point. Default: the seed of the file, or 0. The same seed draws the same
+            requests at every point with the same distributions.
+        slo: objectives in seconds for `request_goodput`, as for `Result.summary`.
+        executor: a `concurrent.futures.Executor`, a `dask.distributed.Client`, or the module `ray`; see
+            `docs/guides/parameter-sweeps.md`. It stays open. Default: threads of this process, one per core.
+            A run uses one thread unless its options set `threads`.
+        resume: a Parquet file that stores finished points, written atomically about once a second, at the
+            end, and on Ctrl-C. Finished points are not rerun; failed points are. A file of another scenario
+            or of other values is refused. The file is locked during a sweep.
+        key: identifies the version of the function in the file to resume from; change it when the function
+            changes. Default: the source file of the function, which must be at the top level of a module.
+        progress: True shows a bar on a terminal after 0.5 s. A callable is called with (points done, points
+            in total).
+        grid: a list of values per name. Points are their product in the given order; the last name varies
+            fastest, seeds even faster. Values are numbers, texts, None, or objects with a stable `repr` such
+            as `iq.Sarathi(token_budget=512)`. Recorded workloads, and values with the same `repr`, have a
+            short digest appended.
 
     Returns:
-        A polars frame: a column for each name of the grid (a value that is no number, truth or text by its
-        `repr`), `seed`, `status` (done, failed), `error` (type and text; null where done), the columns of
-        `Result.summary` (null where failed), and `findings` (joined by semicolons; null where there are
-        none).
+        A polars frame: a column per name of the grid (objects by their `repr`), `seed`, `status` (done,
+        failed), `error` (type and text; null if done), the columns of `Result.summary` (null if failed), and
+        `findings` (joined by semicolons; null if there are none).
 
     Raises:
-        ConfigError: a name or a value of the grid that cannot be one, an argument that is wrong, a function
-            that another process cannot get, or a file to resume from that is of another sweep.
-        ResultError: a file to resume from that is damaged; it names the column and the row.
+        ConfigError: an argument, a name or a value is invalid, the function cannot be sent to another process
+            or needs a `key`, or the file to resume from belongs to another sweep.
+        ResultError: the file to resume from is damaged; it names the column and the row.
         OSError: the file to resume from cannot be read or written.
-        SweepInterrupted: Ctrl-C, a KeyboardInterrupt; its `frame` holds the points that were done.
-        SweepStopped: the executor or the file gave up; its `frame` holds the points that were done.
+        SweepInterrupted: Ctrl-C, a KeyboardInterrupt; its `frame` has the finished points.
+        SweepStopped: the executor or the file failed; its `frame` has the finished points.
 
     Example:
         >>> import inferq as iq
@@ -95,13 +96,13 @@ def sweep(
     axes = axes_of(grid, source)
     drawn = seeds_of([first_seed(source)] if seeds is None else seeds)
     objectives(slo)
-    where = chosen(executor)
-    if isinstance(where, ProcessPoolExecutor):
-        _check_travels(source, axes)
+    pool = chosen(executor)
+    if isinstance(pool, ProcessPoolExecutor):
+        _check_picklable(source, axes)
     path = _file(resume)
     checkpoint = Checkpoint(axes, path)
     if path is not None:
-        checkpoint.fingerprint = fingerprint(source, slo)
+        checkpoint.fingerprint = fingerprint(source, slo, key)
         checkpoint.digests = tuple(axis.digests(source) for axis in axes)
     order = list(keys(axes, drawn))
     items = (
@@ -109,11 +110,11 @@ def sweep(
         for place, (point, seed) in enumerate(points(axes, drawn))
         if order[place] not in checkpoint.outcomes
     )
-    alone = nullcontext() if path is None else locked("resume", path, path.with_name(f".{path.name}.lock"))
-    with alone, watched(progress, "points") as watch:
+    lock = nullcontext() if path is None else locked("resume", path, path.with_name(f".{path.name}.lock"))
+    with lock, watched(progress, "points") as watch:
         checkpoint.read(order)
         checkpoint.write(order)
-        _run(checkpoint, order, items, where, watch)
+        _run(checkpoint, order, items, pool, watch)
     return checkpoint.frame(order)
 
 
@@ -121,10 +122,10 @@ def _run(
     checkpoint: Checkpoint,
     order: list[PointKey],
     items: Iterator[Item],
-    where: Executor | None,
+    executor: Executor | None,
     watch: Progress | None,
 ) -> None:
-    """Run what is not done; what is done outlives whatever stops it."""
+    """Run the remaining points; finished points are kept if an exception stops the sweep."""
     reported = -1
 
     def record(place: int, outcome: Outcome) -> None:
@@ -140,17 +141,19 @@ def _run(
         except OSError as error:
             raise Broken(_unwritten(checkpoint, error)) from None
 
-    # Put in order out here, after the executor is closed: a user who waits for that may press Ctrl-C again.
+    # Clean up after the executor is closed: the user may press Ctrl-C again while waiting for that.
     try:
         between()
-        with opened(where) as (pool, runner):
+        with opened(executor) as (pool, runner):
             run_all(items, runner, pool, record, between)
         try:
             checkpoint.write(order)
         except OSError as error:
             raise Broken(_unwritten(checkpoint, error)) from None
     except BaseException as error:
-        done = f"{len(checkpoint.outcomes):,} of {len(order):,} points are done, in `frame` of this exception"
+        done = (
+            f"{len(checkpoint.outcomes):,} of {len(order):,} points are done, see `frame` of this exception"
+        )
         try:
             checkpoint.write(order)
             done += "" if checkpoint.path is None else f" and in {checkpoint.path}"
@@ -165,25 +168,25 @@ def _run(
 
 
 def _unwritten(checkpoint: Checkpoint, error: OSError) -> str:
-    return f"{checkpoint.path} cannot be written ({error.strerror or error}) and holds what was written last"
+    return f"{checkpoint.path} cannot be written ({error.strerror or error}); its last version is unchanged"
 
 
 def _file(resume: object) -> Path | None:
-    """The file to resume from."""
+    """The path of the file to resume from."""
     if resume is None:
         return None
     path = path_of("resume", resume, ".parquet file")
     if path.suffix != ".parquet":
-        raise ConfigError("resume", f"must be the name of a .parquet file, is {resume!r}")
+        raise ConfigError("resume", f"must be the name of a .parquet file, got {resume!r}")
     return path
 
 
-def _check_travels(source: Source, axes: tuple[Axis, ...]) -> None:
-    """Refuse what cannot be sent to another process, before anything is."""
+def _check_picklable(source: Source, axes: tuple[Axis, ...]) -> None:
+    """Check that the scenario and the values can be sent to another process."""
     for name, value in (("scenario", source), *((axis.name, axis.values) for axis in axes)):
         try:
             pickle.dumps(value)
-        except Exception as error:  # whatever a class of the user raises
+        except Exception as error:  # classes of the user may raise anything
             raise ConfigError(
                 name,
                 f"cannot be sent to another process ({failure(error)}); define it at the top level "

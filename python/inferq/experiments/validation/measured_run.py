@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
 from inferq._lazy import pl
-from inferq.description import nearest
+from inferq.checks import nearest
 from inferq.errors import TraceError
 
 QUANTITIES = ("ttft", "tpot", "e2e")

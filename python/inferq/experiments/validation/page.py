@@ -33,7 +33,7 @@ def document(found: Validation, title: str | None) -> Document:
     return Document(
         title=title if title is not None else "Simulated beside measured",
         setting=f"{counted(found.runs.height, 'run')}, {judged} judged; simulated with their own settings.",
-        notes=(Note(kind="plain", text=f"{counted(left_out, 'run')} not judged, as said below."),)
+        notes=(Note(kind="info", text=f"{counted(left_out, 'run')} not judged, as said below."),)
         if left_out
         else (),
         chapters=(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.description import nearest
+from inferq.checks import nearest
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.validation.measured_run import (
     COLUMNS,

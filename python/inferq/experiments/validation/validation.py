@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
-from inferq.checks import positive, whole
-from inferq.description import nearest
+from inferq.checks import nearest, positive, whole
 from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.experiments.validation.measured_run import METRICS

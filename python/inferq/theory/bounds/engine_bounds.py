@@ -121,7 +121,9 @@ def _tokens(replicas: Replicas) -> Iterator[Bound]:
             filled = (fills_budget(scheduler, budget), replicas.slack, fit)
             work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / max_seqs)
             work = _without_found(work, taken.stable_hit_rate)
-            guarantee = replicas.guarantee("sequence limit", taken.stable_below_per_s, *filled, work=work, **text)
+            guarantee = replicas.guarantee(
+                "sequence limit", taken.stable_below_per_s, *filled, work=work, **text
+            )
             yield _with_hit_rate(replicas, taken.stable_hit_rate, guarantee)
 
 
@@ -134,9 +136,7 @@ def _with_hit_rate(replicas: Replicas, hit_rate: float | None, bound: Bound) -> 
     """A guarantee that assumes a configured hit rate."""
     if replicas.hits is None or not hit_rate:
         return bound
-    why = (
-        f"{number(hit_rate)} of the prompt tokens as configured, in every part of the workload and replica"
-    )
+    why = f"{number(hit_rate)} of the prompt tokens as configured, in every part of the workload and replica"
     assumption = Hypothesis(name="configured hit rate", met=True, why=why)
     return replace(bound, hit_rate=hit_rate, hypotheses=(*bound.hypotheses, assumption))
 
@@ -208,10 +208,14 @@ def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
     limit = request_level_capacity(replicas.demand, replicas.engine, engines=replicas.count)
     text = {"resource": "batches", "source": limit.source, "inequality": limit.inequality}
     gains = cost.gains_with_tokens
-    why = "a token takes less time in a larger batch" if gains else "smaller batches may serve more for a while"
+    why = (
+        "a token takes less time in a larger batch" if gains else "smaller batches may serve more for a while"
+    )
     fastest = Hypothesis(name="full batches are fastest", met=gains or None, why=why)
     if hits is None:
-        yield replicas.upper_bound("whole batches", limit.capacity_per_s, *(replicas.fit, fastest, mixed), **text)
+        yield replicas.upper_bound(
+            "whole batches", limit.capacity_per_s, *(replicas.fit, fastest, mixed), **text
+        )
     cheaper = cost.per_chunk_context_s <= 2 * cost.per_prefill_square_s
     why = "a prompt with a cached prefix " + (
         "takes no longer" if cheaper else "attends to the prefix at a higher price than without the cache"
@@ -266,7 +270,11 @@ def _memory(replicas: Replicas) -> Iterator[Bound]:
     if not lengths.is_bounded:
         return
     limit = kv_capacity(
-        replace(demand, rate=None, classes=tuple(replace(request_class, rate=None) for request_class in demand.classes)),
+        replace(
+            demand,
+            rate=None,
+            classes=tuple(replace(request_class, rate=None) for request_class in demand.classes),
+        ),
         kv_tokens=held,
         slot_s=slot_s,
         chunk=chunk,
@@ -328,7 +336,11 @@ def _tiles(replicas: Replicas, timing: TiledGemm) -> Iterator[Bound]:
             f"end: {number(limit.assured_per_s)} requests per second are served"
         )
         needs = (
-            *(hypothesis for hypothesis in limit.hypotheses if hypothesis.name in ("memory slack", "lengths are bounded")),
+            *(
+                hypothesis
+                for hypothesis in limit.hypotheses
+                if hypothesis.name in ("memory slack", "lengths are bounded")
+            ),
             fit,
             *only_helps(hits, None, "the rest of a prompt may waste more of its tiles"),
         )

@@ -75,7 +75,10 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
             kind="guarantee",
             capacity_per_s=min(bound.capacity_per_s for bound in known),
             rate=demand.rate,
-            hypotheses=(blind, *dict.fromkeys(hypothesis for bound in known for hypothesis in bound.hypotheses)),
+            hypotheses=(
+                blind,
+                *dict.fromkeys(hypothesis for bound in known for hypothesis in bound.hypotheses),
+            ),
             hit_rate=min((bound.hit_rate for bound in known if bound.hit_rate is not None), default=None),
             **text,
         )
@@ -276,11 +279,11 @@ def network_bounds(
             name=f"engines.{engine.name}",
             resource="tokens",
             kind="upper_bound",
-            capacity_per_s=limit.rate * engine.capacity_tokens_per_s / engine.least_tokens_per_s,
+            capacity_per_s=limit.rate * engine.most_tokens_per_s / engine.least_tokens_per_s,
             rate=limit.rate,
             source=limit.source,
-            inequality=f"{number(engine.least_tokens_per_s)} of {number(engine.capacity_tokens_per_s)} tokens per "
-            "second",
+            inequality=f"{number(engine.least_tokens_per_s)} of {number(engine.most_tokens_per_s)} tokens "
+            "per second",
             hit_rate=1.0 if engine.least_tokens_per_s < engine.tokens_per_s else None,
         )
         for engine in limit.engines

@@ -76,7 +76,7 @@ class Stability(Statement):
         capacities = [
             bound.capacity_per_s for bound in self.bounds if bound.kind == "guarantee" and bound.applies
         ]
-        return max(sure, default=None)
+        return max(capacities, default=None)
 
     @property
     def load(self) -> float | None:
@@ -129,8 +129,8 @@ class Stability(Statement):
         for bound in self.bounds:
             load = "" if bound.load is None else f" (load {number(bound.load)})"
             lines.append(
-                f"{bound.name}, {bound.source}: {kinds[bound.kind]} {number(bound.capacity_per_s)} per second{load}"
-                f"{_finds(bound)}"
+                f"{bound.name}, {bound.source}: {kinds[bound.kind]} {number(bound.capacity_per_s)} per second"
+                f"{load}{_finds(bound)}"
             )
             if bound.inequality not in shown:  # an upper bound and a guarantee often share it
                 lines.append(f"    {bound.inequality}")
@@ -150,7 +150,7 @@ class Stability(Statement):
         }
         if self.hit_rate is not None:
             lines = [
-                f"hit rate {number(self.hit_rate)} as configured; a run with more hits may exceed upper bounds"
+                f"hit rate {number(self.hit_rate)} as configured; runs with more hits may exceed upper bounds"
             ]
         elif rates["upper_bound"] or rates["guarantee"]:
             lines = []
@@ -230,8 +230,8 @@ def stability(
 
     - An *upper bound* holds for every policy with these batches, sequence slots and memory. Above it the
       verdict is `"unstable"`.
-    - A *stability guarantee* is a theorem about this policy. Below it, with all hypotheses met, the verdict is
-      `"stable"`.
+    - A *stability guarantee* is a theorem about this policy. Below it, with all hypotheses met, the verdict
+      is `"stable"`.
     - Otherwise, or if a hypothesis is not met or not known, the verdict is `"unknown"`.
 
     A verdict is about the long run with arrivals that continue in the same way. A finite run can still be
@@ -267,7 +267,8 @@ def stability(
     Recorded arrivals count as steady while the busiest tenth of the trace stays below the capacity, in the
     unit of the limit: tokens, sequence slots, memory, or arrivals of a class.
 
-    The hit rate of a prefix cache depends on its size, the routing and the load, so it is a property of a run:
+    The hit rate of a prefix cache depends on its size, the routing and the load, so it is a property of a
+    run:
 
     - Upper bounds assume the most hits that the prompts allow, in any order and with any number of replicas:
       the hit rate of an infinite cache. Memory then counts only tokens that no other request can share.

@@ -1,4 +1,4 @@
-"""The parts of an iteration that is measured or modeled, as functions that are straight between points."""
+"""Parts of a measured or modeled iteration, as piecewise linear functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Flags: TypeAlias = NDArray[np.bool_]
 
 MOST_TOKENS_OF_A_BATCH = 2.0**40
-"""Where a policy has no budget: as the core has it, more than any batch holds."""
+"""Tokens of a batch without a token budget; the same constant as in the core."""
 MOST_CONTEXT = 2.0**31
-"""No request is longer."""
+"""An upper bound of the length of any request."""
 _STEP = 1.1
-"""Numbers of decodes are looked at in steps of this ratio where the cache may be full."""
+"""Step ratio for numbers of decodes if the cache may be full."""
 _RATIO = 1.25
-"""Chunks are looked at in steps of this ratio where a square of them is put between two lines."""
+"""Step ratio for chunks if a linear function bounds a square."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +41,16 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
-    """The parts of an iteration as functions that are straight between the points of their axes.
+    """Parts of an iteration as functions that are linear between the points of their axes.
 
     An iteration of τ tokens, n of them decodes of mean context m, takes linear(τ) + decode(n, m) + Σ chunks
-    beside the host. `None` for a part that falls below 0 somewhere within reach, where it is cut: then from
-    below it counts 0, and from above nothing is said.
+    plus the host time. A part is `None` if its extrapolation falls below 0 within reach, where the core cuts
+    it off. For a lower bound it then counts 0; an upper bound is unknown.
     """
 
     budget: float
     """b, or more tokens than any batch holds."""
-    seats: float
+    max_seqs: float
     """S, at most b."""
     kv_tokens: float
     most_context: float
@@ -64,11 +64,11 @@ class Kernels:
 
     @classmethod
     def of(cls, engine: Engine, lengths: Lengths) -> Kernels:
-        """Those of an engine with a table or a roofline, as far as requests of these lengths can reach."""
+        """The kernels of an engine with a table or a roofline, for requests of these lengths."""
         timing = engine.timing
         assert isinstance(timing, (TimingTable, Roofline))
         budget = float(engine.scheduler.token_limit() or MOST_TOKENS_OF_A_BATCH)
-        seats = min(float(engine.scheduler.sequence_limit() or budget), budget)
+        max_seqs = min(float(engine.scheduler.sequence_limit() or budget), budget)
         kv = engine.kv
         kv_tokens = float("inf") if kv.whole_tokens is None else float(kv.whole_tokens)
         longest = min(lengths.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)
@@ -83,7 +83,7 @@ class Kernels:
             decode_s = [[n * (m + 1) * each_s for m in columns] for n in rows]
         return cls(
             budget=budget,
-            seats=seats,
+            max_seqs=max_seqs,
             kv_tokens=kv_tokens,
             most_context=max(1.0, longest),
             linear_points=points,
@@ -97,24 +97,24 @@ class Kernels:
 
     @property
     def may_be_full(self) -> bool:
-        """Can decodes on all seats, each at its longest, hold more than the cache?"""
-        return self.seats * self.most_context > self.kv_tokens
+        """Whether decodes in all sequence slots, each at its longest, can exceed the cache."""
+        return self.max_seqs * self.most_context > self.kv_tokens
 
     def tokens_at(self) -> Numbers:
-        """Where the line of the linear layers bends, from 1 to b, with S."""
-        return _within(self.linear_points, 1, self.budget, self.seats)
+        """Token counts where the linear layers bend, from 1 to b, and S."""
+        return _within(self.linear_points, 1, self.budget, self.max_seqs)
 
     def decodes_at(self) -> Numbers:
-        """Where the decodes bend along their number, from 1 to S, with S − 1, the most beside a chunk.
+        """Decode counts where the time bends, from 1 to S, and S − 1, the most next to a chunk.
 
-        In small steps where the cache may be full: between two of them it is taken to hold what it can beside
-        the fewer.
+        If the cache may be full, steps are small: between two counts the cache is assumed to hold what fits
+        with the smaller count.
         """
-        found = _within(self.decode_rows, 1, self.seats, self.seats - 1)
-        return in_steps(found, _STEP) if self.may_be_full else found
+        counts = _within(self.decode_rows, 1, self.max_seqs, self.max_seqs - 1)
+        return in_steps(counts, _STEP) if self.may_be_full else counts
 
     def linear(self, tokens: Numbers) -> Numbers | None:
-        """The linear layers; None where they fall below 0 within reach."""
+        """Time of the linear layers; None if it falls below 0 within reach."""
         points = np.asarray(self.linear_points, dtype=float)
         values = np.asarray(self.linear_s, dtype=float)
         if (_line(points, values, self.tokens_at()) < 0).any():
@@ -122,10 +122,10 @@ class Kernels:
         return _line(points, values, tokens)
 
     def decodes(self, count: Numbers) -> tuple[Numbers, Numbers, Flags] | None:
-        """The mean contexts to look at, the times of n decodes by them, and which corners are to be judged.
+        """Mean contexts to check, times of n decodes at each, and which corners are possible.
 
-        Contexts fit the cache: between two numbers of decodes, n ≤ n', batches have mean contexts of at most
-        (tokens of the cache)/n, which stand among those to look at.
+        Contexts fit the cache: between two counts of decodes, n ≤ n', batches have mean contexts of at most
+        (tokens of the cache)/n, which are among the mean contexts to check.
         """
         rows = np.asarray(self.decode_rows, dtype=float)
         columns = np.asarray(self.decode_columns, dtype=float)
@@ -144,11 +144,11 @@ class Kernels:
         return means, at(count), fewer[:, None] * means[None, :] <= self.kv_tokens * (1 + 1e-12)
 
     def chunks(self, longest: float, steps: bool) -> Chunks | None:
-        """A chunk of a table, less what chunks share, at the corners of cells; None where it falls below 0.
+        """Chunks of a table without the shared part, at the corners of cells; None if one falls below 0.
 
         Args:
             longest: most tokens of a chunk and its context together.
-            steps: cut the cells along the chunk into steps of a small ratio.
+            steps: whether to cut cells along the chunk into steps of a small ratio.
         """
         assert isinstance(self.timing, TimingTable)
         part = self.timing.chunk
@@ -165,13 +165,13 @@ class Kernels:
         before = np.concatenate([tokens[:1], tokens[:-1]])[:, None] + np.concatenate(
             [contexts[:1], contexts[:-1]]
         )
-        held = before <= longest
+        within = before <= longest
         c, x = np.broadcast_arrays(tokens[:, None], contexts[None, :])
-        return Chunks(c[held], x[held], times[held])
+        return Chunks(c[within], x[within], times[within])
 
 
 def _roof(timing: Roofline, budget: float) -> tuple[list[float], list[float]]:
-    """What a roofline takes for everything but attention, at 1 token, where it bends, and at the budget."""
+    """Time of a roofline without attention, at 1 token, at the bend, and at the budget."""
     slope_s = timing.linear_flops_s_per_token - timing.linear_activation_s_per_token
     bend = timing.linear_weight_s / slope_s if slope_s > 0 else 0.0
     points = sorted({1.0, max(2.0, budget), *((bend,) if 1 < bend < budget else ())})
@@ -186,12 +186,12 @@ def _roof(timing: Roofline, budget: float) -> tuple[list[float], list[float]]:
 
 
 def _within(points: Sequence[int | float], low: float, high: float, *more: float) -> Numbers:
-    """The points between two ends, with the ends, and further ones that lie between them."""
+    """The two ends, and all points between them."""
     return np.array(sorted({low, high, *(float(at) for at in (*points, *more) if low <= at <= high)}))
 
 
 def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
-    """The points with others between them, so that none is more than `ratio` times the one before."""
+    """The points with more points in between, so that neighbors differ at most by the factor `ratio`."""
     pieces = [points[:1]]
     for low, high in pairwise(points):
         pieces.append(np.geomspace(low, high, 2 + int(math.log(high / low) / math.log(ratio)))[1:])
@@ -199,10 +199,10 @@ def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
 
 
 def _line(points: Numbers, values: Numbers, at: Numbers) -> Numbers:
-    """Straight lines from point to point, the first and the last going on; along the first axis."""
+    """Linear interpolation and extrapolation along the first axis."""
     place = np.clip(np.searchsorted(points, at, side="right") - 1, 0, len(points) - 2)
     share = (at - points[place]) / (points[place + 1] - points[place])
     share = share.reshape(-1, *([1] * (values.ndim - 1)))
     low, high = values[place], values[place + 1]
-    found: Numbers = low + share * (high - low)
-    return found
+    values_at: Numbers = low + share * (high - low)
+    return values_at

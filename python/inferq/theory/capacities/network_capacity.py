@@ -1,4 +1,4 @@
-"""How much is asked of each engine of a network of agents? li2025 section 4.3."""
+"""Load of each engine of a network of agents; li2025 section 4.3."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from inferq.workload.workload import Workload
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineLoad:
-    """What the stages of all workflows ask of one engine of a network."""
+    """The load of one engine of a network from the stages of all workflows."""
 
     name: str
     tokens_per_s: float
-    """Σ rate·(m_p + m_d) over its stages, with the outputs that prompts include, all computed."""
+    """Σ rate·(m_p + m_d) over its stages, including outputs that prompts contain, all computed."""
     capacity_tokens_per_s: float
     """Σ b/t_b over its replicas."""
-    ceiling_tokens_per_s: float
-    """Σ of the largest n/t_n, n ≤ b: the same unless the model's line is steeper than its floor."""
+    most_tokens_per_s: float
+    """Σ of the largest n/t_n, n ≤ b; differs only if the model's slope is steeper than its base allows."""
     least_tokens_per_s: float
-    """What prefix caches cannot save of `tokens_per_s`: one token of each prompt, and the decodes; all of it
-    where no replica has one."""
+    """The part of `tokens_per_s` that prefix caches cannot save: one token of each prompt, and the decodes;
+    all of it without a prefix cache."""
 
     @property
     def load(self) -> float:
-        """ρ_j, tokens asked over those that full batches compute."""
+        """ρ_j, token demand divided by the tokens per second of full batches."""
         return self.tokens_per_s / self.capacity_tokens_per_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkCapacity(Statement):
-    """The load of every engine of a network; made by `network_capacity`."""
+    """The load of every engine of a network; returned by `network_capacity`."""
 
     source: ClassVar[str] = "li2025 (4.3)"
 
     rates: Mapping[str, float]
     """Jobs per second of each workflow."""
     engines: tuple[EngineLoad, ...]
-    """In the order of the network."""
+    """One per engine, in the order of the network."""
     capacity_per_s: float
     """Jobs per second, at this mix, at which the first engine is full."""
     hypotheses: tuple[Hypothesis, ...]
     stable: bool | None
-    """False where an engine is overloaded; else None: that none is does not suffice."""
+    """False if an engine is overloaded; else None, because the condition is necessary, not sufficient."""
 
     @property
     def rate(self) -> float:
@@ -64,32 +64,32 @@ class NetworkCapacity(Statement):
     @property
     def binding(self) -> str:
         """The engine with the largest load."""
-        return max(self.engines, key=lambda one: one.load).name
+        return max(self.engines, key=lambda engine: engine.load).name
 
     @property
     def load(self) -> float:
         """The largest load of an engine."""
-        return max(one.load for one in self.engines)
+        return max(engine.load for engine in self.engines)
 
     @property
     def loads(self) -> dict[str, float]:
         """The load of each engine by its name."""
-        return {one.name: one.load for one in self.engines}
+        return {engine.name: engine.load for engine in self.engines}
 
     def explain(self) -> str:
-        """The inequality of every engine in numbers, what follows, and what it assumes."""
+        """The inequality of every engine in numbers, the conclusion, and the hypotheses."""
         jobs = ", ".join(f"{name} {number(rate)}" for name, rate in self.rates.items())
         lines = [f"Network ({self.source}): Σ λ·(m_p + m_d) < b/t_b at each engine; jobs per second: {jobs}"]
-        for one in self.engines:
-            sign = "<" if one.load < 1 else "=" if one.load == 1 else ">"
+        for engine in self.engines:
+            sign = "<" if engine.load < 1 else "=" if engine.load == 1 else ">"
             most = (
                 ""
-                if one.ceiling_tokens_per_s == one.capacity_tokens_per_s
-                else (f", at most {number(one.ceiling_tokens_per_s)}")
+                if engine.most_tokens_per_s == engine.capacity_tokens_per_s
+                else (f", at most {number(engine.most_tokens_per_s)}")
             )
             lines.append(
-                f"  {one.name}: {number(one.tokens_per_s)} {sign} {number(one.capacity_tokens_per_s)}{most} "
-                f"tokens per second, load {number(one.load)}"
+                f"  {engine.name}: {number(engine.tokens_per_s)} {sign} "
+                f"{number(engine.capacity_tokens_per_s)}{most} tokens per second, load {number(engine.load)}"
             )
         lines.append(
             f"  {self.binding} binds: at this mix no engine is overloaded below "
@@ -98,29 +98,29 @@ class NetworkCapacity(Statement):
         verdict = (
             "unstable"
             if self.stable is False
-            else "unknown: no engine is overloaded, which is necessary only"
+            else "unknown: no engine is overloaded, which is necessary but not sufficient"
         )
         return "\n".join([*lines, f"  verdict: {verdict}", *hypotheses_text(self.hypotheses)])
 
 
 def network_capacity(workload: Mapping[str, float] | Workload, network: Network) -> NetworkCapacity:
-    """Which engine of a network is asked for the most, and is any overloaded?
+    """Compute the load of every engine of a network of agents.
 
-    A stage asks its engine for its prompt, the outputs that the prompt includes, and its decodes, as often as
-    jobs of its workflow come. An engine must not be asked for more tokens than its full batches compute. That
-    is necessary. It is proved sufficient for one engine; conjectured in the paper for a fork-join; and wrong
-    in general: in the network of Rybko and Stolyar (`inferq paper li2025`) engines take turns, as if two of
-    their stages were one station, and jobs pile up at a load of 0.56.
+    Each job of a workflow loads its stages' prompts, the outputs that these prompts include, and their
+    decodes. An engine must not receive more tokens than its full batches can compute. The condition is
+    necessary. It is proved sufficient for one engine, and conjectured in the paper for a fork-join. In
+    general it is not sufficient: in the network of Rybko and Stolyar (`inferq paper li2025`) engines take
+    turns, as if two of their stages were one station, and jobs accumulate at a load of 0.56.
 
     Args:
-        workload: jobs per second of each workflow by its name, or a workload of jobs, drawn with seed 0.
-        network: engines and workflows; engines with timing by tokens alone and a budget, or clusters of such.
+        workload: jobs per second by workflow name, or a workload of jobs, drawn with seed 0.
+        network: engines (or clusters) with timing by tokens alone and a token budget, and workflows.
 
     Raises:
-        ConfigError: a rate that is not above 0, an unknown workflow, an engine without a token budget, with
-            other timing, or one that hands requests over.
+        ConfigError: a rate is not positive, a workflow is unknown, or an engine has no token budget, other
+            timing, or hand-offs.
 
-    Source: li2025 section 4.3, (4.3), with the loads of all stages at an engine added up.
+    Source: li2025 section 4.3, (4.3), with the loads of all stages of an engine added up.
 
     Example:
         >>> import inferq as iq
@@ -136,8 +136,8 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         ({'writer': 0.7, 'critic': 0.35}, 1.429)
     """
     if not isinstance(network, Network):
-        raise ConfigError("network", f"must be a Network(…), is {network!r}")
-    workflows = {one.name: one for one in network.workflows}
+        raise ConfigError("network", f"must be a Network, got {network!r}")
+    workflows = {workflow.name: workflow for workflow in network.workflows}
     rates, known = _rates(workload, workflows)
     steps: dict[str, list[tuple[float, float, float]]] = {name: [] for name in network.engines}
     for workflow, rate in rates.items():
@@ -149,9 +149,9 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         members = _members(name, system)
         conventions = {engine.first_token for engine, _ in members}
         if len(conventions) > 1:
-            raise ConfigError(f"engines.{name}", "its replicas count first tokens in two ways")
+            raise ConfigError(f"engines.{name}", "all its replicas must have the same first_token")
         first_token: FirstToken = members[0][0].first_token
-        asked, least = (
+        tokens, least = (
             math.fsum(
                 rate * ((min(1.0, prompt) if hits else prompt) + output - with_prompt(first_token))
                 for rate, prompt, output in steps[name]
@@ -169,27 +169,27 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         engines.append(
             EngineLoad(
                 name=name,
-                tokens_per_s=asked,
+                tokens_per_s=tokens,
                 least_tokens_per_s=least,
                 capacity_tokens_per_s=math.fsum(computed),
-                ceiling_tokens_per_s=math.fsum(most),
+                most_tokens_per_s=math.fsum(most),
             )
         )
-    load = max(one.load for one in engines)
-    overloaded = any(one.least_tokens_per_s > one.ceiling_tokens_per_s for one in engines)
-    not_full = [one for one in full if one.met is not True]
+    load = max(engine.load for engine in engines)
+    overloaded = any(engine.least_tokens_per_s > engine.most_tokens_per_s for engine in engines)
+    not_full = [hypothesis for hypothesis in full if hypothesis.met is not True]
     hypotheses: tuple[Hypothesis, ...] = (
         not_full[0] if not_full else full[0],
         _forward(network),
-        Hypothesis(name="rates of jobs", met=True if known else None, why=known or "counted in a workload"),
+        Hypothesis(name="job rates", met=True if known else None, why=known or "estimated from a workload"),
     )
-    saving = [one.name for one in engines if one.least_tokens_per_s < one.tokens_per_s]
+    saving = [engine.name for engine in engines if engine.least_tokens_per_s < engine.tokens_per_s]
     if saving:
         why = (
-            f"all but a token of each prompt may be found at {', '.join(saving)}: overloaded is what is so "
-            "even then; loads and the capacity count every prompt in full"
+            f"caches may find all but one token of each prompt at {', '.join(saving)}: an engine counts as "
+            "overloaded only if it is so even then; loads and capacity count every prompt in full"
         )
-        hypotheses = (*hypotheses, Hypothesis(name="what prefix caches find", met=True, why=why))
+        hypotheses = (*hypotheses, Hypothesis(name="prefix cache hits", met=True, why=why))
     return NetworkCapacity(
         rates=rates,
         engines=tuple(engines),
@@ -200,60 +200,61 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
 
 
 def _rates(workload: object, workflows: Mapping[str, Workflow]) -> tuple[dict[str, float], str]:
-    """Jobs per second of each workflow that has any, and where that is from."""
+    """Jobs per second of each workflow, and the source of these rates."""
     if isinstance(workload, Mapping):
         rates = {str(name): rate_of(f"workload[{name!r}]", rate) for name, rate in workload.items()}
         if not rates:
             raise ConfigError("workload", "no workflow has a rate")
-        said = "given"
+        source = "configured"
     elif isinstance(workload, Workload):
         frame = workload.ready(0, needs=("arrival_s",))
         span_s = float(frame["arrival_s"][-1] - frame["arrival_s"][0]) if frame.height else 0.0
         if not span_s > 0:
-            raise ConfigError("workload", "its jobs arrive at one instant; give rates by workflow")
+            raise ConfigError("workload", "all jobs arrive at the same time; set rates by workflow")
         total = (frame.height - 1) / span_s
         if "class" in frame.columns:
             counts = frame["class"].cast(str).value_counts().rows()
         elif len(workflows) == 1:
             counts = [(next(iter(workflows)), frame.height)]
         else:
-            raise ConfigError("workload", "has no column class, which names the workflow of each job")
+            raise ConfigError("workload", "the column class, the workflow of each job, is missing")
         rates = {str(name): total * count / frame.height for name, count in sorted(counts)}
-        said = ""
+        source = ""
     else:
-        raise ConfigError("workload", f"must be rates by workflow or a Workload of jobs, is {workload!r}")
+        raise ConfigError("workload", f"must be rates by workflow or a Workload of jobs, got {workload!r}")
     for name in rates:
         if name not in workflows:
-            raise ConfigError("workload", f"unknown workflow {name!r}; there are {', '.join(workflows)}")
-    return rates, said
+            raise ConfigError("workload", f"unknown workflow {name!r}; workflows: {', '.join(workflows)}")
+    return rates, source
 
 
 def _members(name: str, system: object) -> list[tuple[Engine, int]]:
-    """The engines behind a name, and how many replicas each has."""
+    """The engines behind a name, each with its number of replicas."""
     if isinstance(system, Engine):
         return [(system, 1)]
     if isinstance(system, Cluster):
         return [
-            (one, count)
+            (engine, count)
             for pool in pools_of(system)
-            for one, count in zip(pool.engines, pool.counts, strict=True)
+            for engine, count in zip(pool.engines, pool.counts, strict=True)
         ]
     raise ConfigError(
-        f"engines.{name}", f"{type(system).__name__} computes a stage at two places; not covered"
+        f"engines.{name}",
+        f"{type(system).__name__} splits a stage between two engines, which is not supported",
     )
 
 
 def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
     if engine.overhead is not None and engine.overhead.per_sequence_s:
         raise ConfigError(
-            f"{path}.overhead.per_sequence_s", "its time is no function of the tokens alone, as (4.3) needs"
+            f"{path}.overhead.per_sequence_s", "must be 0: (4.3) requires times that depend on tokens alone"
         )
     try:
         cost = Iteration.of(engine)
     except ConfigError as error:
         raise error.within(path) from None
     if not cost.by_tokens:
-        raise ConfigError(f"{path}.timing", "its time is no function of the tokens alone, as (4.3) needs")
+        raise ConfigError(f"{path}.timing", "must depend on tokens alone, as (4.3) requires")
     budget = engine.scheduler.token_limit()
     if budget is None:
         raise ConfigError(f"{path}.scheduler", f"{type(engine.scheduler).__name__} has no token budget")
@@ -263,10 +264,10 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
 
 
 def _steps(workflow: Workflow) -> Iterator[tuple[str, float, float]]:
-    """The engine of each stage of a workflow, and the means of its prompt and of its output."""
+    """The engine of each stage of a workflow, with the mean lengths of its prompt and its output."""
     outputs = {name: _output(stage) for name, stage in workflow.stages.items()}
     ends: dict[str, float] = {}
-    """The mean of the tokens with which a stage that continues this one begins; it stands behind it."""
+    """Mean tokens at the end of a stage, with which a stage that continues it begins."""
     for name, stage in workflow.stages.items():
         begun = float(stage.prefix_tokens) if stage.continues is None else ends[stage.continues]
         new = _new(stage)
@@ -276,41 +277,41 @@ def _steps(workflow: Workflow) -> Iterator[tuple[str, float, float]]:
 
 
 def _new(stage: Stage) -> float:
-    """The mean of the tokens that a stage itself adds to its prompt."""
+    """Mean tokens that a stage itself adds to its prompt."""
     if isinstance(stage.prompt, Sequence):
         return math.fsum(stage.prompt) / len(stage.prompt)
     return 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
 
 
 def _output(stage: Stage) -> float:
-    """The mean of the tokens that a stage generates."""
+    """Mean tokens that a stage generates."""
     if isinstance(stage.output, Sequence):
         return math.fsum(stage.output) / len(stage.output)
     return Lengths.of(1, stage.output).output_mean
 
 
 def _forward(network: Network) -> Hypothesis:
-    """Is there an order of the engines in which every job only goes on, so that no two starve each other?"""
-    goes: dict[str, set[str]] = {name: set() for name in network.engines}
-    comes: dict[str, set[str]] = {name: set() for name in network.engines}
+    """Whether all jobs pass the engines in one order, so that no two engines starve each other."""
+    successors: dict[str, set[str]] = {name: set() for name in network.engines}
+    predecessors: dict[str, set[str]] = {name: set() for name in network.engines}
     for workflow in network.workflows:
         for stage in workflow.stages.values():
             for before in stage.after:
-                goes[workflow.stages[before].engine].add(stage.engine)
-                comes[stage.engine].add(workflow.stages[before].engine)
-    onward = {name: len(to) for name, to in goes.items()}
+                successors[workflow.stages[before].engine].add(stage.engine)
+                predecessors[stage.engine].add(workflow.stages[before].engine)
+    onward = {name: len(to) for name, to in successors.items()}
     ends = [name for name, count in onward.items() if count == 0]
     for end in ends:
-        for name in comes[end]:
+        for name in predecessors[end]:
             onward[name] -= 1
             if onward[name] == 0:
                 ends.append(name)
-    if len(ends) < len(goes):
+    if len(ends) < len(successors):
         circle = [name for name, count in onward.items() if count]
-        why = f"jobs come back, or cross, among {', '.join(circle)}: some priorities may starve them"
-        return Hypothesis(name="jobs go one way through the engines", met=False, why=why)
+        why = f"jobs return, or cross, among {', '.join(circle)}: some priorities may starve them"
+        return Hypothesis(name="one direction of jobs through the engines", met=False, why=why)
     return Hypothesis(
-        name="jobs go one way through the engines",
+        name="one direction of jobs through the engines",
         met=True,
-        why="as in Conjecture 1, which is about a fork-join",
+        why="as in Conjecture 1 for a fork-join",
     )

@@ -1,4 +1,4 @@
-"""How many replicas does a rate need?"""
+"""Number of replicas for a rate."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from inferq.theory.demands.lengths import FirstToken
 from inferq.theory.statement import Statement, number
 
 _ROUNDING = 1e-9
-"""A number of replicas that is above a whole one by a smaller share than this is that whole number."""
+"""Relative excess over an integer that counts as rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicasNeeded(Statement):
-    """How many replicas a rate needs; made by `replicas_needed`."""
+    """The number of replicas for a rate; returned by `replicas_needed`."""
 
     source: ClassVar[str] = "nie2026 sections 4 and 6"
 
@@ -28,57 +28,57 @@ class ReplicasNeeded(Statement):
     replicas: int
     """⌈λ/(μ·ρ)⌉."""
     replica: KvCapacity
-    """What one of them can serve, with M, b̄, E[g], δ and ρ; its `rate` is that of one, λ over `replicas`."""
+    """The capacity of one replica with M, b̄, E[g], δ and ρ; its `rate` is λ divided by `replicas`."""
 
     @property
     def utilization(self) -> float:
-        """ρ, to which a replica shall be used at most."""
+        """ρ, the largest utilization of a replica."""
         return self.replica.utilization
 
     @property
     def load(self) -> float:
-        """λ over what the fleet can serve at most."""
+        """λ divided by the capacity of the fleet."""
         return self.rate / self.capacity_per_s
 
     @property
     def capacity_per_s(self) -> float:
-        """n·μ, requests per second: above it the fleet is overloaded, however requests are routed."""
+        """n·μ, requests per second: above it the fleet is overloaded under any routing."""
         return self.replicas * self.replica.mu
 
     @property
     def target_per_s(self) -> float:
-        """n·ρ·μ, requests per second: up to here no further replica is needed."""
+        """n·ρ·μ, requests per second that need no further replica."""
         return self.replicas * self.replica.target_per_s
 
     @property
     def stable_below_per_s(self) -> float | None:
-        """n·(1 − δ)·μ over whole chunks, requests per second; None where lengths have no end.
+        """n·(1 − δ)·μ over whole chunks, requests per second; None for unbounded lengths.
 
-        Below it every replica is stable if each gets an equal part, independent from slot to slot, as of a
-        Poisson process that is split at random.
+        Below it every replica is stable if each gets an equal share, independent from slot to slot, as with
+        random routing of Poisson arrivals.
         """
         below = self.replica.stable_below_per_s
         return None if below is None else self.replicas * below
 
     def explain(self) -> str:
-        """The number with what enters it, and what the fleet then carries."""
-        one, n = self.replica, number(self.replicas)
+        """The number of replicas with its inputs, and the capacity of the fleet."""
+        replica, n = self.replica, number(self.replicas)
         below = self.stable_below_per_s
-        carried = (
-            "lengths have no end, so no rate is known to be stable"
+        stability = (
+            "lengths are unbounded, so no rate is proved stable"
             if below is None
-            else f"stable below n·(1 − δ)·μ over whole chunks = {number(below)}, if each gets an equal part"
+            else f"stable below n·(1 − δ)·μ over whole chunks = {number(below)} with equal shares"
         )
         return "\n".join(
             [
-                f"n = ⌈λ/(μ·ρ)⌉ = ⌈{number(self.rate)} / ({number(one.mu)} · {number(self.utilization)})⌉ = "
-                f"⌈{number(self.rate / one.target_per_s)}⌉ = {n}",
+                f"n = ⌈λ/(μ·ρ)⌉ = ⌈{number(self.rate)} / ({number(replica.mu)} · "
+                f"{number(self.utilization)})⌉ = ⌈{number(self.rate / replica.target_per_s)}⌉ = {n}",
                 f"load λ/(n·μ) = {number(self.load)}; up to n·ρ·μ = {number(self.target_per_s)} requests/s "
-                "no further replica is needed",
-                f"overloaded above n·μ = {number(self.capacity_per_s)} requests/s, however requests are "
-                f"routed; {carried}",
-                "each of them:",
-                indent(one.explain(), "  "),
+                "need no further replica",
+                f"overloaded above n·μ = {number(self.capacity_per_s)} requests/s under any routing; "
+                f"{stability}",
+                "each replica:",
+                indent(replica.explain(), "  "),
             ]
         )
 
@@ -93,22 +93,22 @@ def replicas_needed(
     utilization: float = 0.9,
     first_token: FirstToken = "prefill",
 ) -> ReplicasNeeded:
-    """How many replicas are needed so that none is used beyond a share of what its KV cache can serve.
+    """Compute the number of replicas that keeps the utilization of each KV cache at or below a target.
 
-    Source: nie2026 section 4, λ/(μ·ρ), and section 6, ⌈λ/μ⌉; with ρ = 1 it is the least number that can be
-        stable. ρ up to 1 − δ leaves room for what `kv_capacity` cannot promise.
+    Source: nie2026 section 4, λ/(μ·ρ), and section 6, ⌈λ/μ⌉. With ρ = 1 it is the least number that can be
+        stable. ρ up to 1 − δ leaves room for the rates that `kv_capacity` does not guarantee.
 
     Args:
-        workload: what comes to the fleet.
+        workload: requests of the fleet.
         kv_tokens: memory of one replica in tokens.
-        slot_s: length of a slot in seconds; or that of each class by name.
+        slot_s: length of a slot in seconds, or one length per class by name.
         chunk: most prompt tokens of one request in a slot.
-        rate: requests per second to the fleet, instead of what the workload says.
+        rate: total requests per second. Default: the rate of the workload.
         utilization: ρ, above 0 and at most 1.
-        first_token: the engine's; `"decode"` is nie2026's.
+        first_token: convention of the engine; nie2026 uses `"decode"`.
 
     Raises:
-        ConfigError: naming the argument, as `kv_capacity` does; no rate.
+        ConfigError: as for `kv_capacity`; or the rate is missing.
         TraceError: a workload without lengths.
 
     Example:
@@ -124,9 +124,9 @@ def replicas_needed(
     fleet_rate = demand.rate
     assert fleet_rate is not None
 
-    def one(of_it: float) -> KvCapacity:
+    def capacity(share: float) -> KvCapacity:
         return kv_capacity(
-            demand.at_rate(of_it),
+            demand.at_rate(share),
             kv_tokens=kv_tokens,
             slot_s=slot_s,
             chunk=chunk,
@@ -134,6 +134,6 @@ def replicas_needed(
             first_token=first_token,
         )
 
-    asked = fleet_rate / one(fleet_rate).target_per_s
-    replicas = max(1, math.ceil(asked * (1 - _ROUNDING)))
-    return ReplicasNeeded(rate=fleet_rate, replicas=replicas, replica=one(fleet_rate / replicas))
+    needed = fleet_rate / capacity(fleet_rate).target_per_s
+    replicas = max(1, math.ceil(needed * (1 - _ROUNDING)))
+    return ReplicasNeeded(rate=fleet_rate, replicas=replicas, replica=capacity(fleet_rate / replicas))

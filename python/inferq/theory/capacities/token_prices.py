@@ -1,7 +1,7 @@
-"""Prices of what a request asks for, at least and at most, where iterations are measured.
+"""Prices of the parts of a request, as lower and upper bounds for measured iteration times.
 
-Tables and rooflines have no length of an iteration by its tokens alone. Prices stand in for it: so much for a
-token of a prompt, for a decode, for a token of its context, for a chunk, for a pair of tokens of a prompt.
+With tables and rooflines the length of an iteration is not a function of its tokens alone. Prices replace
+it: seconds per prompt token, per decode, per token of its context, per chunk, and per pair of prompt tokens.
 """
 
 from __future__ import annotations
@@ -36,48 +36,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeanRequest:
-    """What a mean request brings: the numbers that prices are for."""
+    """Parts of a mean request, each with its own price."""
 
     prompt: float
-    """Tokens of its prompt."""
+    """Prompt tokens."""
     decodes: float
     contexts: float
     """Sum of the contexts of its decodes."""
     chunks: float
     """Chunks of its prompt."""
     pairs: float
-    """Pairs of a prompt token and one that it attends to: s(s + 1)/2, however the prompt is cut."""
+    """Pairs of a prompt token and a token that it attends to: s(s + 1)/2 for any cut of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Seconds for what a request brings.
+    """Seconds for each part of a request.
 
-    **From below.** Let T(B) ≥ a·C + d·n + e·X + g·k + p·P for every batch B that can be: C prompt tokens in k
+    **Lower bound.** Let T(B) ≥ a·C + d·n + e·X + g·k + p·P for every possible batch B: C prompt tokens in k
     chunks with P pairs, n decodes whose contexts sum to X; C + n ≤ b, k + n ≤ S, X ≤ M. Summed over the
-    iterations of a long run, time is at least what all requests are asked for, s of C, ⌈s/b⌉ of k at least,
-    s(s + 1)/2 of P whatever the cuts, and one decode for each further token with its context. Recomputing
-    after a preemption replaces at most one decode at context x by x + 1 prompt tokens; prices with a·(x + 1)
-    + g ≥ d + e·x for x from the shortest prompt on make that no cheaper. So no policy passes one request for
-    each such sum, whatever the prices: the best ones are those of a linear program.
+    iterations of a long run, the time is at least the price of all requests: s of C, at least ⌈s/b⌉ of k,
+    s(s + 1)/2 of P for any cuts, and one decode with its context for each further token. Recomputation after
+    a preemption replaces at most one decode at context x by x + 1 prompt tokens. Prices with a·(x + 1) + g ≥
+    d + e·x, for x from the shortest prompt on, make that no cheaper. So no policy can exceed one request per
+    price of a request, for any such prices. A linear program finds the best prices.
 
-    **From above.** Let a policy fill its budget whenever it has requests, seats and memory. While more wait
-    than have a seat, an iteration is full, C + n = b, and at most one chunk, the last, leaves its prompt
-    unfinished; or all S seats are taken and each one moves, k + n = S, every prompt to its end. Let
-    T(B) ≤ a·C + d·n + e·X + g·(prompts finished) + p·P for all of these. Then what is still to pay for all
-    requests in the system falls by at least a second a second while any of them has to wait, and the system
-    is stable where λ times the price of a request is below 1, by the drift argument of li2025 Appendix B.
+    **Upper bound.** Let a policy fill its budget whenever it has requests, slots and memory. While more
+    requests wait than have a slot, one of two cases holds. Either an iteration is full, C + n = b, and at
+    most one chunk, the last, leaves its prompt unfinished. Or all S slots are taken and every sequence
+    advances, k + n = S, every prompt to its end. Let T(B) ≤ a·C + d·n + e·X + g·(prompts finished) + p·P for
+    all these batches. Then the price of all remaining work falls by at least one second per second while any
+    request waits. The system is stable if λ times the price of a request is below 1, by the drift argument of
+    li2025 Appendix B.
 
-    That a bound holds for all batches is tested at corners. Without the square of a chunk everything is
-    bilinear in cells: for a fixed mean context linear in C and n between the lines C + n = (point of the
-    table, S, b) and n = (point, S − 1, S), for fixed C and n linear in the mean context. So the extremes over
-    a cell are at its corners. Of a chunk of c tokens at context x the pairs are c·x + c(c + 1)/2: from below
-    what is left is concave along c, and corners suffice; from above c² is replaced by its tangent in the
-    middle of steps of a ratio of 1.25. Slopes of the core are rounded to the attosecond; that is left out.
-    What the host adds is in T: `base_s` a constant, `per_sequence_s` for each row, the longer of both where
-    it is overlapped.
+    The bounds are checked at corners. Without the square of a chunk, all terms are bilinear in cells. For a
+    fixed mean context they are linear in C and n between the lines C + n = (point of the table, S, b) and
+    n = (point, S − 1, S). For fixed C and n they are linear in the mean context. So the extremes over a cell
+    are at its corners. A chunk of c tokens at context x has c·x + c(c + 1)/2 pairs. For the lower bound the
+    remainder is concave in c, so corners suffice. For the upper bound the tangent replaces c², in the middle
+    of steps with a ratio of 1.25. The core rounds slopes to attoseconds, which is ignored here. Host time is
+    part of T: `base_s` is constant, `per_sequence_s` counts per row, and an overlapped host contributes the
+    longer of both times.
 
-    Source: our own; for times by tokens alone it is li2025 Theorem 1 and `seats_capacity`.
+    Source: our own; for times by tokens alone it is li2025 Theorem 1 and `sequence_capacity`.
     """
 
     token_s: float
@@ -86,7 +87,7 @@ class TokenPrices:
     chunk_s: float
     pair_s: float
     budget: float
-    """Tokens of a largest chunk from below; infinite where every prompt pays for one chunk."""
+    """Tokens of the largest chunk for the lower bound; infinite if every prompt pays for one chunk."""
 
     def request_s(self, lengths: Lengths, first_token: FirstToken, hits: PrefixHits | None = None) -> float:
         """The price of a mean request."""
@@ -117,15 +118,15 @@ class TokenPrices:
         replicas: int,
         hits: PrefixHits | None = None,
     ) -> str:
-        """The numbers of a bound in a line."""
-        asked = _mean_request(lengths, first_token, self.budget, hits)
+        """The numbers of a bound, on one line."""
+        request = _mean_request(lengths, first_token, self.budget, hits)
         sum_s = self.request_s(lengths, first_token, hits)
         return (
-            f"{kind}: {number(asked.prompt)} prompt tokens at {number(self.token_s)} s, "
-            f"{number(asked.decodes)} decodes at {number(self.decode_s)} s, their contexts of "
-            f"{number(asked.contexts)} tokens at {number(self.context_s)} s, {number(asked.chunks)} chunks "
-            f"at {number(self.chunk_s)} s, {number(asked.pairs)} pairs of prompt tokens at "
-            f"{number(self.pair_s)} s are {number(sum_s)} s a request; {replicas} / {number(sum_s)} = "
+            f"{kind}: {number(request.prompt)} prompt tokens at {number(self.token_s)} s, "
+            f"{number(request.decodes)} decodes at {number(self.decode_s)} s, their contexts of "
+            f"{number(request.contexts)} tokens at {number(self.context_s)} s, {number(request.chunks)} "
+            f"chunks at {number(self.chunk_s)} s, {number(request.pairs)} pairs of prompt tokens at "
+            f"{number(self.pair_s)} s: {number(sum_s)} s per request; {replicas} / {number(sum_s)} = "
             f"{number(replicas / sum_s)} per second"
         )
 
@@ -135,63 +136,63 @@ def least_prices(
     lengths: Lengths,
     first_token: FirstToken,
     *,
-    seats: bool,
-    memory: bool,
+    by_sequences: bool,
+    by_memory: bool,
     only: Literal["prompts", "decodes"] | None = None,
     hits: PrefixHits | None = None,
 ) -> TokenPrices | None:
-    """Prices that no batch undercuts, those that make the requests the dearest; None if all are 0.
+    """Prices that no batch undercuts, with the largest price of a request; None if all are 0.
 
     Args:
-        engine: with a table or a roofline.
-        lengths: of the requests.
-        first_token: how the first token is counted.
-        seats: does the limit on requests that run at once count?
-        memory: do the contexts of a batch have to fit the cache?
-        only: the half of a request that counts: what the other half brings is not asked.
-        hits: what prefix caches find; None: nothing. Requests that share blocks may have contexts of more
-            tokens than the cache has, so that `memory` says nothing of their sum.
+        engine: an engine with a table or a roofline.
+        lengths: lengths of requests.
+        first_token: convention for the first token.
+        by_sequences: whether the sequence limit counts.
+        by_memory: whether the contexts of a batch must fit the cache.
+        only: the half of a request that counts. Default: both.
+        hits: hits of prefix caches; None for no hits. The contexts of requests that share blocks may exceed
+            the cache, so `by_memory` must be False then.
     """
     kernels = Kernels.of(engine, lengths)
-    if not seats:
-        kernels = replace(kernels, seats=kernels.budget)
-    if not memory:
+    if not by_sequences:
+        kernels = replace(kernels, max_seqs=kernels.budget)
+    if not by_memory:
         kernels = replace(kernels, kv_tokens=float("inf"))
-    wanted = _mean_request(lengths, first_token, kernels.budget, hits)
+    mean = _mean_request(lengths, first_token, kernels.budget, hits)
     if only == "prompts":
-        wanted = replace(wanted, decodes=0.0, contexts=0.0)
+        mean = replace(mean, decodes=0.0, contexts=0.0)
     elif only == "decodes":
-        wanted = replace(wanted, prompt=0.0, chunks=0.0, pairs=0.0)
+        mean = replace(mean, prompt=0.0, chunks=0.0, pairs=0.0)
     from_below = _Below(kernels, lengths)
-    found = from_below.solved(
-        wanted, not engine.scheduler.is_user_defined() and not finds_its_own(engine, lengths)
+    prices = from_below.solved(
+        mean, not engine.scheduler.is_user_defined() and not finds_its_own(engine, lengths)
     )
-    if kernels.host.overlapped:  # the longer of both is at least either
-        alone = from_below.host_alone(wanted)
-        if found is None or (alone is not None and _sum(alone, wanted) > _sum(found, wanted)):
-            found = alone
-    if found is None or only is None:
-        return found
-    # What the other half brings would only add.
+    if kernels.host.overlapped:  # the longer of two times is at least either
+        alone = from_below.host_alone(mean)
+        if prices is None or (alone is not None and _sum(alone, mean) > _sum(prices, mean)):
+            prices = alone
+    if prices is None or only is None:
+        return prices
+    # Parts of the other half could only increase the price.
     rest = dict.fromkeys(
         ("decode_s", "context_s") if only == "prompts" else ("token_s", "chunk_s", "pair_s"), 0.0
     )
-    return replace(found, **rest)
+    return replace(prices, **rest)
 
 
-def sure_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> TokenPrices | None:
-    """Prices that pay for every saturated batch, the least for these lengths; None where none are known."""
+def saturated_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> TokenPrices | None:
+    """The smallest prices that cover every full batch; None if none are known."""
     return _Above(Kernels.of(engine, lengths), lengths).solved(
         _mean_request(lengths, first_token, float("inf"))
     )
 
 
 def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = False) -> float | None:
-    """No iteration of an engine with a budget is longer; None where that is not known.
+    """An upper bound of the length of an iteration with a token budget; None if unknown.
 
-    The linear layers, the decodes and all chunks together each at their longest: min(S, b) chunks of b tokens
-    in all that attend to no more than the largest request has. The contexts of decodes fit the cache, but
-    where they are `shared`.
+    The sum of the linear layers, the decodes and all chunks, each at its longest: min(S, b) chunks of b
+    tokens in total, each with the largest possible context. The contexts of decodes fit the cache unless they
+    are `shared`.
     """
     kernels = Kernels.of(engine, lengths)
     if shared:
@@ -200,12 +201,12 @@ def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = Fals
 
 
 def has_prices(timing: TimingModel) -> bool:
-    """Is a model one of those whose batches are priced at their corners?"""
+    """Whether batches of a model can be priced at their corners."""
     return isinstance(timing, (TimingTable, Roofline))
 
 
 def cache_may_fill(engine: Engine, lengths: Lengths) -> bool:
-    """Can decodes on all seats, each at its longest, hold more than the cache?"""
+    """Whether decodes in all sequence slots, each at its longest, can exceed the cache."""
     return Kernels.of(engine, lengths).may_be_full
 
 
@@ -226,20 +227,20 @@ def _mean_request(
     )
 
 
-def _sum(prices: TokenPrices, asked: MeanRequest) -> float:
+def _sum(prices: TokenPrices, request: MeanRequest) -> float:
     return (
-        prices.token_s * asked.prompt
-        + prices.decode_s * asked.decodes
-        + prices.context_s * asked.contexts
-        + prices.chunk_s * asked.chunks
-        + prices.pair_s * asked.pairs
+        prices.token_s * request.prompt
+        + prices.decode_s * request.decodes
+        + prices.context_s * request.contexts
+        + prices.chunk_s * request.chunks
+        + prices.pair_s * request.pairs
     )
 
 
-def _costs(asked: MeanRequest) -> list[float]:
-    """What each unknown counts for in the price of a request."""
-    token, chunk = asked.prompt, asked.chunks
-    return [token, asked.decodes, asked.contexts, chunk, chunk, token, asked.pairs]
+def _costs(request: MeanRequest) -> list[float]:
+    """The factor of each unknown in the price of a request."""
+    token, chunk = request.prompt, request.chunks
+    return [token, request.decodes, request.contexts, chunk, chunk, token, request.pairs]
 
 
 class _Below:
@@ -248,29 +249,29 @@ class _Below:
     def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
         self._kernels, self._lengths = kernels, lengths
 
-    def solved(self, asked: MeanRequest, decodes_are_decodes: bool) -> TokenPrices | None:
-        """The dearest for what is asked."""
+    def solved(self, request: MeanRequest, decodes_are_decodes: bool) -> TokenPrices | None:
+        """The largest price of a request."""
         kernels = self._kernels
         host = (0.0, 0.0) if kernels.host.overlapped else (kernels.host.base_s, kernels.host.per_sequence_s)
         program = PriceProgram()
         self._chunks(program)
         self._batches(program, *host)
-        return self._best(program, asked, host[1], decodes_are_decodes)
+        return self._best(program, request, host[1], decodes_are_decodes)
 
-    def host_alone(self, asked: MeanRequest) -> TokenPrices | None:
-        """The same for the time of the host: `base_s` and `per_sequence_s` for each of at most S rows."""
+    def host_alone(self, request: MeanRequest) -> TokenPrices | None:
+        """The same for host time: `base_s`, and `per_sequence_s` for each of at most S rows."""
         host = self._kernels.host
-        row_s = host.per_sequence_s + host.base_s / self._kernels.seats
-        # A recomputed decode becomes a row of a chunk, which costs as much.
+        row_s = host.per_sequence_s + host.base_s / self._kernels.max_seqs
+        # A recomputed decode becomes a row of a chunk at the same price.
         prices = TokenPrices(0.0, row_s, 0.0, row_s, 0.0, self._kernels.budget)
-        return prices if _sum(prices, asked) > 0 else None
+        return prices if _sum(prices, request) > 0 else None
 
     def _best(
-        self, program: PriceProgram, asked: MeanRequest, row_s: float, decodes_are_decodes: bool
+        self, program: PriceProgram, request: MeanRequest, row_s: float, decodes_are_decodes: bool
     ) -> TokenPrices | None:
         program.at_most(0.0, token=-1, chunk_token=-1)
         program.at_most(row_s, row=-1, chunk=-1)
-        # Recomputing x + 1 tokens is no cheaper than a decode at context x ≥ the shortest prompt.
+        # Recomputing x + 1 tokens is no cheaper than a decode at context x ≥ shortest prompt.
         shortest = self._lengths.shortest_prompt
         program.at_most(0.0, context=1, token=-1, chunk_token=-1)
         program.at_most(
@@ -285,20 +286,20 @@ class _Below:
         if not decodes_are_decodes:  # a chunk of one token is no cheaper than a decode at its context
             program.at_most(row_s, decode=1, token=-1, chunk_token=-1, row=-1, chunk=-1, pair=-1)
             program.at_most(0.0, context=1, pair=-1)
-        costs = [-cost for cost in _costs(asked)]
+        costs = [-cost for cost in _costs(request)]
         unknowns = program.least(costs, free=(TOKEN, CHUNK, CHUNK_TOKEN), strict=-1.0)
         if unknowns is None:
             return None
         prices = _prices(unknowns, row_s, self._kernels.budget)
-        return prices if _sum(prices, asked) > 0 else None
+        return prices if _sum(prices, request) > 0 else None
 
     def _chunks(self, program: PriceProgram) -> None:
-        """The attention of each chunk, or of all chunks of a roofline, is at least what it is priced."""
+        """The attention of each chunk (of all chunks for a roofline) is at least its price."""
         timing = self._kernels.timing
         if isinstance(timing, Roofline):
             compute_s, memory_s = timing.chunk_compute_s_per_pair, timing.chunk_memory_s_per_token
             program.at_most(0.0, chunk=1)
-            if compute_s > 0 and memory_s > 0:  # the larger of two is at least any mean of them
+            if compute_s > 0 and memory_s > 0:  # the larger of two times is at least any mean of them
                 program.at_most(1.0, pair=1 / compute_s, chunk_token=1 / memory_s)
             else:
                 program.at_most(compute_s, pair=1)
@@ -316,33 +317,33 @@ class _Below:
         program.at_most(corners.seconds, chunk=1, chunk_token=c, pair=c * x + c * (c + 1) / 2)
 
     def _batches(self, program: PriceProgram, base_s: float, row_s: float) -> None:
-        """All else, of batches of C prompt tokens in at most min(C, S − n) chunks and n decodes."""
+        """Rows for batches of C prompt tokens in at most min(C, S − n) chunks and n decodes."""
         kernels = self._kernels
 
         def linear(at: Numbers) -> Numbers:
-            found = kernels.linear(at)
-            return base_s + (np.zeros(at.shape) if found is None else found)
+            times = kernels.linear(at)
+            return base_s + (np.zeros(at.shape) if times is None else times)
 
         sizes, counts = kernels.tokens_at(), kernels.decodes_at()
-        program.at_most(linear(sizes), token=sizes, row=np.minimum(sizes, kernels.seats))
-        alone = np.array(sorted({*counts, *sizes[sizes <= kernels.seats]}))
+        program.at_most(linear(sizes), token=sizes, row=np.minimum(sizes, kernels.max_seqs))
+        alone = np.array(sorted({*counts, *sizes[sizes <= kernels.max_seqs]}))
         for n, c in (
             (alone, np.zeros(len(alone))),
             *(
-                (beside, size - beside)
+                (others, size - others)
                 for size in sizes
-                for beside in [counts[(counts < size) & (counts < kernels.seats)]]
-                if len(beside)
+                for others in [counts[(counts < size) & (counts < kernels.max_seqs)]]
+                if len(others)
             ),
         ):
-            chunks = np.minimum(c, kernels.seats - n)
+            chunks = np.minimum(c, kernels.max_seqs - n)
             time_s = linear(n + c) + row_s * n
-            given = kernels.decodes(n)
-            if given is None:
+            corners = kernels.decodes(n)
+            if corners is None:
                 program.at_most(time_s, token=c, decode=n, row=chunks)
                 program.at_most(0.0, context=1)
                 continue
-            means, attention_s, near = given
+            means, attention_s, near = corners
             limit, tokens, number_of, rows = np.broadcast_arrays(
                 time_s[:, None] + attention_s, c[:, None], n[:, None], chunks[:, None]
             )
@@ -357,13 +358,13 @@ class _Below:
 
 
 class _Above:
-    """Prices that pay for every saturated batch."""
+    """Prices that cover every full batch."""
 
     def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
         self._kernels, self._lengths = kernels, lengths
 
-    def solved(self, asked: MeanRequest) -> TokenPrices | None:
-        """The least for what is asked; None where none are known."""
+    def solved(self, request: MeanRequest) -> TokenPrices | None:
+        """The smallest price of a request; None if none is known."""
         host = self._kernels.host
         base_s, row_s = (0.0, 0.0) if host.overlapped else (host.base_s, host.per_sequence_s)
         program = PriceProgram()
@@ -372,11 +373,11 @@ class _Above:
         if host.overlapped:
             self._host(program)
         program.at_most(0.0, token=-1, chunk_token=-1)
-        found = program.least(_costs(asked), free=(TOKEN, CHUNK_TOKEN), strict=1.0)
-        if found is None:
+        unknowns = program.least(_costs(request), free=(TOKEN, CHUNK_TOKEN), strict=1.0)
+        if unknowns is None:
             return None
-        prices = _prices(found, row_s, float("inf"))
-        return prices if _sum(prices, asked) > 0 else None
+        prices = _prices(unknowns, row_s, float("inf"))
+        return prices if _sum(prices, request) > 0 else None
 
     def longest_s(self) -> float | None:
         """The longest iteration."""
@@ -386,20 +387,20 @@ class _Above:
         if linear is None or decodes is None or not self._chunks(program, of_prompts=False):
             return None
         _, attention_s, near = decodes
-        rows, tokens = kernels.seats, kernels.budget
+        rows, tokens = kernels.max_seqs, kernels.budget
         costs = [0.0, 0.0, 0.0, 0.0, rows, tokens, tokens * (kernels.most_context + 1)]
-        found = program.least(costs, free=(), strict=1.0)
-        if found is None:
+        unknowns = program.least(costs, free=(), strict=1.0)
+        if unknowns is None:
             return None
-        of_chunks_s = sum(cost * float(price) for cost, price in zip(costs, found, strict=True))
+        of_chunks_s = sum(cost * float(price) for cost, price in zip(costs, unknowns, strict=True))
         kernels_s = float(linear.max() + attention_s[near].max()) + of_chunks_s
         host_s = host.base_s + host.per_sequence_s * rows
         return max(kernels_s, host_s) if host.overlapped else kernels_s + host_s
 
     def _chunks(self, program: PriceProgram, of_prompts: bool = True) -> bool:
-        """The attention of a chunk is at most what it is priced."""
+        """The attention of a chunk is at most its price."""
         kernels, timing = self._kernels, self._kernels.timing
-        # Only recomputing makes a chunk of more than a prompt, and only where memory runs short.
+        # Only recomputation makes a chunk longer than a prompt, and only if memory runs short.
         longest = kernels.most_context
         if of_prompts:
             longest = min(self._lengths.most(lambda s, o: s + 0 * o), longest)
@@ -415,7 +416,7 @@ class _Above:
             corners = kernels.chunks(longest, steps=True)
             if corners is None:
                 return False
-            # What the chunks share is counted for each: from above that is no error.
+            # The shared part of chunks counts for each chunk, which keeps the upper bound valid.
             seconds = corners.seconds + timing.chunk.shared_s
             c, x = corners.tokens, corners.context
         # c² ≥ (low + high)·c − ((low + high)/2)² between low and high: the tangent in the middle.
@@ -432,21 +433,21 @@ class _Above:
         return True
 
     def _batches(self, program: PriceProgram, base_s: float, row_s: float) -> bool:
-        """All else, and one chunk that does not end its prompt, of full batches and of full seats."""
+        """Rows for full batches and for full sequence slots, with at most one chunk that ends no prompt."""
         kernels = self._kernels
-        budget, seats = kernels.budget, kernels.seats
+        budget, max_seqs = kernels.budget, kernels.max_seqs
         sizes, counts = kernels.tokens_at(), kernels.decodes_at()
         linear_s = kernels.linear(sizes)
         if linear_s is None or kernels.decodes(counts) is None:
             return False
 
         def paid(n: Numbers, size: float, *, cut: bool, ended: Numbers) -> None:
-            """Batches of a size with n decodes, and `ended` prompts that come to their end."""
+            """Batches of a size with n decodes, of which `ended` prompts finish."""
             at = kernels.linear(np.array([size]))
-            given = kernels.decodes(n)
+            corners = kernels.decodes(n)
             assert at is not None
-            assert given is not None
-            means, attention_s, near = given
+            assert corners is not None
+            means, attention_s, near = corners
             time_s = base_s + float(at[0]) + row_s * (n + (1 if cut else 0))
             limit, tokens, number_of, rows = np.broadcast_arrays(
                 time_s[:, None] + attention_s, (size - n)[:, None], n[:, None], ended[:, None]
@@ -463,54 +464,54 @@ class _Above:
 
         full_s = base_s + float(linear_s[sizes == budget][0])
         program.at_most(-full_s - row_s, token=-budget, chunk=1)
-        beside = counts[counts <= min(seats - 1, budget - 1)]
-        if len(beside):
-            paid(beside, budget, cut=True, ended=np.zeros(len(beside)))
-        if seats == budget:
+        others = counts[counts <= min(max_seqs - 1, budget - 1)]
+        if len(others):
+            paid(others, budget, cut=True, ended=np.zeros(len(others)))
+        if max_seqs == budget:
             paid(np.array([budget]), budget, cut=False, ended=np.zeros(1))
         else:
-            for size in sizes[sizes >= seats]:
+            for size in sizes[sizes >= max_seqs]:
                 at = kernels.linear(np.array([size]))
                 assert at is not None
-                program.at_most(-(base_s + float(at[0])), token=-size, row=-seats)
-                some = counts[counts <= seats - 1]
+                program.at_most(-(base_s + float(at[0])), token=-size, row=-max_seqs)
+                some = counts[counts <= max_seqs - 1]
                 if len(some):
-                    paid(some, float(size), cut=False, ended=seats - some)
-            paid(np.array([seats]), float(seats), cut=False, ended=np.zeros(1))
+                    paid(some, float(size), cut=False, ended=max_seqs - some)
+            paid(np.array([max_seqs]), float(max_seqs), cut=False, ended=np.zeros(1))
         return True
 
     def _host(self, program: PriceProgram) -> None:
-        """The host alone takes no longer than the same batches pay for, where it is overlapped."""
-        host, budget, seats = self._kernels.host, self._kernels.budget, self._kernels.seats
+        """An overlapped host alone takes no longer than the price of the same batches."""
+        host, budget, max_seqs = self._kernels.host, self._kernels.budget, self._kernels.max_seqs
         base_s, row_s = host.base_s, host.per_sequence_s
         program.at_most(-row_s, row=-1, chunk=-1)
-        for n in sorted({0.0, min(seats, budget)}):
+        for n in sorted({0.0, min(max_seqs, budget)}):
             program.at_most(
                 -(base_s + row_s * (n + 1)), token=-(budget - n), chunk_token=-(budget - n), decode=-n
             )
-        for n in (0.0, seats):
+        for n in (0.0, max_seqs):
             program.at_most(
-                -(base_s + row_s * seats),
-                token=-(seats - n),
-                chunk_token=-(seats - n),
-                row=-(seats - n),
-                chunk=-(seats - n),
+                -(base_s + row_s * max_seqs),
+                token=-(max_seqs - n),
+                chunk_token=-(max_seqs - n),
+                row=-(max_seqs - n),
+                chunk=-(max_seqs - n),
                 decode=-n,
             )
 
 
 def _steps_up_to(most: float) -> Numbers:
-    """1, …, most in steps of a small ratio."""
+    """The numbers 1, …, most in steps of a small ratio."""
     return in_steps(np.array(sorted({1.0, most})))
 
 
-def _prices(found: Numbers, row_s: float, budget: float) -> TokenPrices:
-    """The prices that the unknowns add up to; rounding keeps none below 0."""
+def _prices(unknowns: Numbers, row_s: float, budget: float) -> TokenPrices:
+    """Prices from the unknowns; rounding keeps none below 0."""
     return TokenPrices(
-        token_s=max(0.0, float(found[TOKEN] + found[CHUNK_TOKEN])),
-        decode_s=max(0.0, float(found[DECODE])),
-        context_s=max(0.0, float(found[CONTEXT])),
-        chunk_s=max(0.0, float(row_s + found[ROW] + found[CHUNK])),
-        pair_s=max(0.0, float(found[PAIR])),
+        token_s=max(0.0, float(unknowns[TOKEN] + unknowns[CHUNK_TOKEN])),
+        decode_s=max(0.0, float(unknowns[DECODE])),
+        context_s=max(0.0, float(unknowns[CONTEXT])),
+        chunk_s=max(0.0, float(row_s + unknowns[ROW] + unknowns[CHUNK])),
+        pair_s=max(0.0, float(unknowns[PAIR])),
         budget=budget,
     )

@@ -172,7 +172,7 @@ class RequestWork:
         return None if self.hits is None else self.hits.hit_rate
 
     @property
-    def sure_hit_rate(self) -> float | None:
+    def stable_hit_rate(self) -> float | None:
         """The share that is found for sure."""
         if self.hits is None:
             return None

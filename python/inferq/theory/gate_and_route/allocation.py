@@ -111,7 +111,7 @@ class AllocationPlan(Statement, Planned):
             decode_queue=self.decode_queue_held,
         )
 
-    def refuse_other(self, cluster: GateAndRoute) -> None:
+    def check_planned_for(self, cluster: GateAndRoute) -> None:
         """Refuse a cluster that is not the one that the plan is for.
 
         Raises:

@@ -316,7 +316,7 @@ def _rows(
         ]
     if any("hit rate" in one for one in measures):
         at_most = [
-            one.hit_rate for one in theory.bounds if one.kind == "ceiling" and one.hit_rate is not None
+            one.hit_rate for one in theory.bounds if one.kind == "upper_bound" and one.hit_rate is not None
         ]
         quantities.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
     rows: list[Mapping[str, Any]] = []

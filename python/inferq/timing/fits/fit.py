@@ -1,4 +1,4 @@
-"""Which timing model describes iterations that were measured?"""
+"""Fits of timing models to measured iterations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from inferq._lazy import np, pl
 from inferq.checks import flag, nearest, not_negative, whole, within
 from inferq.description import spelled
 from inferq.errors import ConfigError
+from inferq.timing.fits.fit_charts import of_fit
 from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.fits.table_fit import tabulated
@@ -23,58 +24,56 @@ if TYPE_CHECKING:
     from inferq.timing.fits.iteration_log import Log
 
 TABLE = "TimingTable"
-"""What is fitted on a grid, without coefficients of its own."""
+"""The model that is fitted on a grid."""
 
 _SMALL_BATCH = 16
-"""An iteration of decodes only is small up to so many of them."""
+"""Maximum decodes of a small iteration."""
 _REGIMES = ("decode small", "decode large", "prefill", "mixed")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fit:
-    """A timing model made of measured iterations, and how well it meets them; made by `fit`."""
+    """A timing model fitted to measured iterations, with its errors; the result of `fit`."""
 
     model: TimingModel
-    """What an `Engine` takes as its `timing`."""
+    """The model, for the `timing` of an `Engine`."""
     coefficients: pl.DataFrame
-    """One row a coefficient: `coefficient`, `value`, `standard_error`, `low` and `high` (between which the
-    true value lies with the asked confidence, by Student's t distribution), `unit`, and `how`: `fitted`,
-    `fixed` (by the caller), `absent` (its column is not in the log), `bound` (at 0, below which least squares
-    alone would go) or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error.
+    """One row per coefficient: `coefficient`, `value`, `standard_error`, `low` and `high` (the confidence
+    interval by Student's t distribution), `unit`, and `how`: `fitted`, `fixed` (by the caller), `absent` (the
+    log lacks its column), `bound` (at 0; least squares would be negative) or `undetermined` (a knee that no
+    iteration shows). Only fitted coefficients have an error.
 
-    Of a `TimingTable` one row a grid point: `part`, `row` (tokens of the batch or the chunk, or decodes),
-    `column` (context; null for `linear`), `seconds`, `iterations` (how many lie on it, those between points
-    in shares) and `how`: `fitted`, `bound`, `fixed`, `continued` (no iteration lies beside it) or `flat` (all
-    contexts are alike in the log, so nothing is known of others)."""
+    For a `TimingTable` one row per grid point: `part`, `row` (tokens of the batch or the chunk, or decodes),
+    `column` (context; null for `linear`), `seconds`, `iterations` (number on the point, with fractions for
+    those between points) and `how`: `fitted`, `bound`, `fixed`, `continued` (no iteration is near) or `flat`
+    (the log has one context only)."""
     r_squared: float | None
-    """1 − (sum of squared residuals) / (sum of squared differences from the mean), in seconds and over all
-    iterations alike; None where all last equally long."""
+    """1 − (sum of squared residuals) / (sum of squared differences from the mean), in seconds, unweighted;
+    None if all durations are equal."""
     residuals: pl.DataFrame
-    """One row a regime and one for `all`: `regime`, `iterations`, and of predicted / measured − 1 the
+    """One row per regime and one for `all`: `regime`, `iterations`, and of predicted / measured − 1 the
     quantiles `p5`, `p50`, `p95` and the median of the absolute value, `median_error`. Regimes: `decode small`
     (decodes only, at most 16), `decode large`, `prefill` (no decodes), `mixed`."""
     predictions: pl.DataFrame
-    """One row an iteration, as in the log: `regime`, `tokens`, `measured_s`, `predicted_s`."""
+    """One row per iteration, as in the log: `regime`, `tokens`, `measured_s`, `predicted_s`."""
     confidence: float
     robust: bool
     relative: bool
     notes: tuple[str, ...]
-    """What to know before trusting it."""
+    """Caveats."""
 
     def plot(self) -> Any:
-        """Predicted against measured length, and the relative error against the tokens of the iteration.
+        """Chart predicted against measured duration, and the relative error against tokens.
 
         Returns:
-            An altair chart of two panels, colored by regime; of large logs evenly spaced iterations.
+            An Altair chart of two panels, colored by regime; large logs are sampled evenly.
         """
-        from inferq.timing.fits.fit_charts import of_fit
-
         r_squared = "" if self.r_squared is None else f", R² = {self.r_squared:.4f}"
         fitted = f"{type(self.model).__name__} fitted to {self.predictions.height:,} iterations"
         return of_fit(self.predictions, f"{fitted}{r_squared}")
 
     def explain(self) -> str:
-        """The coefficients with their errors, the misses by regime, and what to know."""
+        """Report the coefficients with their errors, the residuals by regime, and caveats."""
         loss = f"Huber's loss ({HUBER} standard deviations)" if self.robust else "least squares"
         of = "relative" if self.relative else "absolute"
         name, count = type(self.model).__name__, self.predictions.height
@@ -91,7 +90,7 @@ class Fit:
         return "\n".join([*lines, *self.notes])
 
     def __str__(self) -> str:
-        """What `explain()` says."""
+        """The text of `explain()`."""
         return self.explain()
 
     def __repr__(self) -> str:
@@ -111,7 +110,7 @@ def fit(
     confidence: float = 0.95,
     check_units: bool = True,
 ) -> Fit:
-    """Make a timing model of measured iterations, by least squares with coefficients that are 0 or above.
+    """Fit a timing model to measured iterations, by non-negative least squares.
 
     | model | coefficients |
     |---|---|
@@ -120,53 +119,52 @@ def fit(
     | `MixedSolo` | `alpha`, `beta`, `solo` |
     | `TimingTable` | the times at its grid points |
 
-    For a given knee the rest is linear: knees are tried on a grid that gets finer around the best one. Where
+    For a given knee the model is linear: knees are searched on a grid that is refined around the best one. If
     no iteration shows a floor, the knee is 0, or, if the base would then be negative, the fewest tokens of an
-    iteration. Of long chunks, `per_prefill_square` and `per_chunk_context` are fitted where the frame has
-    their columns, and 0 where it has not.
+    iteration. `per_prefill_square` and `per_chunk_context` are fitted if the frame has their columns, and
+    otherwise 0.
 
-    A `TimingTable` is linear in the times at its grid points. How much a bend between three neighbors counts
-    against it is chosen by cross-validation in five parts; a point beside which no iteration lies thus
-    continues its neighbors. Of whole iterations one cannot tell linear layers from attention entirely (a
-    decode in any batch is also a token): what is left open counts as linear layers. Of an iteration with
-    several chunks only sums are known, and it is taken as that many chunks alike, Σ c² / Σ c tokens each at
-    context Σ c·x / Σ c.
+    A `TimingTable` is linear in the times at its grid points. Cross-validation in five parts selects the
+    weight of the second differences between neighboring points; a point without iterations thus continues its
+    neighbors. Whole iterations do not fully separate linear layers from attention (a decode is also a token
+    of the batch): the undetermined part counts as linear layers. For an iteration with several chunks only
+    sums are known; they are treated as equal chunks with Σ c² / Σ c tokens at context Σ c·x / Σ c.
 
     Args:
         frame: one row for each iteration, a polars or pandas frame or a dict of columns: `duration_s`,
             `prefill_tokens` (Σ c over its chunks), `decodes` (rows), `context_tokens` (Σ of the contexts of
-            the decodes, before it); optional `start_s`, `prefill_squares` (Σ c²), `prefill_products` (Σ c·x,
-            x being the context of the chunk) and `prefill_context` (Σ x; `MemoryLinear` needs it where
-            something is prefilled). Other columns are left alone.
+            the decodes, before it); optional `start_s`, `prefill_squares` (Σ c²), `prefill_products` (Σ c·x
+            with the context x of the chunk) and `prefill_context` (Σ x; required by `MemoryLinear` if
+            there are prefills). Other columns are ignored.
         model: one of the names above.
-        robust: Huber's loss: residuals beyond 1.345 standard deviations count linearly, so that a few
-            iterations that were disturbed do not bend the model. The standard deviation is that of a normal
-            distribution with the same median of absolute residuals.
-        relative: make the relative errors small, not those in seconds: right when the noise grows with the
-            length of the iteration, and when short iterations are to be met as well as long ones.
-        fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`; of a `TimingTable`
-            whole parts, such as `{"chunk": other_table.chunk}`.
-        grids: of a `TimingTable`, the points of some of its axes: `tokens`, `chunk`, `context`, `sequences`,
-            `mean_context`. They reach over all iterations, and around each, halfway to its neighbors, lies
-            an iteration. Without them up to 16, 8, 6, 8 and 6 of the values that occur, a constant factor
-            apart, and fewer if there are not four iterations a grid point.
-        confidence: of `low` and `high` of each coefficient.
-        check_units: refuse durations that look like milliseconds: half of them above 2, or, with `start_s`,
-            more than 100 iterations at once.
+        robust: Huber's loss: residuals beyond 1.345 standard deviations count linearly, which limits the
+            effect of outliers. The standard deviation is that of a normal distribution with the same median
+            absolute residual.
+        relative: minimize relative errors, not errors in seconds: appropriate if the noise grows with the
+            duration, or if short iterations matter as much as long ones.
+        fixed: known coefficients, such as `{"knee": 0, "per_context_token": 0}`; for a `TimingTable` whole
+            parts, such as `{"chunk": other_table.chunk}`.
+        grids: for a `TimingTable`, the points of some of its axes: `tokens`, `chunk`, `context`, `sequences`,
+            `mean_context`. They must cover all iterations, with an iteration within half the distance to the
+            neighbors of each point. Default: up to 16, 8, 6, 8 and 6 of the observed values, geometrically
+            spaced, fewer if there are less than four iterations per grid point.
+        confidence: confidence level of `low` and `high`.
+        check_units: reject durations that look like milliseconds: half of them above 2, or, with `start_s`,
+            more than 100 concurrent iterations.
 
     Returns:
-        The model, its coefficients with standard errors that hold also where the noise depends on the length
-        (White's sandwich, HC3), R², the residuals by regime.
+        The model, its coefficients with heteroscedasticity-consistent standard errors (HC3), R², the
+        residuals by regime.
 
     Raises:
-        ConfigError: a column is missing; a value is missing, not finite, negative or not whole (named with
-            its row); durations look like milliseconds; too few iterations; iterations that cannot identify a
-            coefficient, which is named; an argument is wrong.
+        ConfigError: a missing column; a value that is missing, not finite, negative or not an integer (with
+            its row); durations that look like milliseconds; too few iterations; a coefficient that the
+            iterations do not identify; an invalid argument.
 
     Source: HC3: MacKinnon and White (1985); the loss: Huber (1964).
 
     Example:
-        The fit of lin2026 for Qwen3-8B comes back from iterations that follow it:
+        Iterations generated with the fit of lin2026 for Qwen3-8B reproduce its coefficients:
 
         >>> import inferq as iq
         >>> log = {
@@ -175,15 +173,13 @@ def fit(
         ...     "context_tokens": [900, 910, 400, 0, 950, 2000],
         ... }
         >>> log["duration_s"] = [0.0174 + 6.2e-5 * c if c else 0.022 for c in log["prefill_tokens"]]
-        >>> found = iq.timing.fit(log, "MixedSolo").model
-        >>> [round(number, 9) for number in (found.alpha, found.beta, found.solo)]
+        >>> fitted = iq.timing.fit(log, "MixedSolo").model
+        >>> [round(number, 9) for number in (fitted.alpha, fitted.beta, fitted.solo)]
         [0.0174, 6.2e-05, 0.022]
     """
     kind = spelled(model, (*LINEAR, TABLE))
     if kind is None:
-        raise ConfigError(
-            "model", f"{model!r} is none that can be fitted{nearest(str(model), [*LINEAR, TABLE])}"
-        )
+        raise ConfigError("model", f"{model!r} cannot be fitted{nearest(str(model), [*LINEAR, TABLE])}")
     robust, relative = flag("robust", robust), flag("relative", relative)
     check_units = flag("check_units", check_units)
     confidence = within("confidence", confidence, 0.5, 0.999999)
@@ -191,7 +187,7 @@ def fit(
     if kind == TABLE:
         return _table(log, grids, fixed, robust, relative, confidence)
     if grids is not None:
-        raise ConfigError("grids", f"a {kind} has none, only a {TABLE}")
+        raise ConfigError("grids", f"{kind} has no grids, only {TABLE}")
     linear = LINEAR[kind]
     return _Fitting(linear, log, _fixed(linear, fixed), robust, relative, confidence).fit()
 
@@ -224,12 +220,12 @@ def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping):
-        raise ConfigError("fixed", f"must map coefficients to numbers, not {fixed!r}")
+        raise ConfigError("fixed", f"must map coefficients to numbers, got {fixed!r}")
     values = {}
     for name, value in fixed.items():
         if name not in names:
             raise ConfigError(
-                "fixed", f"{name!r} is no coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
+                "fixed", f"{name!r} is not a coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
             )
         path = f"fixed.{name}"
         values[name] = (
@@ -239,7 +235,7 @@ def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float
 
 
 class _Fitting:
-    """One call of `fit`: which coefficients are asked for, and what was found."""
+    """One call of `fit`: the free coefficients and the solution."""
 
     def __init__(
         self,
@@ -259,13 +255,13 @@ class _Fitting:
             if term.optional and term.needs not in log and not fixed.get(term.name)
         ]
         self._check_columns()
-        # An optional term without its column can only be held at 0, which the check has seen to.
+        # The check ensures that an optional term without its column is 0.
         self.terms = [term for term in linear.terms if term.name not in self.absent]
         self.free = [term for term in self.terms if term.name not in fixed]
         self.columns = {term.name: term.column(log) for term in self.terms}
         flat = linear.kneed is not None and fixed.get(linear.kneed) == 0
         self.search = linear.kneed is not None and "knee" not in fixed and not flat
-        # A base that may be anything makes up for every knee that no iteration lies below.
+        # A free base compensates for every knee below the fewest tokens.
         self.floor = 0 if "base" in fixed else int(self.tokens.min())
         self._check_rows()
 
@@ -274,19 +270,19 @@ class _Fitting:
             if term.needs is None or term.needs in self.log:
                 continue
             if term.optional and self.fixed.get(term.name):
-                raise ConfigError(f"fixed.{term.name}", f"the frame has no column {term.needs}")
+                raise ConfigError(f"fixed.{term.name}", f"requires the column {term.needs} of the frame")
             if not term.optional and self.log["prefill_tokens"].any():
                 raise ConfigError(
                     term.name,
-                    f"the frame has prefill_tokens but no column {term.needs} "
-                    "(Σ of the contexts of the chunks; 0 where no prompt is cut)",
+                    f"the frame has prefill_tokens but lacks the column {term.needs} "
+                    "(Σ of the contexts of the chunks; 0 for whole prompts)",
                 )
 
     def _check_rows(self) -> None:
         rows, unknowns = self.tokens.size, len(self.free) + self.search
         if rows <= unknowns:
             raise ConfigError(
-                "frame", f"{unknowns} coefficients need at least {unknowns + 1} iterations, not {rows}"
+                "frame", f"{unknowns} coefficients require at least {unknowns + 1} iterations, got {rows}"
             )
         for term in self.free:
             column = self.columns[term.name]
@@ -297,7 +293,7 @@ class _Fitting:
             if any(other.name == "base" for other in self.free):
                 raise ConfigError(
                     term.name,
-                    f"every iteration has {column[0]:g} {term.counted}, so it cannot be told "
+                    f"every iteration has {column[0]:g} {term.counted}, so it cannot be separated "
                     f"from base: {_remedy(term.name)}",
                 )
         if not self.search:
@@ -312,12 +308,12 @@ class _Fitting:
             if shapes < unknowns:
                 raise ConfigError(
                     "knee",
-                    f"{shapes} different iterations cannot tell it beside "
+                    f"{shapes} different iterations cannot identify it together with "
                     f"{', '.join(term.name for term in self.free)}: {_remedy('knee')}",
                 )
 
     def design(self, knee: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The columns of the coefficients that are asked for, and the seconds of those that are known."""
+        """The columns of the free coefficients, and the seconds of the fixed ones."""
 
         def column(term: Term) -> NDArray[np.float64]:
             if term.name == self.linear.kneed:
@@ -332,7 +328,7 @@ class _Fitting:
         return np.column_stack(columns) if columns else np.empty((constant.size, 0)), constant
 
     def fit(self) -> Fit:
-        """Solve, judge, describe."""
+        """Solve and describe the solution."""
         measured = self.log["duration_s"]
         solution = solved(
             self.design,
@@ -371,7 +367,7 @@ class _Fitting:
         )
 
     def _check_identified(self, solution: Solution) -> None:
-        """Refuse columns of which one is a sum of the others at the knee that was found."""
+        """Reject linearly dependent columns at the solution's knee."""
         columns = self.design(solution.knee)[0]
         if columns.shape[1] == 0:
             return
@@ -388,7 +384,7 @@ class _Fitting:
             counted = ", ".join(self.free[place].counted for place in mixed)
             raise ConfigError(
                 several,
-                f"what they multiply ({counted}) moves together in these iterations: "
+                f"their columns ({counted}) are linearly dependent in these iterations: "
                 f"{_remedy(names[mixed[-1]])}",
             )
 
@@ -398,15 +394,15 @@ class _Fitting:
         columns = self.design(solution.knee)[0]
         inside = [place for place, name in enumerate(names) if values[name] > 0]
         parts: list[NDArray[np.float64]] = [columns[:, place] for place in inside]
-        kept = [names[place] for place in inside]
+        named = [names[place] for place in inside]
         kneed = self.linear.kneed
         if self.search and kneed and values[kneed] > 0 and solution.knee > self.floor:
             parts.append(np.where(self.tokens > solution.knee, -values[kneed], 0.0))
-            kept.append("knee")
+            named.append("knee")
         if not parts:
             return {}
         errors = standard_errors(np.column_stack(parts) * solution.weights[:, None], solution)
-        return dict(zip(kept, errors.tolist(), strict=True))
+        return dict(zip(named, errors.tolist(), strict=True))
 
     def _coefficients(self, values: dict[str, float], errors: dict[str, float]) -> pl.DataFrame:
         from scipy.stats import t
@@ -439,21 +435,21 @@ class _Fitting:
             name, how = row["coefficient"], row["how"]
             if how == "absent":
                 needs = next(term.needs for term in self.linear.terms if term.name == name)
-                notes.append(f"{name} is 0: the log has no column {needs}.")
+                notes.append(f"{name} is 0: the log lacks the column {needs}.")
             elif how == "bound":
-                notes.append(f"{name} is 0: without that bound it would come out negative or as nothing.")
+                notes.append(f"{name} is 0: without the bound it would be negative or negligible.")
             elif how == "undetermined":
                 notes.append(
-                    f"No iteration shows a floor: the knee is set to {row['value']:g}, which changes nothing "
-                    f"from the fewest tokens measured ({self.tokens.min():g}) on."
+                    f"No iteration shows a floor: the knee is {row['value']:g}, which has no effect from the "
+                    f"fewest measured tokens ({self.tokens.min():g}) on."
                 )
             elif how == "fitted" and row["low"] == 0:
-                sure = f"{100 * self.confidence:g} %"
-                notes.append(f"{name} cannot be told from 0 with {sure} confidence by these iterations.")
+                level = f"{100 * self.confidence:g} %"
+                notes.append(f"{name} does not differ significantly from 0 at {level} confidence.")
         most = (
             f"{self.tokens.max():,.0f} tokens and {self.log['context_tokens'].max():,.0f} of decode context"
         )
-        notes.append(f"It was measured up to {most}; beyond, the lines go on and nothing says so.")
+        notes.append(f"Measured up to {most}; larger values are extrapolated without a finding.")
         return tuple(notes)
 
 
@@ -461,16 +457,16 @@ def _coefficient_lines(coefficients: pl.DataFrame) -> list[str]:
     lines = []
     for row in coefficients.iter_rows(named=True):
         error = row["standard_error"]
-        sure = f"± {error:.2g}" if error is not None else f"({row['how']})"
-        lines.append(f"  {row['coefficient']} = {row['value']:.6g} {sure} {row['unit']}")
+        accuracy = f"± {error:.2g}" if error is not None else f"({row['how']})"
+        lines.append(f"  {row['coefficient']} = {row['value']:.6g} {accuracy} {row['unit']}")
     return lines
 
 
 def _grid_lines(points: pl.DataFrame) -> list[str]:
-    """Of each part of a table its axes, and between which times it lies."""
-    words = {"linear": ("tokens", ""), "chunk": ("tokens", "context"), "decode": ("decodes", "mean context")}
+    """The axes and the range of times of each part of a table."""
+    axes = {"linear": ("tokens", ""), "chunk": ("tokens", "context"), "decode": ("decodes", "mean context")}
     lines = []
-    for part, (rows, columns) in words.items():
+    for part, (rows, columns) in axes.items():
         own = points.filter(part=part)
         lengths = own.select(pl.col("row", "column").n_unique()).row(0)
         size = f"{lengths[0]} × {lengths[1]}" if columns else f"{lengths[0]}"
@@ -488,12 +484,12 @@ def _grid_lines(points: pl.DataFrame) -> list[str]:
 
 
 def _remedy(name: str) -> str:
-    """What to do about a coefficient that the iterations do not identify."""
-    return f'add iterations that differ in it, or say fixed={{"{name}": …}}'
+    """A fix for a coefficient that the iterations do not identify."""
+    return f'add iterations that differ in it, or set fixed={{"{name}": …}}'
 
 
 def _predictions(log: Log, predicted: NDArray[np.float64]) -> pl.DataFrame:
-    """One row an iteration: `regime`, `tokens`, `measured_s`, `predicted_s`."""
+    """One row per iteration: `regime`, `tokens`, `measured_s`, `predicted_s`."""
     prefilling, decodes = log["prefill_tokens"] > 0, log["decodes"]
     alone = np.where(decodes <= _SMALL_BATCH, _REGIMES[0], _REGIMES[1])
     regime = np.where(prefilling, np.where(decodes > 0, _REGIMES[3], _REGIMES[2]), alone)
@@ -503,7 +499,7 @@ def _predictions(log: Log, predicted: NDArray[np.float64]) -> pl.DataFrame:
 
 
 def _r_squared(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float | None:
-    """1 − (sum of squared residuals) / (sum of squared differences from the mean); None if all are alike."""
+    """1 − (sum of squared residuals) / (sum of squared differences from the mean); None if all are equal."""
     if np.ptp(measured) <= 1e-12 * measured.max():
         return None
     left = float(np.sum((measured - predicted) ** 2))
@@ -511,7 +507,7 @@ def _r_squared(measured: NDArray[np.float64], predicted: NDArray[np.float64]) ->
 
 
 def _by_regime(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Quantiles of the relative error in each regime that occurs, and in all."""
+    """Quantiles of the relative error in each occurring regime, and in all."""
     error = (pl.col("predicted_s") / pl.col("measured_s") - 1).alias("error")
     errors = predictions.select("regime", error)
     everything = errors.with_columns(regime=pl.lit("all"))

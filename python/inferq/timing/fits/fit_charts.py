@@ -1,4 +1,4 @@
-"""The picture of a fit: what a timing model predicts against what was measured."""
+"""The chart of a fit: predicted against measured durations."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from inferq.display.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY, colored
 
 _COLORS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
 _MOST = 2000
-"""As many points as can be told apart."""
+"""Maximum points of the chart."""
 _HEIGHT = 240
 
 
 def of_fit(predictions: pl.DataFrame, title: str) -> Any:
-    """Predicted against measured length with the line where they agree, and the relative error by tokens.
+    """Chart predicted against measured duration with the diagonal, and the relative error by tokens.
 
     Args:
         predictions: `Fit.predictions`.
-        title: of the picture.
+        title: title of the chart.
 
     Returns:
-        An altair chart without a style of its own.
+        An Altair chart without a style.
     """
     every = -(-predictions.height // _MOST)
     points = predictions.gather_every(every).with_columns(
@@ -36,9 +36,11 @@ def of_fit(predictions: pl.DataFrame, title: str) -> Any:
     seconds = points.select("measured_s", "predicted_s")
     ends = [min(seconds.min().row(0)), max(seconds.max().row(0))]
     scale, axis = _along(ends)
-    agreed = alt.Chart(_line("measured_s", ends, "predicted_s", ends)).mark_line(color=INK, strokeDash=[6, 4])
+    diagonal = alt.Chart(_line("measured_s", ends, "predicted_s", ends)).mark_line(
+        color=INK, strokeDash=[6, 4]
+    )
     left = alt.layer(
-        agreed.encode(x=alt.X("measured_s:Q", scale=scale), y=alt.Y("predicted_s:Q", scale=scale)),
+        diagonal.encode(x=alt.X("measured_s:Q", scale=scale), y=alt.Y("predicted_s:Q", scale=scale)),
         dots.encode(
             x=alt.X("measured_s:Q", title="measured (s)", scale=scale, axis=axis),
             y=alt.Y("predicted_s:Q", title="predicted (s)", scale=scale, axis=axis),
@@ -60,14 +62,14 @@ def of_fit(predictions: pl.DataFrame, title: str) -> Any:
 
 
 def _along(ends: list[float]) -> tuple[Any, Any]:
-    """Scale and axis from one end to the other: by factors, with few lines, where the ends are far apart."""
+    """Scale and axis for a range: logarithmic, with few grid lines, if the range is large."""
     low, high = ends
     if low <= 0 or high <= 20 * low:
         return alt.Scale(zero=False), alt.Axis(tickCount=6, format=",~g")
     steps = (1, 2, 5) if high < 300 * low else (1,)
     points = [step * 10.0**power for power in range(-9, 10) for step in steps]
-    kept = [point for point in points if low <= point <= high]
-    return alt.Scale(type="log", nice=False, domain=[low, high]), alt.Axis(values=kept, format=",~g")
+    ticks = [point for point in points if low <= point <= high]
+    return alt.Scale(type="log", nice=False, domain=[low, high]), alt.Axis(values=ticks, format=",~g")
 
 
 def _line(x: str, places: list[Any], y: str, values: list[Any]) -> pl.DataFrame:

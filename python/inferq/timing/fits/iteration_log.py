@@ -1,4 +1,4 @@
-"""Logs of measured iterations, in seconds: read from files, and checked."""
+"""Logs of measured iterations: reading and checks."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ COLUMNS = (*NEEDED, *OPTIONAL)
 (Σ c·x, x being the context of the chunk), `prefill_context` (Σ x)."""
 
 PLAUSIBLE_S = (1e-12, 1e9)
-"""No iteration is shorter or longer, whatever its unit; the time of day in seconds is longer."""
+"""Bounds on durations in any unit; the time of day in seconds is larger."""
 LONGEST_MEDIAN_S = 2.0
-"""Half of a served model's iterations last longer only if they are not in seconds."""
-MOST_AT_ONCE = 100.0
-"""As many iterations at the same instant, on average over a log with starts, are not in seconds either."""
+"""Upper bound on the median duration of iterations in seconds."""
+MOST_CONCURRENT = 100.0
+"""Upper bound on the mean number of concurrent iterations, if durations are in seconds."""
 
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""How many of a unit of time make a second."""
+"""Units of time per second."""
 
 
 def read_iterations(
     path: str | os.PathLike[str], *, columns: Mapping[str, str] | None = None, unit: str = "s"
 ) -> pl.DataFrame:
-    r"""Read measured iterations from CSV or Parquet, as `fit` takes them.
+    r"""Read measured iterations from CSV or Parquet for `fit`.
 
     Args:
-        path: the file, also packed with gzip.
-        columns: which column of the file fills which, as `{"duration_s": "step_ms", "decodes": "n_decode"}`;
-            others that have the names of `fit` are taken too.
-        unit: of the times in the file: `s`, `ms`, `us` or `ns`.
+        path: the file, optionally compressed with gzip.
+        columns: names of columns in the file, such as `{"duration_s": "step_ms", "decodes": "n_decode"}`;
+            columns with the names of `fit` are read too.
+        unit: unit of the times in the file: `s`, `ms`, `us` or `ns`.
 
     Returns:
-        Those of the columns of `fit` that the file has, times in seconds.
+        The columns of `fit` that the file has, with times in seconds.
 
     Raises:
-        TraceError: naming the file and what is wrong with it, with its row (from 0).
-        ConfigError: naming the argument.
+        TraceError: an invalid file; it names the file, the problem and its row (from 0).
+        ConfigError: an invalid argument.
 
     Example:
         >>> import inferq as iq, pathlib, tempfile
@@ -63,43 +63,43 @@ def read_iterations(
         [0.0125]
     """
     if not isinstance(unit, str) or unit not in UNITS:
-        raise ConfigError("unit", f"{unit!r} is no unit of time{nearest(str(unit), UNITS)}")
+        raise ConfigError("unit", f"unknown unit of time {unit!r}{nearest(str(unit), UNITS)}")
     if columns is not None and not isinstance(columns, Mapping):
-        raise ConfigError("columns", f"must map columns of fit to columns of the file, not {columns!r}")
+        raise ConfigError("columns", f"must map columns of fit to columns of the file, got {columns!r}")
     source = source_of(path)
-    wanted = {name: name for name in COLUMNS if name in source.columns}
-    wanted = source.named(wanted, columns, COLUMNS, "log")
+    sources = {name: name for name in COLUMNS if name in source.columns}
+    sources = source.named(sources, columns, COLUMNS, "log")
     for name in NEEDED:
-        if name not in wanted:
+        if name not in sources:
             raise source.error(
-                f"has no column for {name}; it has {', '.join(source.columns[:20])}: "
-                f'name it with columns={{"{name}": …}}'
+                f"has no column for {name}; its columns are {', '.join(source.columns[:20])}: "
+                f'set columns={{"{name}": …}}'
             )
-    table = source.table(sorted(set(wanted.values())))
-    filled = {
+    table = source.table(sorted(set(sources.values())))
+    columns_read = {
         name: source.numbers(table[other], whole=not name.endswith("_s")).rename(name)
-        for name, other in wanted.items()
+        for name, other in sources.items()
     }
-    frame = pl.DataFrame([filled[name] for name in COLUMNS if name in filled])
+    frame = pl.DataFrame([columns_read[name] for name in COLUMNS if name in columns_read])
     frame = frame.with_columns(pl.col(name) / UNITS[unit] for name in frame.columns if name.endswith("_s"))
     return checked_source(source, frame)
 
 
 def source_of(path: str | os.PathLike[str]) -> Source:
-    """The table in a file."""
+    """Open a table file."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError("path", f"must be a path, not {path!r}")
+        raise ConfigError("path", f"must be a path, got {path!r}")
     source = Source(Path(path))
     if source.kind == "json":
-        raise source.error("is json, not a table")
+        raise source.error("is JSON, not a table")
     for mark in (";", "\t", "|"):
         if len(source.columns) == 1 and mark in source.columns[0]:
-            raise source.error(f"its fields are separated by {mark!r}, must be by commas")
+            raise source.error(f"must have commas between fields, got {mark!r}")
     return source
 
 
 def checked_source(source: Source, frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame, if `fit` could take it; durations in the wrong unit are left for `fit` to find."""
+    """Check the frame for `fit`, except the unit of durations, which `fit` checks."""
     try:
         checked_log(frame, check_units=False)
     except ConfigError as error:
@@ -108,15 +108,15 @@ def checked_source(source: Source, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def checked_log(frame: object, check_units: bool) -> Log:
-    """The columns of a log as arrays, or a `ConfigError` that names column and row.
+    """Return the columns of a log as arrays, or raise a `ConfigError` with column and row.
 
     Args:
-        frame: a polars or pandas frame or a dict of columns; those that are none of `COLUMNS` are left alone.
-        check_units: whether durations that look like milliseconds are refused.
+        frame: a polars or pandas frame or a dict of columns; columns not in `COLUMNS` are ignored.
+        check_units: whether durations that look like milliseconds are rejected.
     """
     if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
         raise ConfigError(
-            "frame", f"must be a polars or pandas frame or a dict of columns, not {type(frame).__name__}"
+            "frame", f"must be a polars or pandas frame or a dict of columns, got {type(frame).__name__}"
         )
     try:
         table = as_frame(frame)
@@ -124,44 +124,43 @@ def checked_log(frame: object, check_units: bool) -> Log:
         raise ConfigError("frame", f"{error}") from None
     for name in NEEDED:
         if name not in table.columns:
-            raise ConfigError("frame", f"has no column {name}{nearest(name, table.columns)}")
+            raise ConfigError("frame", f"missing column {name}{nearest(name, table.columns)}")
     if table.height == 0:
         raise ConfigError("frame", "has no rows")
     log = {name: _numbers(name, table[name]) for name in COLUMNS if name in table.columns}
-    _refuse(log["duration_s"] <= 0, "duration_s", log, "must be above 0")
+    _refuse(log["duration_s"] <= 0, "duration_s", log, "must be positive")
     least, most = PLAUSIBLE_S
     outside = (log["duration_s"] < least) | (log["duration_s"] > most)
-    _refuse(outside, "duration_s", log, f"must be from {least:g} to {most:g} s: is it a length of time?")
+    _refuse(outside, "duration_s", log, f"must be from {least:g} to {most:g} s")
     for name in log:
         if name not in ("duration_s", "start_s"):
-            _refuse(log[name] < 0, name, log, "must be 0 or above")
-            _refuse(log[name] != log[name].round(), name, log, "must be a whole number")
+            _refuse(log[name] < 0, name, log, "must be non-negative")
+            _refuse(log[name] != log[name].round(), name, log, "must be an integer")
     empty = (log["prefill_tokens"] == 0) & (log["decodes"] == 0)
-    _refuse(empty, "decodes", log, "and prefill_tokens too: the iteration computes nothing")
+    _refuse(empty, "decodes", log, "as is prefill_tokens: an iteration must compute tokens")
     alone = (log["decodes"] == 0) & (log["context_tokens"] > 0)
-    _refuse(alone, "context_tokens", log, "although the iteration has no decodes")
+    _refuse(alone, "context_tokens", log, "but the iteration has no decodes")
     for name in ("prefill_squares", "prefill_products", "prefill_context"):
         if name in log:
             without = (log["prefill_tokens"] == 0) & (log[name] > 0)
-            _refuse(without, name, log, "although the iteration has no prefill_tokens")
+            _refuse(without, name, log, "but the iteration has no prefill_tokens")
     if "prefill_squares" in log:
         prefill, squares = log["prefill_tokens"], log["prefill_squares"]
         outside = (squares < prefill) | (squares > prefill**2)
-        _refuse(outside, "prefill_squares", log, "must lie between prefill_tokens and its square: it is Σ c²")
+        _refuse(outside, "prefill_squares", log, "must be from prefill_tokens to its square: it is Σ c²")
     if check_units:
         _check_units(log)
     return log
 
 
 def _numbers(name: str, series: Any) -> NDArray[np.float64]:
-
     if not series.dtype.is_numeric():
-        raise ConfigError(name, f"holds {series.dtype}, must hold numbers")
+        raise ConfigError(name, f"must contain numbers, got {series.dtype}")
     values = series.cast(pl.Float64).to_numpy()
     wrong = ~np.isfinite(values)
     if series.null_count() or wrong.any():
         at = int((series.is_null().to_numpy() | wrong).argmax())
-        raise ConfigError(f"row {at}: {name} is {series[at]}, must be a finite number")
+        raise ConfigError(f"row {at}: {name} must be a finite number, got {series[at]}")
     return np.asarray(values, dtype=np.float64)
 
 
@@ -173,40 +172,40 @@ def _refuse(wrong: NDArray[np.bool_], name: str, log: Log, rule: str) -> None:
 
 def _check_units(log: Log) -> None:
     duration_s = log["duration_s"]
-    remedy = "divide them by 1000, or say check_units=False"
+    remedy = "divide them by 1000, or set check_units=False"
     median_s = float(np.median(duration_s))
     if median_s > LONGEST_MEDIAN_S:
         raise ConfigError(
             "duration_s",
-            f"half of the iterations last {median_s:.4g} s or more, which looks like milliseconds: {remedy}",
+            f"the median duration is {median_s:.4g} s, which looks like milliseconds: {remedy}",
         )
     if "start_s" not in log or duration_s.size < 2:
         return
-    at_once = float(duration_s.sum() / (np.ptp(log["start_s"]) + duration_s.min()))
-    if at_once > MOST_AT_ONCE:
+    concurrent = float(duration_s.sum() / (np.ptp(log["start_s"]) + duration_s.min()))
+    if concurrent > MOST_CONCURRENT:
         raise ConfigError(
             "duration_s",
-            f"by start_s, {at_once:.4g} iterations would run at once, so the durations look like "
-            f"milliseconds beside starts in seconds: {remedy}",
+            f"by start_s, {concurrent:.4g} iterations are concurrent on average, so the durations look like "
+            f"milliseconds and the starts like seconds: {remedy}",
         )
 
 
 _SAME_CLOCK = 0.1
-"""Of a duration: as much of it may lie beyond the next start."""
+"""Fraction of a duration that may extend beyond the next start."""
 
 
 def overlap_note(log: Log) -> tuple[str, ...]:
-    """What to say where iterations begin well before the one before has ended; nothing where few do."""
+    """A note if many iterations begin well before the previous one has ended."""
     if "start_s" not in log or log["start_s"].size < 2:
         return ()
     order = np.argsort(log["start_s"], kind="stable")
     start_s, duration_s = log["start_s"][order], log["duration_s"][order]
-    # Durations and starts are rarely of one clock: what differs by less is noise.
+    # Durations and starts are rarely from one clock: smaller differences are noise.
     early = start_s[1:] < start_s[:-1] + duration_s[:-1] * (1 - _SAME_CLOCK) - 1e-6
     share = float(early.mean())
     if share < 0.01:
         return ()
     return (
-        f"{share:.0%} of the iterations begin before nine tenths of the one before have passed: the log is "
-        "of several replicas, or its durations count some time twice.",
+        f"{share:.0%} of the iterations begin within the first 90 % of the previous one: the log covers "
+        "several replicas, or its durations overlap.",
     )

@@ -1,4 +1,4 @@
-"""Regression with non-negative coefficients and a knee, and how sure they are."""
+"""Non-negative least squares with a knee, and standard errors."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     Design = Callable[[int], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 HUBER = 1.345
-"""Standard deviations beyond which a residual counts linearly: 95 % efficient where noise is normal."""
+"""Standard deviations beyond which a residual counts linearly: 95 % efficient for normal noise."""
 NORMAL_MAD = 1.4826
 """The standard deviation of a normal distribution over the median of its absolute values."""
 _FAR = 1e-6
-"""A row that Huber's loss trusts less, a million standard deviations off, is left out: its square would hide
-the differences between knees."""
+"""Rows with a smaller Huber weight (over a million standard deviations off) are left out: their squares would
+hide the differences between knees."""
 _ROUNDS = 60
 _SETTLED = 1e-10
 _GRID, _ZOOM, _ALL = 32, 12, 24
 _ROUNDING = 1e-20
-"""Sums of squares that differ by less than this share of the whole are equal up to rounding."""
+"""Sums of squares with a smaller relative difference are equal up to rounding."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best coefficients of the columns that were asked for."""
+    """The best values of the free coefficients."""
 
     values: Vector
     knee: int
     residuals: Vector
-    """Measured less predicted, times `weights`."""
+    """(Measured − predicted) times `weights`."""
     weights: Vector
-    """Of the rows by their length, without those of Huber."""
+    """Weights of the rows by duration, without Huber's."""
     scale: float | None
     """The robust standard deviation of the residuals; None for ordinary least squares."""
 
@@ -53,35 +53,35 @@ def solved(
     robust: bool,
     relative: bool,
 ) -> Solution:
-    """Non-negative (weighted, Huber) least squares, over all knees where `tokens` are given.
+    """Solve non-negative (weighted, Huber) least squares, with a search of the knee if `tokens` are given.
 
     Args:
-        design: for a knee the columns of the coefficients that are asked for, and what is known beside them.
-        measured: seconds.
-        tokens: of each iteration, to search the knee; None to keep `knee`.
-        knee: where it is not searched.
+        design: the columns of the free coefficients, and the known seconds, for a knee.
+        measured: durations in seconds.
+        tokens: tokens of each iteration, to search the knee. None: use `knee`.
+        knee: the knee if it is not searched.
         floor: all knees up to it predict the same.
-        robust: Huber's loss, by reweighting; its scale from the median of the absolute residuals.
-        relative: weigh rows by 1 / predicted length. (By 1 / measured, those that came out short would count
-            more, and all coefficients would be too small.)
+        robust: Huber's loss, by reweighting; its scale is from the median absolute residual.
+        relative: weight rows by 1 / predicted duration. (1 / measured would favor short measurements and
+            bias all coefficients down.)
     """
     lengths = measured
-    trust = np.ones_like(measured)
+    huber = np.ones_like(measured)
     if robust and relative:
-        # A fit that foretells one absurdly long iteration and nothing else has the same relative error, 1, in
-        # all others, and would settle there: so it begins where the errors in seconds end.
+        # A fit of one extreme outlier alone has a relative error of 1 in all other rows and is a fixed point:
+        # therefore start from the solution for absolute errors.
         first = solved(design, measured, tokens, knee, floor=floor, robust=True, relative=False)
         lengths = measured - first.residuals
-        trust = _trust(first.residuals * _weights(lengths, measured))[0]
+        huber = _huber_weights(first.residuals * _weights(lengths, measured))[0]
         knee = first.knee
     scale: float | None = None
     previous = None
     for turn in range(_ROUNDS):
         weights = _weights(lengths, measured) if relative else np.ones_like(measured)
-        rows = weights * np.sqrt(trust)
+        rows = weights * np.sqrt(huber)
         if tokens is not None:
             everywhere = turn == 0 or (robust and turn == 1)
-            candidates = _grid(tokens, floor) if everywhere else _beside(knee, tokens, floor)
+            candidates = _grid(tokens, floor) if everywhere else _around(knee, tokens, floor)
             knee = _best_knee(design, measured, rows, candidates, floor)
         columns, constant = design(knee)
         values = _least_squares(columns * rows[:, None], (measured - constant) * rows)[0]
@@ -92,29 +92,29 @@ def solved(
             break
         previous, lengths = state, predicted
         if robust:
-            trust, scale = _trust(residuals)
+            huber, scale = _huber_weights(residuals)
             if scale <= 1e-12 * float(np.median(measured * weights)):
                 scale = 0.0
-                break  # more than half of the rows are met exactly
+                break  # more than half of the rows fit exactly
         elif not relative:
             break
     return Solution(values, knee, residuals, weights, scale)
 
 
 def _weights(lengths: Vector, measured: Vector) -> Vector:
-    """Of relative errors, by the lengths that they are relative to."""
+    """The weights of relative errors for the given durations."""
     return np.asarray(1 / np.maximum(lengths, 1e-3 * np.median(measured)))
 
 
-def _trust(residuals: Vector) -> tuple[Vector, float]:
-    """How much Huber's loss trusts each row, and the robust standard deviation."""
+def _huber_weights(residuals: Vector) -> tuple[Vector, float]:
+    """Huber's weight of each row, and the robust standard deviation."""
     scale = NORMAL_MAD * float(np.median(np.abs(residuals)))
-    trust = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300))
-    return np.where(trust < _FAR, 0.0, trust), scale
+    huber = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300))
+    return np.where(huber < _FAR, 0.0, huber), scale
 
 
 def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector, float]:
-    """Non-negative coefficients and the sum of squares that they leave."""
+    """Non-negative coefficients and the residual sum of squares."""
     count = columns.shape[1]
     if count == 0:
         return np.empty(0), float(target @ target)
@@ -123,7 +123,7 @@ def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector
     values, left, rank, _ = np.linalg.lstsq(columns / norms, target, rcond=None)
     if rank == count and left.size and values.min() >= 0:
         return values / norms, float(left[0])
-    # The triangle has the same sums of squares as all the rows.
+    # The QR triangle has the same sums of squares as all rows.
     triangle: NDArray[np.float64] = np.asarray(
         np.linalg.qr(np.column_stack([columns / norms, target]), mode="r")
     )
@@ -144,8 +144,8 @@ def _grid(tokens: Vector, floor: int) -> list[int]:
     return [int(knee) for knee in np.unique(np.concatenate([of_data, even]).round().clip(floor, top))]
 
 
-def _beside(knee: int, tokens: Vector, floor: int) -> list[int]:
-    """Knees ever further from the one that was best."""
+def _around(knee: int, tokens: Vector, floor: int) -> list[int]:
+    """Knees at increasing distance from the best one."""
     reach = max(knee // 8, _ALL)
     steps = 2 ** np.arange(int(reach).bit_length())
     points = knee + np.concatenate([-steps, [0], steps])
@@ -153,13 +153,13 @@ def _beside(knee: int, tokens: Vector, floor: int) -> list[int]:
 
 
 def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[int], floor: int) -> int:
-    """The knee with the least sum of squares, the smallest among equals, on ever finer grids around it.
+    """The knee with the smallest sum of squares (ties: the smallest), on successively finer grids.
 
-    Where it is the floor and 0 does as well, 0: with a base above 0 it may not.
+    If it is the floor and 0 is as good, 0; with a base above 0 it may not be.
     """
     left: dict[int, float] = {}
 
-    def tried(knee: int) -> float:
+    def squares_at(knee: int) -> float:
         if knee not in left:
             columns, constant = design(knee)
             left[knee] = _least_squares(columns * rows[:, None], (measured - constant) * rows)[1]
@@ -167,13 +167,13 @@ def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[
 
     rounding = _ROUNDING * float(np.sum((measured * rows) ** 2))
     while True:
-        squares = [tried(knee) for knee in candidates]
+        squares = [squares_at(knee) for knee in candidates]
         limit = min(squares) * (1 + 1e-9) + rounding
         at = next(place for place, value in enumerate(squares) if value <= limit)
         low, high = candidates[max(at - 1, 0)], candidates[min(at + 1, len(candidates) - 1)]
         near = high - low <= 2 and {low, candidates[at], high} <= left.keys()
         if near or all(after - before == 1 for before, after in pairwise(candidates)):
-            return 0 if candidates[at] == floor and tried(0) <= limit else candidates[at]
+            return 0 if candidates[at] == floor and squares_at(0) <= limit else candidates[at]
         if high - low <= _ALL:
             candidates = list(range(low, high + 1))
         else:
@@ -182,14 +182,14 @@ def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[
 
 
 def standard_errors(jacobian: NDArray[np.float64], solution: Solution) -> Vector:
-    """Of each column's coefficient, also where the noise grows with the length of the iteration.
+    """Heteroscedasticity-consistent standard errors of the coefficients.
 
-    The sandwich of White with the correction HC3 of MacKinnon and White (1985), for Huber's loss with its
-    derivatives: (J'ψ'J)⁻¹ (Σ ψ² J J') (J'ψ'J)⁻¹.
+    White's sandwich estimator with the correction HC3 of MacKinnon and White (1985), for Huber's loss with
+    its derivatives: (J'ψ'J)⁻¹ (Σ ψ² J J') (J'ψ'J)⁻¹.
 
     Args:
-        jacobian: rows as weighted as the residuals, one column a coefficient.
-        solution: of `solved`.
+        jacobian: rows weighted as the residuals, one column per coefficient.
+        solution: the result of `solved`.
     """
     residuals = solution.residuals
     bend = np.ones_like(residuals)
@@ -206,7 +206,7 @@ def standard_errors(jacobian: NDArray[np.float64], solution: Solution) -> Vector
 
 
 def inseparable(columns: NDArray[np.float64]) -> list[int]:
-    """Columns of which one is a sum of the others, up to a millionth; none where all can be told apart."""
+    """Linearly dependent columns, up to a millionth; empty if all are independent."""
     norms = np.linalg.norm(columns, axis=0)
     _, sizes, directions = np.linalg.svd(np.linalg.qr(columns / norms, mode="r"))
     if sizes[-1] > 1e-6 * sizes[0]:

@@ -1,4 +1,4 @@
-"""Smoothing: values at grid points, 0 or above and no more bent than needed, closest to the data."""
+"""Smoothing: non-negative values at grid points by penalized least squares."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 _SMOOTH = (1e-9, 1e-6, 1e-4, 1e-2, 1.0)
-"""Weights of the bends of the grid beside those of the data, among which cross-validation chooses."""
+"""Candidate weights of second differences relative to the data, for cross-validation."""
 _FOLDS = 5
 _LEAST_ATTENTION = (0.1, 1e-3)
-"""The weight that makes attention small where the data leave open what it is: its share of that of the bends,
-and the most of it."""
+"""Weight of a penalty on attention values that the data do not determine: a fraction of the smoothing
+weight, and its maximum."""
 _ROUNDING = 1e-14
-"""What is added to the diagonal of equations that have ones there."""
+"""Added to the unit diagonal of the scaled equations."""
 
 
 class System:
-    """Weighted least squares over grid points, on one set of weights."""
+    """Weighted least squares over grid points, with one set of weights."""
 
     def __init__(
         self, design: Any, target: Vector, weights: Vector, bends: Matrix, attention: Vector
@@ -38,28 +38,28 @@ class System:
         return np.asarray(smooth * self.bends + min(share * smooth, most) * np.diag(self.attention))
 
     def smoothest(self, robust: bool) -> float:
-        """The weight of the bends under which iterations that are left out are foretold best."""
+        """The smoothing weight with the best prediction of held-out iterations."""
         fold = np.arange(self.target.size) % _FOLDS
-        each = [np.flatnonzero(fold == one) for one in range(_FOLDS)]
+        each = [np.flatnonzero(fold == number) for number in range(_FOLDS)]
         grams = [(self.rows[rows].T @ self.rows[rows]).toarray() for rows in each]
         sides = [self.rows[rows].T @ self.target[rows] for rows in each]
         gram, side = np.sum(grams, axis=0), np.sum(sides, axis=0)
-        misses = []
+        losses = []
         for smooth in _SMOOTH:
             missed = np.empty(self.target.size)
-            for rows, own, its in zip(each, grams, sides, strict=True):
+            for rows, own, part in zip(each, grams, sides, strict=True):
                 rest, norms = _scaled(gram - own + self._penalty(smooth))
-                values = _answer(rest, (side - its) / norms) / norms
+                values = _answer(rest, (side - part) / norms) / norms
                 missed[rows] = self.target[rows] - self.rows[rows] @ values
-            misses.append(float(np.mean(np.abs(missed)) if robust else np.mean(missed**2)))
-        return _SMOOTH[int(np.argmin(misses))]
+            losses.append(float(np.mean(np.abs(missed)) if robust else np.mean(missed**2)))
+        return _SMOOTH[int(np.argmin(losses))]
 
     def solved(self, smooth: float, above: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.bool_]]:
-        """The values that are 0 or above with the least sum of squares, and which of them are above.
+        """The non-negative least-squares solution, and the mask of positive values.
 
         Args:
-            smooth: the weight of the bends.
-            above: a guess of which are.
+            smooth: the smoothing weight.
+            above: an initial guess of the mask.
         """
         gram = (self.rows.T @ self.rows).toarray() + self._penalty(smooth)
         scaled, norms = _scaled(gram)
@@ -68,14 +68,14 @@ class System:
 
 
 def _scaled(gram: Matrix) -> tuple[Matrix, Vector]:
-    """The normal equations with ones on the diagonal, and by what their rows and columns were divided."""
+    """The normal equations scaled to a unit diagonal, and the divisors of rows and columns."""
     norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
     norms[norms == 0] = 1.0
     return gram / np.outer(norms, norms) + _ROUNDING * np.eye(norms.size), norms
 
 
 def _answer(gram: Matrix, side: Vector) -> Vector:
-    """What solves the normal equations; the least solution where rounding leaves them without one."""
+    """Solve the normal equations; the minimum-norm solution if they are singular by rounding."""
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     try:
@@ -85,10 +85,10 @@ def _answer(gram: Matrix, side: Vector) -> Vector:
 
 
 def _not_negative(gram: Matrix, side: Vector, above: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.bool_]]:
-    """Least squares of values that are 0 or above, from its normal equations.
+    """Non-negative least squares from the normal equations.
 
-    Which values are above 0 is found by exchange of all that are on the wrong side, and of one at a time
-    where that does not get better. Source: block principal pivoting, Portugal, Júdice and Vicente (1994).
+    All values on the wrong side of the bound are exchanged, or one at a time without progress. Source: block
+    principal pivoting, Portugal, Júdice and Vicente (1994).
     """
     least, patience = side.size + 1, 3
     values = np.zeros(side.size)

@@ -1,4 +1,4 @@
-"""A measured table from iterations of which only the whole length was seen."""
+"""Timing tables fitted to durations of whole iterations."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 MOST_POINTS = {"tokens": 16, "chunk": 8, "context": 6, "sequences": 8, "mean_context": 6}
-"""The axes of a table, and how many points each gets where there are many iterations."""
+"""The axes of a table, with the maximum number of points."""
 PARTS = {"linear": ("tokens",), "chunk": ("chunk", "context"), "decode": ("sequences", "mean_context")}
 _ROWS_A_POINT = 4
-"""So many iterations for each grid point, or the grids get fewer points."""
+"""Minimum iterations per grid point; fewer iterations reduce the grids."""
 _MET = 1e-5
-"""A residual below this share of the median length is none."""
+"""Residuals below this fraction of the median duration are negligible."""
 _PLANE = 1e-3
-"""How much a cell that is no plane counts beside a bend: it settles a corner that no bend reaches."""
+"""Weight of the non-planarity of a cell relative to second differences; it determines corners."""
 _ROUNDS = 40
 _SETTLED = 1e-7
 
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table made of iterations."""
+    """A fitted table."""
 
     table: TimingTable
     coefficients: pl.DataFrame
@@ -56,18 +56,18 @@ def tabulated(
     robust: bool,
     relative: bool,
 ) -> Tabulated:
-    """The table that comes closest to the iterations, with values that are 0 or above.
+    """Fit a table with non-negative values to iterations.
 
     Args:
-        log: of `checked_log`.
-        grids: the points of some axes; the others get points among the data.
-        fixed: parts that are known.
+        log: the result of `checked_log`.
+        grids: the points of some axes. Default: points from the data.
+        fixed: known parts.
         robust: Huber's loss.
-        relative: errors in shares of the predicted length.
+        relative: relative errors.
     """
     flat = _fixed(fixed)
     if flat.keys() == PARTS.keys():
-        raise ConfigError("fixed", "every part is known, nothing is left to fit")
+        raise ConfigError("fixed", "all parts are fixed: leave out a part to fit it")
     return _Tabulating(log, _grids(grids, flat), flat, robust, relative).run()
 
 
@@ -75,14 +75,14 @@ def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping):
-        raise ConfigError("fixed", f"must map parts of the table to parts, not {fixed!r}")
+        raise ConfigError("fixed", f"must map names of parts to parts, got {fixed!r}")
     kinds: dict[str, type[Any]] = {"linear": LinearPart, "chunk": ChunkPart, "decode": DecodePart}
     for name, part in fixed.items():
         if name not in kinds:
-            raise ConfigError("fixed", f"{name!r} is no part of a TimingTable{nearest(str(name), kinds)}")
+            raise ConfigError("fixed", f"{name!r} is not a part of a TimingTable{nearest(str(name), kinds)}")
         if not isinstance(part, kinds[name]):
             raise ConfigError(
-                f"fixed.{name}", f"must be a {kinds[name].__name__}, not a {type(part).__name__}"
+                f"fixed.{name}", f"must be a {kinds[name].__name__}, got a {type(part).__name__}"
             )
     return dict(fixed)
 
@@ -91,35 +91,37 @@ def _grids(grids: Mapping[str, Sequence[int]] | None, flat: Iterable[str]) -> di
     if grids is None:
         return {}
     if not isinstance(grids, Mapping):
-        raise ConfigError("grids", f"must map axes to grid points, not {grids!r}")
+        raise ConfigError("grids", f"must map axes to grid points, got {grids!r}")
     given = {}
     for name, points in grids.items():
         if name not in MOST_POINTS:
             raise ConfigError(
-                "grids", f"{name!r} is no axis of a TimingTable{nearest(str(name), MOST_POINTS)}"
+                "grids", f"{name!r} is not an axis of a TimingTable{nearest(str(name), MOST_POINTS)}"
             )
         for part in flat:
             if name in PARTS[part]:
-                raise ConfigError(f"grids.{name}", f"the part {part} is given whole by fixed")
+                raise ConfigError(
+                    f"grids.{name}", f"cannot be combined with fixed, which has the part {part}"
+                )
         if isinstance(points, (str, bytes)) or not hasattr(points, "__iter__"):
-            raise ConfigError(f"grids.{name}", f"must be a list of whole numbers, is {points!r}")
+            raise ConfigError(f"grids.{name}", f"must be a list of integers, got {points!r}")
         least = 0 if name in ("context", "mean_context") else 1
         line = [
             whole(f"grids.{name}[{place}]", point, least, MOST_TOKENS) for place, point in enumerate(points)
         ]
         if len(line) < 2:
-            raise ConfigError(f"grids.{name}", f"a line needs at least two points, here are {len(line)}")
+            raise ConfigError(f"grids.{name}", f"must have at least two points, got {len(line)}")
         for place in range(1, len(line)):
             if line[place] <= line[place - 1]:
                 raise ConfigError(
-                    f"grids.{name}[{place}]", f"{line[place]} after {line[place - 1]}: must ascend"
+                    f"grids.{name}[{place}]", f"must ascend, got {line[place]} after {line[place - 1]}"
                 )
         given[name] = line
     return given
 
 
 class _Tabulating:
-    """One call of `tabulated`: the grids, and what each iteration weighs on them."""
+    """One call of `tabulated`: the grids, and the weights of each iteration on them."""
 
     def __init__(
         self, log: Log, grids: dict[str, list[int]], flat: dict[str, Any], robust: bool, relative: bool
@@ -127,10 +129,10 @@ class _Tabulating:
         self.log, self.known, self.robust, self.relative = log, flat, robust, relative
         self.measured = log["duration_s"]
         prefill, decodes = log["prefill_tokens"], log["decodes"]
-        one = prefill**2
-        squares = log.get("prefill_squares", one)
+        square = prefill**2
+        squares = log.get("prefill_squares", square)
         with np.errstate(divide="ignore", invalid="ignore"):
-            count = np.where(prefill > 0, one / squares, 0.0)
+            count = np.where(prefill > 0, square / squares, 0.0)
             if "prefill_products" in log:
                 context = np.where(prefill > 0, log["prefill_products"] / prefill, 0.0)
             else:
@@ -147,73 +149,74 @@ class _Tabulating:
             "sequences": decodes,
             "mean_context": mean,
         }
-        self.asked = [part for part in PARTS if part not in flat]
+        self.fitted_parts = [part for part in PARTS if part not in flat]
         self.axes = self._axes(grids)
 
     def _axes(self, grids: dict[str, list[int]]) -> dict[str, list[int]]:
-        wanted = {axis: MOST_POINTS[axis] for part in self.asked for axis in PARTS[part] if axis not in grids}
+        counts = {
+            axis: MOST_POINTS[axis] for part in self.fitted_parts for axis in PARTS[part] if axis not in grids
+        }
 
         def total() -> int:
             points = 0
-            for part in self.asked:
-                sizes = [wanted.get(axis) or len(grids[axis]) for axis in PARTS[part]]
+            for part in self.fitted_parts:
+                sizes = [counts.get(axis) or len(grids[axis]) for axis in PARTS[part]]
                 points += sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
             return points
 
-        while wanted and total() * _ROWS_A_POINT > self.measured.size and max(wanted.values()) > 2:
-            widest = max(wanted, key=lambda axis: wanted[axis])
-            wanted[widest] -= 1
+        while counts and total() * _ROWS_A_POINT > self.measured.size and max(counts.values()) > 2:
+            widest = max(counts, key=lambda axis: counts[axis])
+            counts[widest] -= 1
         axes: dict[str, list[int]] = {}
-        for part in self.asked:
+        for part in self.fitted_parts:
             there = self.times[part] > 0
             if not there.any():
                 what = "has a chunk" if part == "chunk" else "has decodes"
                 raise ConfigError(
                     part,
-                    f"no iteration {what}: add such iterations, or say "
-                    f'fixed={{"{part}": …}} with the part of another table',
+                    f"no iteration {what}: add such iterations, or set "
+                    f'fixed={{"{part}": …}} to the part of another table',
                 )
             for axis in PARTS[part]:
                 values = self.values[axis][there]
-                axes[axis] = grids[axis] if axis in grids else spread(values, wanted[axis])
+                axes[axis] = grids[axis] if axis in grids else spread(values, counts[axis])
                 self._check_axis(part, axis, axes[axis], values)
-        points = sum(math.prod(len(axes[axis]) for axis in PARTS[part]) for part in self.asked)
+        points = sum(math.prod(len(axes[axis]) for axis in PARTS[part]) for part in self.fitted_parts)
         if self.measured.size <= points:
             raise ConfigError(
                 "frame",
-                f"{self.measured.size} iterations cannot identify {points} grid points: give more "
-                "iterations, or fewer points in grids",
+                f"{self.measured.size} iterations cannot identify {points} grid points: add "
+                "iterations, or reduce the points in grids",
             )
         return axes
 
     def _check_axis(self, part: str, axis: str, points: list[int], values: Vector) -> None:
         low, high = float(values.min()), float(values.max())
         name = f"{part}.{axis}"
-        alike = np.ptp(values) < 1  # grid points are whole numbers
+        alike = np.ptp(values) < 1  # grid points are integers
         flat = axis == "context" and alike and len(points) < 3
         if alike and not flat:
             raise ConfigError(
                 name,
-                f"every iteration has {low:g}, so nothing is known at other points: add iterations "
-                "that differ in it",
+                f"every iteration has {low:g}, so other points are unknown: add iterations that differ in it",
             )
         if points[0] > low or points[-1] < high:
             raise ConfigError(
                 f"grids.{axis}",
-                f"goes from {points[0]} to {points[-1]}, but the iterations have from {low:g} to {high:g}",
+                f"must cover the iterations, which have {low:g} to {high:g}, got {points[0]} to {points[-1]}",
             )
         if flat:
-            return  # the price is taken to be the same at every context, and said to be
+            return  # the time is assumed constant over contexts, which a note reports
         empty = unvisited(points, values)
         if empty is not None:
             raise ConfigError(
                 name,
-                f"no iteration lies between {empty[0]:g} and {empty[1]:g}, so the grid point in "
-                "there cannot be identified: leave it out, or add iterations",
+                f"no iteration has {empty[0]:g} to {empty[1]:g}, so the grid point in this range is not "
+                "identified: leave it out, or add iterations",
             )
 
     def _design(self, part: str, axes: Mapping[str, Sequence[int]]) -> Any:
-        """One column a grid point of a part: what it adds to each iteration, as a sparse matrix."""
+        """The contribution of each grid point of a part to each iteration, as a sparse matrix."""
         from scipy.sparse import csr_array
 
         rows = np.arange(self.measured.size)
@@ -240,10 +243,10 @@ class _Tabulating:
             start=csr_array(shape),
         )
 
-    def _bends(self, part: str) -> Matrix:
-        """One row for each three neighbors on an axis: how far the middle one is off the line.
+    def _second_differences(self, part: str) -> Matrix:
+        """Second differences of all neighboring triples on an axis, by row.
 
-        And, with hardly any weight, one for each four around a cell: how far they are off a plane.
+        In addition, with a small weight, the non-planarity of all cells.
         """
         lengths = [len(self.axes[axis]) for axis in PARTS[part]]
         place = np.arange(int(np.prod(lengths))).reshape(lengths)
@@ -266,29 +269,29 @@ class _Tabulating:
         return np.asarray(rows).reshape(-1, place.size)
 
     def run(self) -> Tabulated:
-        """Solve, judge, describe."""
+        """Solve and describe the solution."""
         from scipy.linalg import block_diag
         from scipy.sparse import hstack
 
-        designs = {part: self._design(part, self.axes) for part in self.asked}
+        designs = {part: self._design(part, self.axes) for part in self.fitted_parts}
         design = hstack(list(designs.values()), format="csr")
         constant = self._known()
-        bends = block_diag(*(self._bends(part) for part in self.asked))
-        seen = {part: np.asarray(abs(its).sum(axis=0)).ravel() for part, its in designs.items()}
-        # What no iteration touches continues its neighbors: it is not made small.
-        attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.asked])
-        values, smooth = self._solved(design, self.measured - constant, bends, attention, self.relative)
+        differences = block_diag(*(self._second_differences(part) for part in self.fitted_parts))
+        seen = {part: np.asarray(abs(own).sum(axis=0)).ravel() for part, own in designs.items()}
+        # Points without iterations continue their neighbors and are not penalized.
+        attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.fitted_parts])
+        values, smooth = self._solved(design, self.measured - constant, differences, attention, self.relative)
         predicted = design @ values + constant
         parts = dict(self.known)
         rows, at = [], 0
-        for part in self.asked:
+        for part in self.fitted_parts:
             width = designs[part].shape[1]
             seconds = np.where(values[at : at + width] < LEAST_S, 0.0, values[at : at + width])
             at += width
             parts[part], described = self._part(part, seconds, seen[part])
             rows += described
-        for part, its in self.known.items():
-            rows += _described(part, its, "fixed")
+        for part, own in self.known.items():
+            rows += _described(part, own, "fixed")
         provenance = {
             "source": "inferq.timing.fit",
             "iterations": int(self.measured.size),
@@ -302,28 +305,28 @@ class _Tabulating:
 
     def _known(self) -> Vector:
         seconds = np.zeros_like(self.measured)
-        for part, its in self.known.items():
-            axes = {axis: getattr(its, axis) for axis in PARTS[part]}
-            seconds += np.maximum(self._design(part, axes) @ np.ravel(its.seconds), 0.0)
+        for part, own in self.known.items():
+            axes = {axis: getattr(own, axis) for axis in PARTS[part]}
+            seconds += np.maximum(self._design(part, axes) @ np.ravel(own.seconds), 0.0)
             if part == "chunk":
-                seconds -= its.shared_s * np.maximum(self.times["chunk"] - 1, 0.0)
+                seconds -= own.shared_s * np.maximum(self.times["chunk"] - 1, 0.0)
         return seconds
 
     def _solved(
-        self, design: Any, target: Vector, bends: Matrix, attention: Vector, relative: bool
+        self, design: Any, target: Vector, differences: Matrix, attention: Vector, relative: bool
     ) -> tuple[Vector, float]:
-        """The values of the grid points, reweighted until they settle, and the weight of their bends."""
-        lengths, trust = self.measured, np.ones_like(target)
+        """The values of the grid points, reweighted until convergence, and the smoothing weight."""
+        lengths, huber = self.measured, np.ones_like(target)
         if self.robust and relative:
-            # As of the other models: relative errors alone may settle on an iteration that is absurdly long.
-            first = design @ self._solved(design, target, bends, attention, False)[0]
+            # As in `solved`: relative errors alone may converge to a fit of one outlier.
+            first = design @ self._solved(design, target, differences, attention, False)[0]
             lengths = first + self.measured - target
-            trust = self._trust((target - first) * self._weights(lengths, relative))
+            huber = self._huber_weights((target - first) * self._weights(lengths, relative))
         smooth, previous, values = 0.0, None, np.zeros(design.shape[1])
         above = np.ones(design.shape[1], dtype=np.bool_)
         for turn in range(_ROUNDS):
             weights = self._weights(lengths, relative)
-            system = System(design, target, weights * np.sqrt(trust), bends, attention)
+            system = System(design, target, weights * np.sqrt(huber), differences, attention)
             if turn == 0 or (self.robust and turn == 3):
                 smooth = system.smoothest(self.robust)
             values, above = system.solved(smooth, above)
@@ -332,29 +335,29 @@ class _Tabulating:
                 break
             previous, lengths = predicted, predicted
             if self.robust:
-                trust = self._trust((self.measured - predicted) * weights)
+                huber = self._huber_weights((self.measured - predicted) * weights)
             elif not relative:
                 break
         return values, smooth
 
     def _weights(self, lengths: Vector, relative: bool) -> Vector:
-        """Of errors in shares of these lengths, or in shares of the usual length."""
-        usual = float(np.median(self.measured))
+        """The weights of errors relative to these durations, or to the median duration."""
+        median = float(np.median(self.measured))
         return (
-            np.asarray(1 / np.maximum(lengths, 1e-3 * usual))
+            np.asarray(1 / np.maximum(lengths, 1e-3 * median))
             if relative
-            else np.full_like(lengths, 1 / usual)
+            else np.full_like(lengths, 1 / median)
         )
 
-    def _trust(self, residuals: Vector) -> Vector:
-        """How much Huber's loss trusts each iteration, by its residual as a share."""
+    def _huber_weights(self, residuals: Vector) -> Vector:
+        """Huber's weight of each iteration, by own relative residual."""
         scale = max(NORMAL_MAD * float(np.median(np.abs(residuals))), _MET)
         return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300)))
 
     def _part(self, part: str, values: Vector, seen: Vector) -> tuple[Any, list[tuple[Any, ...]]]:
-        """A part of the table, and a row for each of its grid points."""
+        """A part of the table, and a row for each grid point."""
         axes = [list(self.axes[axis]) for axis in PARTS[part]]
-        grid, weight = (one.reshape([len(axis) for axis in axes]) for one in (values, seen))
+        grid, weight = (array.reshape([len(axis) for axis in axes]) for array in (values, seen))
         if len(axes) > 1 and len(axes[1]) == 1:
             axes[1] = [axes[1][0], axes[1][0] + 1]
             grid = np.repeat(grid, 2, axis=1)
@@ -366,40 +369,40 @@ class _Tabulating:
         origin = np.where(np.isnan(weight), "flat", origin)
         how, counts = origin.ravel().tolist(), np.nan_to_num(weight).ravel().tolist()
         rows = _described(part, part_of, "")
-        return part_of, [(*row[:4], count, one) for row, count, one in zip(rows, counts, how, strict=True)]
+        return part_of, [
+            (*row[:4], count, label) for row, count, label in zip(rows, counts, how, strict=True)
+        ]
 
     def _notes(self, coefficients: pl.DataFrame, flat: Vector) -> tuple[str, ...]:
         notes = [
-            "Only whole iterations are seen: what is left open between the parts counts as linear layers."
+            "Only whole iterations are measured: time that the data do not assign to a part counts as linear."
         ]
         continued = coefficients.filter(how="continued").height
         if continued:
             notes.append(
-                f"{continued} of {coefficients.height} grid points lie beside no iteration: they continue "
+                f"{continued} of {coefficients.height} grid points have no iteration near: they continue "
                 "their neighbors."
             )
         over = float((flat > self.measured).mean())
         if over >= 0.01:
-            notes.append(f"{over:.0%} of the iterations are shorter than the fixed parts alone.")
+            notes.append(f"{over:.0%} of the iterations are shorter than the fixed parts.")
         prefilled = bool(self.times["chunk"].any())
         if prefilled and "prefill_squares" not in self.log:
-            notes.append(
-                "The log has no prefill_squares: every iteration is taken to have at most one chunk."
-            )
+            notes.append("The log has no prefill_squares: at most one chunk per iteration is assumed.")
         if self.several:
+            notes.append(f"{self.several:,} iterations have several chunks: equal chunks are assumed.")
+        if "chunk" in self.fitted_parts and not self.cut_known:
             notes.append(
-                f"{self.several:,} iterations have several chunks: they are priced as if those were alike."
+                "The log has neither prefill_products nor prefill_context: the table has chunks without context. "
+                "A run with chunked prompts is beyond the table, which a finding reports."
             )
-        if "chunk" in self.asked and not self.cut_known:
+        elif "chunk" in self.fitted_parts and len(self.axes["context"]) == 1:
             notes.append(
-                "The log has neither prefill_products nor prefill_context: chunks are priced without their "
-                "context. A run in which prompts are cut goes beyond the table, and says so."
+                f"Every chunk has context {self.axes['context'][0]}: other contexts are beyond the table."
             )
-        elif "chunk" in self.asked and len(self.axes["context"]) == 1:
-            notes.append(f"Every chunk has context {self.axes['context'][0]}: others are beyond the table.")
         if not ((self.times["chunk"] > 0) & (self.times["decode"] > 0)).any():
-            notes.append("No iteration mixes chunks and decodes: that their times add up is an assumption.")
-        notes.append("Beyond the grid the last lines go on, and a run that goes there has a finding.")
+            notes.append("No iteration mixes chunks and decodes: the sum of their times is an assumption.")
+        notes.append("Beyond the grid, the last lines are extended, and a run there has a finding.")
         return tuple(notes)
 
 
@@ -432,27 +435,27 @@ def _frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
 
 
 def spread(values: Vector, most: int) -> list[int]:
-    """At most so many of the values, each a constant factor apart as far as there are values, ends included.
+    """Select at most `most` geometrically spaced values, including both ends.
 
-    Values that are not whole are rounded, the least down and the largest up.
+    Fractional values are rounded, the smallest down and the largest up.
     """
     low, high = float(np.floor(values.min())), float(np.ceil(values.max()))
     there = np.unique(values.round())
-    # An end beside its own rounded value would be a grid point that no value is nearest to.
+    # An end next to own own rounded value would be a grid point without a nearest value.
     there = np.array([low, *there[1:-1], high]) if there.size > 1 else np.unique([low, high])
     sizes = np.log1p(there)
-    wanted = np.linspace(sizes[0], sizes[-1], most)
-    after = np.searchsorted(sizes, wanted).clip(1, max(there.size - 1, 1)).clip(0, there.size - 1)
+    counts = np.linspace(sizes[0], sizes[-1], most)
+    after = np.searchsorted(sizes, counts).clip(1, max(there.size - 1, 1)).clip(0, there.size - 1)
     before = (after - 1).clip(0)
-    nearest = np.where(wanted - sizes[before] < sizes[after] - wanted, there[before], there[after])
+    nearest = np.where(counts - sizes[before] < sizes[after] - counts, there[before], there[after])
     return [int(point) for point in np.unique(np.append(nearest, [low, high]))]
 
 
 def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vector]:
-    """For each value the place of the grid point below it, and how far it is on the way to the next.
+    """The index of the grid point below each value, and own fraction of the way to the next.
 
-    Below the first point and beyond the last, the first and the last stretch go on: less than 0, more than 1.
-    A grid of one point is the same everywhere.
+    Outside the grid, the first and last intervals are extended: fractions below 0 and above 1. A grid of one
+    point is constant.
     """
     if len(points) == 1:
         return np.zeros(values.size, dtype=np.int64), np.zeros(values.size)
@@ -462,7 +465,7 @@ def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vecto
 
 
 def unvisited(points: list[int], values: Vector) -> tuple[float, float] | None:
-    """The first stretch around a grid point, halfway to its neighbors, without a value; None if none."""
+    """The first interval around a grid point, halfway to own neighbors, without a value; None if none."""
     grid = np.asarray(points, dtype=np.float64)
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     ordered = np.sort(values)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LEAST_S = 1e-18
-"""The core's unit of time: what is smaller is 0 there."""
+"""The core's unit of time; smaller values are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Term:
     name: str
     unit: str
     counted: str
-    """What the column counts, as an error says it."""
+    """The name of the column in errors."""
     column: Callable[[Log], Column]
     needs: str | None = None
-    """The column of the log without which the term cannot be computed."""
+    """The required column of the log."""
     optional: bool = False
-    """Whether a log without that column is fitted without the term."""
+    """Whether the term is omitted if the log lacks that column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Linear:
 
 
 def tokens(log: Log) -> Column:
-    """All tokens that an iteration computes: those of its chunks and one a decode."""
+    """All tokens of an iteration: those of its chunks and one per decode."""
     return log["prefill_tokens"] + log["decodes"]
 
 
@@ -109,4 +109,4 @@ LINEAR = {
         ),
     ),
 }
-"""The models that `fit` knows, by name."""
+"""The linear models of `fit`, by name."""
