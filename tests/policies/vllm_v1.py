@@ -93,7 +93,12 @@ POLICY = Policy(
         "pause_s": [-0.001, float("inf"), float("nan"), True, "1"],
         "speculation": [3, True, "eagle"],
     },
-    errors=[({"async_scheduling": False, "pause_s": 0.001}, "^pause_s: must be 0 without async_scheduling, got 0.001")],
+    errors=[
+        (
+            {"async_scheduling": False, "pause_s": 0.001},
+            "^pause_s: must be 0 without async_scheduling, got 0.001",
+        )
+    ],
     toml={
         'policy = "priority"': iq.VllmV1(policy="priority"),
         "speculation = {tokens = 2, acceptance = 0.5, drafter = 0.1}": iq.VllmV1(
