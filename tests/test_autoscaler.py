@@ -33,7 +33,7 @@ def _any(wrong: object) -> Any:
 
 WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: iq.Autoscaler(iq.ByQueue(1), min=3, max=2), "max: must be from min, 3"),
-    (lambda: iq.Autoscaler(iq.ByQueue(1), min=0, max=2), "min: must be 1 or above"),
+    (lambda: iq.Autoscaler(iq.ByQueue(1), min=0, max=2), "min: must be at least 1"),
     (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, every_s=0), "every_s"),
     (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, startup_s=-1), "startup_s"),
     (lambda: iq.Autoscaler(iq.ByQueue(1), max=2, cooldown_s=-1), "cooldown_s"),
@@ -65,7 +65,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         lambda: _cluster(replicas=2, failures=iq.Failures(drains=[(1, 0), (2, 2)])),
         r"failures.drains\[1\]: replica 2 does not",
     ),
-    (lambda: iq.Cluster([ENGINE, ENGINE], autoscaler=SCALER), "autoscaler: starts replicas of one engine"),
+    (lambda: iq.Cluster([ENGINE, ENGINE], autoscaler=SCALER), "autoscaler: requires one engine"),
     (lambda: _cluster(autoscaler=3), "autoscaler"),
     (
         lambda: iq.Cluster.from_json({**_cluster().to_json(), "autoscaler": {"max": 2}}),

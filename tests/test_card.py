@@ -1,4 +1,4 @@
-"""Does the memory of a card give the tokens that engines report?"""
+"""Model shapes, GPU memory, and engines by model and GPU."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from inferq.timing.hardware.catalog import entries
 
 GIB = 2**30
 
-# Parameters as the safetensors of the Hugging Face Hub count them.
+# Parameter counts of the safetensors on the Hugging Face Hub.
 PUBLISHED = {
     "llama-2-7b": 6_738_415_616,
     "llama-2-70b": 68_976_648_192,
@@ -42,21 +42,21 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_model_has_the_parameters_that_its_card_says(name: str):
+def test_a_model_has_the_parameters_of_its_model_card(name: str):
     assert ModelShape.of(name).parameters == PUBLISHED[name]
 
 
 def test_keys_and_values_of_a_token():
-    # 2 (key, value) · layers · heads of them · head size · 2 bytes.
+    # 2 (key, value) · layers · key-value heads · head size · 2 bytes.
     assert ModelShape.of("llama-3.1-8b").kv_bytes_per_token() == 2 * 32 * 8 * 128 * 2 == 131_072
     assert ModelShape.of("llama-2-7b").kv_bytes_per_token() == 2 * 32 * 32 * 128 * 2
     assert ModelShape.of("llama-3.1-8b").kv_bytes_per_token("fp8") == 65_536
-    # Eight heads on four GPUs are two each; on sixteen each is kept twice.
+    # Eight heads on four GPUs are two each; on sixteen GPUs each is stored twice.
     assert ModelShape.of("llama-3.1-70b").kv_bytes_per_token("bf16", 4) == 2 * 80 * 2 * 128 * 2
     assert ModelShape.of("llama-3.1-70b").kv_bytes_per_token("bf16", 16) == 2 * 80 * 1 * 128 * 2
 
 
-def test_a_token_passes_two_of_eight_experts():
+def test_a_token_uses_two_of_eight_experts():
     mixtral = ModelShape.of("mixtral-8x7b")
     others = 32 * (mixtral.experts - mixtral.active_experts) * 3 * 4096 * 14336
     assert mixtral.parameters - mixtral.active_parameters == others
@@ -64,10 +64,12 @@ def test_a_token_passes_two_of_eight_experts():
 
 
 @pytest.mark.parametrize("weights, share", [("fp8", 0.5), ("int8", 0.5), ("int4", (0.5 + 2.5 / 128) / 2)])
-def test_quantized_weights_take_their_share_of_the_linear_layers(weights: str, share: float):
+def test_quantized_weights_shrink_the_linear_layers(weights: str, share: float):
     shape = ModelShape.of("llama-3.1-8b")
-    kept = 2 * (shape.parameters - shape.linear_weights)
-    assert shape.weight_bytes(weights) - kept == pytest.approx(share * (shape.weight_bytes() - kept))
+    other_bytes = 2 * (shape.parameters - shape.linear_weights)
+    assert shape.weight_bytes(weights) - other_bytes == pytest.approx(
+        share * (shape.weight_bytes() - other_bytes)
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,11 +80,11 @@ def test_quantized_weights_take_their_share_of_the_linear_layers(weights: str, s
         # vLLM pull request 2031 (December 2023): 7,351 blocks of 16 tokens of half a MiB.
         ("llama-2-7b", "a100-80gb", 4096, 256, 7351 * 16 * 2 * 32 * 4096 * 2 / GIB, 0.03),
         # AWS Data on EKS, DeepSeek-R1-Distill-Llama-8B on an A10G: 20.07 GiB, weights 14.99, peak 0.85.
-        # What is left is a fifth of what is used, so that 0.7 GiB of the reserve are 16 % of it.
+        # The KV cache is a fifth of the used memory, so that 0.7 GiB of the reserve are 16 % of it.
         ("llama-3.1-8b", "a10g", 8192, 64, 4.17, 0.20),
     ],
 )
-def test_the_room_for_the_cache_is_near_what_vllm_logged(
+def test_the_cache_size_is_close_to_logs_of_vllm(
     model: str, gpu: str, tokens: int, rows: int, logged_gib: float, within: float
 ):
     memory = KvMemory.of(model, gpu, batched_tokens=tokens, sampled_rows=rows)
@@ -127,17 +129,21 @@ def test_the_peak_of_activations_by_hand():
     assert many.activation_bytes == 2 * 512 * 4096 * 2 + 256 * 128256 * 40
 
 
-def test_a_model_that_does_not_fit_says_so_and_what_does():
+def test_a_model_that_does_not_fit_is_an_error_with_a_size_that_fits():
     with pytest.raises(iq.ConfigError) as refused:
         iq.timing.KvMemory.of("llama-3.1-70b", "a100-80gb", tensor_parallel=1)
-    said = str(refused.value)
-    assert said.startswith("tensor_parallel: llama-3.1-70b does not fit on 1 × a100-80gb")
-    assert "131.42 GiB" in said and "72.00 GiB of 80.00" in said and said.endswith("tensor_parallel=2 fits")
+    message = str(refused.value)
+    assert message.startswith("tensor_parallel: llama-3.1-70b does not fit on 1 × a100-80gb")
+    assert (
+        "131.42 GiB" in message
+        and "72.00 of 80.00 GiB" in message
+        and message.endswith("tensor_parallel=2 fits")
+    )
     assert KvMemory.of("llama-3.1-70b", "a100-80gb").tensor_parallel == 2
     nowhere = iq.timing.Gpu(
         memory_bytes=2e9, bandwidth_bytes_per_s=1e12, bf16_flops=1e14, link_bytes_per_s=1e10
     )
-    with pytest.raises(iq.ConfigError, match="it fits on no number of them"):
+    with pytest.raises(iq.ConfigError, match="no number of GPUs fits"):
         iq.timing.KvMemory.of("llama-3.1-405b", nowhere)
 
 
@@ -156,14 +162,14 @@ def test_every_model_on_every_gpu_is_an_engine_or_a_named_error():
     assert made > 200
 
 
-def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
+def test_an_engine_on_a_gpu_uses_and_reports_the_table_of_its_shape():
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb")
     assert engine.timing == iq.TimingTable.shipped("llama-3.1-8b", "a100-80gb")
     assert "measured" in engine.explain() and f"{engine.kv.tokens:,} tokens" in engine.explain()
     same = iq.Engine.on("llama-3-8b", "a100-80gb")
     assert dataclasses.replace(same, max_model_len=131_072) == engine and same.max_model_len == 8192
-    assert "llama-3-8b has its shape" in same.explain()
-    # Four GPUs are those of the table, although two would do.
+    assert "llama-3-8b has the same shape" in same.explain()
+    # The table has four GPUs, although two would suffice.
     assert iq.Engine.on("llama-3.1-70b", "a100-80gb").timing == iq.TimingTable.shipped(
         "llama-3.1-70b", "a100-80gb"
     )
@@ -190,14 +196,14 @@ def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
     assert engine.timing == iq.Roofline("qwen3-32b", "l40s", 2, weights="int4", kv_dtype="fp8")
 
 
-def test_a_table_for_fewer_gpus_than_the_model_needs_is_not_taken():
-    # 61 GiB of weights do not fit into 0.7 · 80 GiB, for which there is a table: that of two GPUs is taken.
+def test_a_table_for_fewer_gpus_than_the_model_needs_is_not_used():
+    # 61 GiB of weights do not fit in 0.7 · 80 GiB, so the table of two GPUs is used.
     assert iq.Engine.on("qwen3-32b", "a100-80gb").timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb")
     tight = iq.Engine.on("qwen3-32b", "a100-80gb", gpu_memory_utilization=0.7)
     assert tight.timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb", tensor_parallel=2)
 
 
-def test_what_is_given_goes_before_what_is_worked_out():
+def test_given_parts_replace_computed_ones():
     given = {
         "timing": iq.Constant(0.01),
         "kv": iq.KvCache(tokens=1600),
@@ -208,7 +214,7 @@ def test_what_is_given_goes_before_what_is_worked_out():
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(), first_token="decode", **given)
     assert engine == iq.Engine(scheduler=iq.Sarathi(), first_token="decode", **given)
     assert engine.explain().count("as given") == 7
-    # Nothing is then asked of the card, not even whether the model fits.
+    # The GPU is then irrelevant: not even the fit of the model is checked.
     parts = {name: given[name] for name in ("timing", "kv", "overhead", "api_s", "max_model_len")}
     large = iq.Engine.on("llama-3.1-405b", "l4", scheduler=iq.VllmV1(), **parts)
     assert large == iq.Engine(scheduler=iq.VllmV1(), **parts)
@@ -249,14 +255,14 @@ kind = "Sarathi"
     )
     assert scenario.system == wanted
     result = scenario.run()
-    # The scenario of a result holds the numbers, and repeats the run without the file.
+    # The scenario of a result contains the numbers and repeats the run without the file.
     (tmp_path / "config.json").unlink()
     again = iq.Engine.from_json(json.loads(result.scenario)["engine"])
     assert again == wanted
 
 
 @pytest.mark.parametrize(
-    "table, said",
+    "table, message",
     [
         ({"model": "llama-3.1-8b"}, "engine.gpu: missing"),
         ({"gpu": "h200"}, "engine.model: missing"),
@@ -264,14 +270,14 @@ kind = "Sarathi"
         ({"model": "lama-3.1-8b", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
         (
             {"model": "gpt-oss-120b", "gpu": "h200"},
-            "model: gpt-oss-120b is not described: its layers attend",
+            "model: gpt-oss-120b is not supported: its layers alternate",
         ),
         (
             {"model": "deepseek-v3.1", "gpu": "h200"},
-            "deepseek-v3.1 is not described: it keeps one latent vector",
+            "deepseek-v3.1 is not supported: it has multi-head latent",
         ),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor": 2}, "engine: unknown field 'tensor'"),
-        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 heads"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 query heads"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "fp4"}, "engine.kv_dtype: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "backend": "vlm"}, "engine.backend: must be one of"),
@@ -279,13 +285,13 @@ kind = "Sarathi"
             {"model": "llama-3.1-8b", "gpu": "h200", "gpu_memory_utilization": 90},
             "engine.gpu_memory_utilization: must be from",
         ),
-        ({"model": "nowhere/config.json", "gpu": "h200"}, "there is no file"),
+        ({"model": "nowhere/config.json", "gpu": "h200"}, "no such file"),
     ],
 )
-def test_a_table_that_names_nothing_is_refused_where_it_is(table, said: str):
+def test_a_wrong_table_is_an_error_at_its_path(table, message: str):
     with pytest.raises(iq.ConfigError) as refused:
         iq.Engine.from_json(table)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
@@ -296,30 +302,30 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
             ModelShape.of(place)
         assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
     numbers = '{"hidden_size": ' + "9" * 5000 + "}"
-    for text, said in (
-        ("{", "is no JSON"),
-        ("", "is no JSON"),
+    for text, message in (
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        (numbers, "is no JSON"),
+        (numbers, "is not JSON"),
     ):
         file.write_text(text, encoding="utf-8")
-        with pytest.raises(iq.ConfigError, match=said):
+        with pytest.raises(iq.ConfigError, match=message):
             ModelShape.of(file)
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"kv_lora_rank": 512}, "multi-head latent attention"),
         ({"model_type": "gpt_neox"}, "no gated feed-forward part"),
         ({"num_experts": 8}, "missing num_experts_per_tok"),
         ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers"),
-        ({"num_experts": 8, "num_experts_per_tok": 9}, "9 of only 8 experts"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "9 exceeds the 8 experts"),
         ({"num_key_value_heads": 5}, "5 does not divide 32 heads"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number"),
-        ({"hidden_size": "4096"}, "hidden_size: must be a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be an integer"),
+        ({"hidden_size": "4096"}, "hidden_size: must be an integer"),
         ({"hidden_size": None, "text_config": {}}, "it has a text_config"),
-        ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "is of a model with experts, but none"),
+        ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "requires the number of experts"),
         (
             {"n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
             "only some of the lay",
@@ -328,20 +334,23 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
             {"num_experts": 8, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
             "only some of the lay",
         ),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 'linear_attention'"),
+        (
+            {"layer_types": ["linear_attention", "full_attention"]},
+            "layer_types: 'linear_attention' is not supported",
+        ),
         ({"is_encoder_decoder": True}, "an encoder"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be True or False"),
         ({"model_type": "gemma2"}, "missing head_dim"),
     ],
 )
-def test_a_model_that_is_not_described_is_refused(change, said: str):
+def test_an_unsupported_model_is_rejected(change, message: str):
     config = {**entries("models")["llama-3.1-8b"]["config"], **change}
     with pytest.raises(iq.ConfigError) as refused:
         ModelShape.of(config)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_a_name_of_the_hub_is_no_path_but_near_one():
+def test_a_name_of_the_hub_is_not_a_path():
     with pytest.raises(iq.ConfigError, match=r"did you mean llama-3\.1-8b of timing"):
         ModelShape.of("meta-llama/Llama-3.1-8B-Instruct")
 
@@ -353,38 +362,38 @@ def test_embeddings_are_tied_where_the_type_of_model_ties_them():
     assert ModelShape.of({**config, "model_type": "gemma2"}).tied
 
 
-def test_what_is_not_read_of_a_config_is_said():
+def test_ignored_keys_of_a_config_are_reported():
     config = {**entries("models")["llama-3.1-8b"]["config"], "quantization_config": {"quant_method": "fp8"}}
     assert ModelShape.of(config) == ModelShape.of("llama-3.1-8b")
     assert (
-        "unread: quantization_config of a model: weights have 16 bits"
+        "ignored: quantization_config of a model: weights have 16 bits"
         in iq.Engine.on(config, "h200").explain()
     )
-    assert "unread" not in iq.Engine.on(config, "h200", weights="fp8").explain()
-    assert "unread: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
+    assert "ignored" not in iq.Engine.on(config, "h200", weights="fp8").explain()
+    assert "ignored: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
     config = {**entries("models")["mistral-7b"]["config"], "use_sliding_window": False}
-    assert ModelShape.of(config).unread == ()
+    assert ModelShape.of(config).ignored == ()
 
 
-def test_the_same_clock_with_and_without_a_table():
+def test_a_roofline_replaces_a_table_on_request():
     for gpus in (2, 4):
         engine = iq.Engine.on("mixtral-8x7b", "h100-80gb", tensor_parallel=gpus, timing="roofline")
         assert engine.timing == iq.Roofline("mixtral-8x7b", "h100-80gb", gpus)
-        assert "as asked" in engine.explain()
+        assert "as requested" in engine.explain()
     table = {"model": "qwen3-8b", "gpu": "h200", "timing": "roofline"}
     assert iq.Engine.from_json(table) == iq.Engine.on("qwen3-8b", "h200", timing="roofline")
     with pytest.raises(iq.ConfigError, match="timing: must be a timing model or 'roofline'"):
         iq.Engine.on("qwen3-8b", "h200", timing="table")
 
 
-def test_an_engine_with_another_part_is_not_explained_by_the_old_one():
+def test_replacing_a_part_removes_the_explanation():
     engine = iq.Engine.on("qwen3-8b", "h200")
     other = dataclasses.replace(engine, timing=iq.Constant(0.02))
     assert other.explain().startswith("timing: Constant(seconds=0.02)\nmemory: KvCache(")
     assert pickle.loads(pickle.dumps(engine)).explain() == engine.explain()
 
 
-def test_a_table_that_is_given_says_how_many_gpus_there_are():
+def test_a_given_table_determines_the_number_of_gpus():
     table = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
     engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table)
     assert engine == iq.Engine.on("llama-3.1-70b", "h100-80gb")
@@ -393,29 +402,29 @@ def test_a_table_that_is_given_says_how_many_gpus_there_are():
         engine.kv.tokens
         == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4, **room).tokens
     )
-    with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: 2, but the timing is of 4"):
+    with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: is 2, but the timing was measured with 4"):
         iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table, tensor_parallel=2)
 
 
 @pytest.mark.parametrize("scheduler", [iq.VllmV1, "vllm-v1", 512])
-def test_what_is_no_scheduler_is_refused_by_name(scheduler):
+def test_a_wrong_scheduler_is_rejected(scheduler):
     with pytest.raises(iq.ConfigError, match=r"^scheduler: must be a scheduler"):
         iq.Engine.on("qwen3-8b", "h200", scheduler=scheduler)
 
 
 @pytest.mark.parametrize("field", ["memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "link_bytes_per_s"])
-def test_gigabytes_and_teraflops_are_noticed(field: str):
-    card = {name: one for name, one in entries("gpus")["h200"].items() if name != "source"}
+def test_gigabytes_and_teraflops_are_rejected(field: str):
+    card = {name: value for name, value in entries("gpus")["h200"].items() if name != "source"}
     with pytest.raises(iq.ConfigError, match=f"gpu.{field}: 989 looks like GB"):
         iq.timing.Gpu.of({**card, field: 989})
 
 
-def test_other_sources_of_a_shape_give_the_same(tmp_path):
+def test_all_sources_of_a_shape_agree(tmp_path):
     config = entries("models")["mixtral-8x7b"]["config"]
     qwen = {**config, "num_experts": config["num_local_experts"], "moe_intermediate_size": 14336}
     del qwen["num_local_experts"]
     assert ModelShape.of(config) == ModelShape.of(qwen) == ModelShape.of("Mixtral-8x7B")
-    # Without num_key_value_heads every head has its own; without head_dim they share the width.
+    # Default of num_key_value_heads: all heads; of head_dim: width / heads.
     old = {name: value for name, value in entries("models")["llama-2-7b"]["config"].items()}
     del old["num_key_value_heads"]
     assert ModelShape.of(old) == ModelShape.of("llama-2-7b")
@@ -427,8 +436,8 @@ def test_every_entry_of_the_catalog_has_a_source():
     assert iq.timing.known_models().height == len(entries("models"))
     gpus = iq.timing.known_gpus()
     assert gpus.height == len(entries("gpus")) and gpus["fp8_flops"].null_count() > 0
-    for one in gpus.rows(named=True):
-        assert math.log2(one["memory_bytes"] / 1e9) < 8 and 1e13 < one["bf16_flops"] < 1e16
-        watts = {"busy": one["busy_watts"], "idle": one["idle_watts"]}
-        assert all(value is None or f"{value:,g} W" in one["source"] for value in watts.values())
+    for gpu in gpus.rows(named=True):
+        assert math.log2(gpu["memory_bytes"] / 1e9) < 8 and 1e13 < gpu["bf16_flops"] < 1e16
+        watts = {"busy": gpu["busy_watts"], "idle": gpu["idle_watts"]}
+        assert all(value is None or f"{value:,g} W" in gpu["source"] for value in watts.values())
         assert watts["idle"] is None or watts["idle"] < watts["busy"]

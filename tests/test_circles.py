@@ -1,8 +1,11 @@
 """Import cycles and layers of the Python packages: every import counts, type-only and in functions too."""
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
+
+from inferq._lazy import homes
 
 ROOT = Path(__file__).parent.parent / "python"
 MOST_FILES = 4
@@ -103,3 +106,25 @@ def test_papers_are_imported_by_their_command_alone():
         module for module, targets in GRAPH.items() if any(t.startswith("inferq_papers") for t in targets)
     }
     assert {user for user in users if user.startswith("inferq.")} <= {"inferq.cli.paper"}
+
+
+PUBLIC = {"inferq", "inferq.theory", "inferq.timing", "inferq.dist", "inferq.research", "inferq.display"}
+
+
+def test_papers_use_the_public_api_alone():
+    private = set()
+    for module, file in MODULES.items():
+        if module.partition(".")[0] != "inferq_papers":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "inferq":
+                package = importlib.import_module(str(node.module))
+                stub = Path(f"{package.__file__}i")
+                public = homes(stub, str(node.module)) if stub.exists() else package.__all__
+                if node.module not in PUBLIC or not {name.name for name in node.names} <= {*public}:
+                    private |= {f"{module}: {node.module}.{name.name}" for name in node.names}
+            elif isinstance(node, ast.Import):
+                private |= {
+                    f"{module}: {name.name}" for name in node.names if name.name.startswith("inferq.")
+                }
+    assert not private

@@ -54,14 +54,14 @@ def test_a_cluster_says_how_many_replicas_it_has() -> None:
 
 
 @refused(
-    ({"engines": []}, r"^engines: no engine"),
+    ({"engines": []}, r"^engines: must not be empty"),
     ({"engines": 5}, r"^engines: must be Engine"),
     ({"engines": [engine(), "two"]}, r"^engines\[1\]: must be Engine"),
     ({"engines": engine(), "replicas": 0}, r"^replicas: must be from 1"),
     ({"engines": engine(), "replicas": -1}, r"^replicas: "),
     ({"engines": engine(), "replicas": 1.5}, r"^replicas: "),
     ({"engines": engine(), "replicas": True}, r"^replicas: "),
-    ({"engines": [engine()], "replicas": 2}, r"^replicas: is 2, but there are 1 engines"),
+    ({"engines": [engine()], "replicas": 2}, r"^replicas: must be 1, the number of engines, got 2"),
     ({"engines": engine(), "router": "RoundRobin"}, r"^router: must be Router"),
     ({"engines": engine(), "router": iq.RoundRobin}, r"^router: "),
     ({"engines": iq.Cluster(engine())}, r"^engines: must be Engine"),
@@ -105,7 +105,7 @@ def test_a_hand_off_is_read_back_from_what_it_says() -> None:
     ({"decode": (2, engine())}, r"^decode\[0\]: "),
     ({"link": None}, r"^link: must be Link"),
     ({"decode_router": "RoundRobin"}, r"^decode_router: "),
-    ({"decode": (engine(first_token="decode"), 1)}, r"^decode: counts the first token with the decode"),
+    ({"decode": (engine(first_token="decode"), 1)}, r"^decode: first_token is 'decode', but 'prefill' for prefill"),
 )
 def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any]) -> None:
     iq.Disaggregated(**{"prefill": (engine(), 1), "decode": (engine(), 1), "link": LINK, **change})
@@ -113,10 +113,10 @@ def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any]) -> None:
 
 @refused(
     ({"latency_s": -1.0}, "latency_s"),
-    ({"latency_s": 1e-19}, "latency_s: .*rounds to 0"),
+    ({"latency_s": 1e-19}, "latency_s: must be 0 or at least an attosecond"),
     ({"latency_s": float("nan")}, "latency_s"),
     ({"latency_s": "1"}, "latency_s"),
-    ({"bytes_per_s": 0}, "bytes_per_s: must be above 0"),
+    ({"bytes_per_s": 0}, "bytes_per_s: must be positive"),
     ({"bytes_per_s": -2.0}, "bytes_per_s"),
     ({"bytes_per_s": float("inf")}, "bytes_per_s"),
     ({"bytes_per_token": -1}, "bytes_per_token"),
@@ -147,7 +147,7 @@ def test_a_router_is_told_that_it_cannot_know_the_length_of_an_answer() -> None:
         def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
             return int(request.output_tokens)  # type: ignore[attr-defined]
 
-    with pytest.raises(AttributeError, match=r"output_tokens: how long .* prompt_tokens"):
+    with pytest.raises(AttributeError, match=r"output_tokens: the output length .* prompt_tokens"):
         iq.simulate(work((0, 5, 3)), iq.Cluster(engine(), replicas=2, router=Longest()))
 
 
@@ -335,7 +335,7 @@ def test_objectives_go_with_their_request_when_rows_are_missing() -> None:
 
 def test_work_conservation_needs_one_budget_for_all() -> None:
     fleet = iq.simulate(ONE, iq.Cluster([engine(), engine(token_budget=64)]))
-    with pytest.raises(iq.ConfigError, match=r"^budget: the schedulers have several, 512, 64: give one"):
+    with pytest.raises(iq.ConfigError, match=r"^budget: required, .*: 512, 64"):
         fleet.work_conservation()
     assert fleet.work_conservation(budget=64).budget == 64
     assert iq.simulate(ONE, iq.Cluster(engine(), replicas=3)).work_conservation().budget == 512
@@ -522,7 +522,7 @@ def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> N
     (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
     (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
     (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),
-    (SCENARIO + '[cluster]\nrouter = { kind = "BySession", spill = 0.5 }\n', r"router\.spill: 0\.5: must"),
+    (SCENARIO + '[cluster]\nrouter = { kind = "BySession", spill = 0.5 }\n', r"router\.spill: must"),
     (SCENARIO + "[clusters]\n", r"clusters: unknown; did you mean cluster"),
     (SCENARIO + "cluster = 5\n", r"engine: unknown field 'cluster'"),
     ("cluster = 5\n" + SCENARIO, r"cluster: must be a table"),

@@ -79,7 +79,7 @@ def test_every_value_is_that_of_a_run_of_its_own(kind: str):
         workload = iq.Workload.synthetic(requests=60, arrivals=iq.dist.Poisson(2))
     cuts = {"warmup": 20, "cooldown": 10} if kind != "slots" else {"warmup": "5s"}
     found = iq.compare(workload, systems, seeds=[7, 3], metrics=metrics, **cuts)
-    assert found.seeds == (7, 3) and found.chance == "seeds"
+    assert found.seeds == (7, 3) and found.variation == "seeds"
     for seed in found.seeds:
         for name, system in systems.items():
             run = iq.simulate(workload, system, seed=seed, **cuts)
@@ -109,7 +109,7 @@ def test_a_system_is_the_same_as_itself():
     found = iq.compare(CHAT, {"one": engine(), "other": engine()}, seeds=range(3))
     rows = found.frame.filter(system="other")
     assert set(rows["verdict"]) == {"same"} and set(rows["difference"]) == {0.0}
-    assert not rows["holds_together"].any()
+    assert not rows["significant_holm"].any()
     assert iq.compare(CHAT, {"one": engine(), "other": engine()}, seeds=[1]).frame["verdict"][1] == "same"
 
 
@@ -150,7 +150,7 @@ def test_a_scheduler_that_cannot_be_copied_is_named():
 def test_jobs_of_a_network_have_blocks_too():
     jobs = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(2)).draw(3)
     found = iq.compare(jobs, SYSTEMS["networks"], seeds=[0], metrics=["e2e_mean", "itl_mean"])
-    assert found.chance == "blocks"
+    assert found.variation == "blocks"
     assert found.frame.filter(system="two")["p_value"].null_count() == 0
 
 

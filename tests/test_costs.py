@@ -34,7 +34,7 @@ def test_prices_are_read_from_a_file(tmp_path: Path):
     file.write_text('currency = "EUR"\n[gpu_hour]\nh200 = 3.5\n')
     assert iq.Prices.read(file) == iq.Prices(gpu_hour={"h200": 3.5}, currency="EUR")
     file.write_text("[gpu_hour]\nh200 = -1\n")
-    with pytest.raises(iq.ConfigError, match=r"prices\.toml.*gpu_hour\.h200: must be 0 or above"):
+    with pytest.raises(iq.ConfigError, match=r"prices\.toml.*gpu_hour\.h200: must be non-negative"):
         iq.Prices.read(file)
     file.write_text("[gpu_hours]\nh200 = 1\n")
     with pytest.raises(iq.ConfigError, match="unknown field 'gpu_hours'"):

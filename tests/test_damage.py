@@ -102,12 +102,12 @@ def rewritten(place: Path, **fields: Any) -> None:
     ("fields", "said"),
     [
         ({"complete": "no"}, "complete: must be true or false"),
-        ({"written": 3}, "written: is 3, and its parts have 40 rows"),
+        ({"written": 3}, "written: is 3, but the parts have 40 rows"),
         ({"written": 10**13}, "written: is 10,000,000,000,000"),
-        ({"rows": "40"}, "rows: must be a whole number or null"),
-        ({"parts": []}, "written: is 40, and its parts have 0 rows"),
-        ({"scenario_sha256": "0" * 64}, "scenario.json: is not the scenario"),
-        ({"files": {}}, "files: has no requests/part-00000.parquet"),
+        ({"rows": "40"}, "rows: must be an integer or null"),
+        ({"parts": []}, "written: is 40, but the parts have 0 rows"),
+        ({"scenario_sha256": "0" * 64}, "scenario.json: differs from the scenario_sha256"),
+        ({"files": {}}, "files: requests/part-00000.parquet is missing"),
         ({"more": 1}, "more: unknown"),
         ({"workload": 5}, "workload: must be a text or null"),
     ],
@@ -296,7 +296,7 @@ def kills(folder: Path, number: int, draw: random.Random) -> str:
         line = [sys.executable, "-W", "ignore", "-c", KILLED, kind, str(place), str(seed)]
         ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=110)
         if kind == "out" and ended.returncode:
-            assert "holds this very run, finished" in ended.stderr or "another scenario" in ended.stderr
+            assert "contains this run, complete" in ended.stderr or "another scenario" in ended.stderr
     length = iq.dist.Fixed(3)
     if kind == "sweep":
         frame = pl.read_parquet(place)

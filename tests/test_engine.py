@@ -1,4 +1,4 @@
-"""Descriptions of engines: what they say, what they refuse, and that they come back from what they say."""
+"""Descriptions of engines: fields, errors, and the round trip through JSON."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ def test_a_description_is_a_frozen_value(made: Any) -> None:
 )
 @pytest.mark.parametrize("kv", [KV, iq.KvCache.unlimited()])
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
-def test_an_engine_comes_back_from_its_description(
+def test_an_engine_is_read_back_from_its_description(
     timing: Any, scheduler: Any, kv: Any, first_token: Any
 ) -> None:
     engine = iq.Engine(timing=timing, scheduler=scheduler, kv=kv, first_token=first_token)
@@ -97,7 +97,7 @@ def fields(model: TimingModel) -> dict[str, Any]:
 
 
 def maker(kind: type[TimingModel]) -> Callable[..., TimingModel]:
-    """What takes all of its fields."""
+    """The constructor that accepts all fields."""
     return iq.Roofline.of_seconds if kind is iq.Roofline else kind
 
 
@@ -128,13 +128,13 @@ def test_a_wrong_field_is_named(
     kind: Callable[..., Any], others: dict[str, Any], field: str, wrong: Sequence[Any]
 ) -> None:
     for bad in wrong:
-        with pytest.raises(iq.ConfigError, match=field.replace("_", ".")):  # or the path in its part
+        with pytest.raises(iq.ConfigError, match=field.replace("_", ".")):  # or the path within the part
             kind(**{**others, field: bad})
             pytest.fail(f"{bad!r} is accepted")
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_timing_model_is_made_of_its_fields(model: TimingModel) -> None:
+def test_a_timing_model_is_created_from_its_fields(model: TimingModel) -> None:
     assert maker(type(model))(**fields(model)) == model
 
 
@@ -152,11 +152,11 @@ ENGINE: dict[str, Any] = {
 }
 
 
-def test_what_a_description_leaves_out_has_its_default() -> None:
+def test_missing_fields_have_their_defaults() -> None:
     assert iq.Engine.from_json(ENGINE) == iq.Engine(timing=TIMING, scheduler=iq.Sarathi(), kv=KV)
 
 
-def test_a_description_can_ask_for_an_unlimited_cache() -> None:
+def test_a_description_can_have_an_unlimited_cache() -> None:
     assert iq.Engine.from_json({**ENGINE, "kv": "unlimited"}).kv == iq.KvCache.unlimited()
 
 
@@ -191,7 +191,7 @@ def test_a_description_without_a_part_is_an_error(part: str) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, [], "engine"])
-def test_a_description_that_is_no_table_is_an_error(nothing: Any) -> None:
+def test_a_description_that_is_not_a_table_is_an_error(nothing: Any) -> None:
     with pytest.raises(iq.ConfigError, match="engine"):
         iq.Engine.from_json(nothing)
 

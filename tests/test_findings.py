@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.results import store, tables
 from inferq import _core
+from inferq.results import store, tables
 from inferq.results.finding import KINDS, SEVERITIES, Finding, by_severity
 from inferq.results.findings import of_objective
 from inferq.results.percentiles import percentiles
 from inferq.workload import parts
-from inferq.workload.reading import adapted
+from inferq.workload.trace_options import TraceOptions
 
 
 def _engine(**changes: object) -> iq.Engine:
@@ -224,9 +224,9 @@ def test_rates_draw_the_starts_of_conversations() -> None:
     )
     object.__setattr__(talks, "_metadata", {"rows_left_out": {}, "token_count": "as in the source"})
     notes: list[str] = []
-    work = adapted(talks, rate=4.0, notes=notes)
+    work = TraceOptions(rate=4.0).apply(talks, notes)
     assert any("2,000 conversations of 2 turns: Poisson at 2 starts per second" in note for note in notes)
-    assert any("Exponential(mean_s=20.0), unless --think" in note for note in notes)
+    assert any("Exponential(mean_s=20.0) (default of --think)" in note for note in notes)
     starts = work.draw(1).frame.filter(pl.col("turn") == 0)["arrival_s"]
     assert abs(starts.len() / starts[-1] - 2.0) < 4 * 2.0 / starts.len() ** 0.5  # four standard errors
     run = iq.simulate(work, _engine(), seed=1)
@@ -234,7 +234,7 @@ def test_rates_draw_the_starts_of_conversations() -> None:
     with pytest.raises(iq.ConfigError, match="think: the trace has no turns"):
         single = iq.Workload({"prompt_tokens": [5], "output_tokens": [5]})
         object.__setattr__(single, "_metadata", {"rows_left_out": {}, "token_count": ""})
-        adapted(single, rate=4.0, think=2.0, notes=[])
+        TraceOptions(rate=4.0, think=2.0).apply(single, [])
 
 
 def test_a_burst_is_named_with_when_and_how_long() -> None:
@@ -351,8 +351,8 @@ def test_users_without_a_request_are_counted() -> None:
     trace = iq.read_trace(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
     for users, idle in ((40, True), (30, False)):
         notes: list[str] = []
-        adapted(trace, head=30, concurrency=users, notes=notes)
-        assert ("there are 30 requests: of the users 10 send none" in notes) == idle
+        TraceOptions(head=30, concurrency=users).apply(trace, notes)
+        assert ("the trace has 30 requests: 10 users send none" in notes) == idle
 
 
 def test_a_plan_that_cannot_know_what_came_since_is_not_called_idle() -> None:

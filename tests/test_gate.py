@@ -270,7 +270,7 @@ def test_a_fixed_trace_is_judged_exactly(tmp_path: Path):
     assert checked([trial(engine(0.0201), FIXED, **asked)], baseline).passed
     report = checked([trial(engine(0.0203), FIXED, **asked)], baseline)
     assert not report.passed
-    change = report.scenarios[0].judgements[0].change
+    change = report.scenarios[0].metrics[0].change
     assert change is not None and change.low == change.high == change.mean
     several = {**asked, "seeds": 4}
     accepted(checked([trial(engine(), FIXED, **several)], baseline, update=True))

@@ -68,7 +68,7 @@ def test_intervals_from_blocks_of_one_trace_hold_a_known_mean():
     held, narrowed = np.zeros(2), []
     for seed in range(REPETITIONS // 2):
         found = iq.compare(workload.draw(seed), systems, seeds=[0], metrics=["queue_mean"], warmup=50)
-        assert found.chance == "blocks"
+        assert found.variation == "blocks"
         second = found._rows[1]
         held += [
             abs(second["mean"] - b) <= second["half_width"],
@@ -232,7 +232,7 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
     found = iq.compare(
         CHAT.draw(1), PAIR, seeds=range(5), metrics=metrics, progress=lambda *told: runs.append(told)
     )
-    assert (found.chance, found.seeds, runs[-1]) == ("blocks", (0,), (4, 4))
+    assert (found.variation, found.seeds, runs[-1]) == ("blocks", (0,), (4, 4))
     assert (
         "every seed gives the same" in found.stopped and "blocks of consecutive arrivals" in found.explain()
     )
@@ -248,13 +248,13 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
 def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
     even = arriving(500, iq.dist.Deterministic(2), 100, 9)
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
-    assert found.chance == "blocks"
+    assert found.variation == "blocks"
     assert "the distributions of the workload draw nothing" in found.stopped and "recorded" not in str(found)
 
 
 def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():
     found = iq.compare(CHAT.draw(1), FLEETS, seeds=range(3), metrics=["ttft_mean"])
-    assert (found.chance, found.seeds) == ("blocks", (0, 1, 2))
+    assert (found.variation, found.seeds) == ("blocks", (0, 1, 2))
     values = {name: found.values.filter(system=name)["value"] for name in found.systems}
     assert values["random"].n_unique() == 3 and values["shortest"].n_unique() == 1
     assert row(found, "random", "ttft_mean")["mean"] == pytest.approx(values["random"].mean())

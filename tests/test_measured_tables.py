@@ -218,11 +218,11 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("show", "none.parquet"), "'none.parquet': no such file; a shipped table is named by model and GPU"),
+        (("show", "none.parquet"), "'none.parquet': no such file; a shipped table requires model and GPU"),
         (("show", "qwen3-8b"), "as in: inferq timing show qwen3-8b a100-80gb"),
         (("show", "qwen3-8b", "h100"), "did you mean h100-80gb?"),
-        (("show", "a", "b", "c"), "'c': one name too many"),
-        (("show", "{own}", "--backend", "vllm"), "--backend: is for shipped tables"),
+        (("show", "a", "b", "c"), "'c': is unexpected"),
+        (("show", "{own}", "--backend", "vllm"), "--backend: requires a shipped table"),
         (("show", "{readme}"), "cannot be read as Parquet"),
         (("show", "qwen3-8b", "h200", "--tensor-parallel", "3"), "are for 1, 2, 4, 8 GPUs, not 3"),
     ],

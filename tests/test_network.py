@@ -113,11 +113,11 @@ def test_the_order_of_engines_and_stages_is_part_of_a_network() -> None:
     ({"output": 0, "includes": ("x",)}, r"^output: must be from 1 "),
     ({"output": iq.dist.Poisson(1)}, r"^output: "),
     ({"prompt": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, r"^prompt: .*one length"),
-    ({"delay_s": -1.0}, r"^delay_s: must not be negative"),
+    ({"delay_s": -1.0}, r"^delay_s: must be non-negative"),
     ({"delay_s": math.inf}, r"^delay_s: "),
     ({"delay_s": "1s"}, r"^delay_s: "),
     ({"after": [1]}, r"^after\[0\]: "),
-    ({"after": ["x", "x"]}, r"^after: a stage twice"),
+    ({"after": ["x", "x"]}, r"^after: duplicate stage"),
     ({"class_name": ""}, r"^class_name: "),
     ({"at": ""}, r"^engine: "),
     ({"at": engine()}, r"^engine: "),
@@ -127,20 +127,20 @@ def test_a_wrong_field_of_a_stage_is_named(change: dict[str, Any]) -> None:
 
 
 @refused(
-    ({}, r"^workflows\.w\.stages: no stage"),
+    ({}, r"^workflows\.w\.stages: must not be empty"),
     (5, r"^workflows\.w\.stages: "),
     ({"x": 5}, r"^workflows\.w\.stages\.x: must be Stage"),
-    ({"": stage()}, r"^workflows\.w\.stages: the name ''"),
+    ({"": stage()}, r"^workflows\.w\.stages: names must be non-empty text, got ''"),
     ({"x": stage(after="y")}, r"^workflows\.w\.stages\.x\.after\[0\]: unknown stage 'y'"),
     ({"x": stage(includes="y")}, r"^workflows\.w\.stages\.x\.includes\[0\]: unknown stage 'y'"),
-    ({"x": stage(after="x")}, r"^workflows\.w\.stages\.x\.after: .*circle.*: x$"),
+    ({"x": stage(after="x")}, r"^workflows\.w\.stages\.x\.after: .*cycle.*: x$"),
     (
         {"r": stage(), "x": stage(after=["r", "z"]), "y": stage(after="x"), "z": stage(after="y")},
-        r"^workflows\.w\.stages\.x\.after: .*circle.*: x, y, z$",
+        r"^workflows\.w\.stages\.x\.after: .*cycle.*: x, y, z$",
     ),
     (
         {"x": stage(), "y": stage(includes="x")},
-        r"^workflows\.w\.stages\.y\.includes\[0\]: 'x' need not have finished before 'y'",
+        r"^workflows\.w\.stages\.y\.includes\[0\]: 'x' may not have finished before 'y'",
     ),
     ({"x": stage(), "y": stage(after="x", includes="y")}, r"^workflows\.w\.stages\.y\.includes\[0\]: "),
 )
@@ -152,15 +152,15 @@ W = iq.Workflow("w", stages={"x": stage("a")})
 
 
 @refused(
-    ({}, [W], r"^engines: no engine"),
+    ({}, [W], r"^engines: must not be empty"),
     ([engine()], [W], r"^engines: must be a table"),
     ({"a": 5}, [W], r"^engines\.a: must be Engine"),
     ({"a": AGENTS}, [W], r"^engines\.a: must be Engine"),
-    ({1: engine()}, [W], r"^engines: the name 1"),
-    ({"a": engine()}, [], r"^workflows: no workflow"),
+    ({1: engine()}, [W], r"^engines: names must be non-empty text, got 1"),
+    ({"a": engine()}, [], r"^workflows: must not be empty"),
     ({"a": engine()}, W, r"^workflows: must be a list"),
     ({"a": engine()}, [W, 5], r"^workflows\[1\]: must be Workflow"),
-    ({"a": engine()}, [W, W], r"^workflows\[1\]\.name: 'w' is there already"),
+    ({"a": engine()}, [W, W], r"^workflows\[1\]\.name: duplicate name 'w'"),
     ({"aa": engine()}, [W], r"^workflows\.w\.stages\.x\.engine: unknown engine 'a'; did you mean aa"),
 )
 def test_a_wrong_network_is_named(engines: Any, workflows: Any) -> None:
@@ -285,10 +285,10 @@ def test_what_a_job_has_goes_to_every_stage() -> None:
 
 
 @refused(
-    ({"prompt_tokens": [1]}, r"^workload\.prompt_tokens: the stages .* have lengths"),
-    ({"output_tokens": [1]}, r"^workload\.output_tokens: the stages .* have lengths"),
+    ({"prompt_tokens": [1]}, r"^workload\.prompt_tokens: .* the stages .* define lengths"),
+    ({"output_tokens": [1]}, r"^workload\.output_tokens: .* the stages .* define lengths"),
     ({"session_id": ["s"], "think_s": [1.0]}, r"^workload\.think_s: .*open_loop"),
-    ({"class": ["agnet"]}, iq.TraceError, r"^row 0: class 'agnet' is no workflow .*did you mean agent"),
+    ({"class": ["agnet"]}, iq.TraceError, r"^row 0: unknown workflow 'agnet' .*did you mean agent"),
 )
 def test_a_column_that_jobs_do_not_have_is_named(columns: Any) -> None:
     iq.simulate({"arrival_s": [0.0], **columns}, AGENTS)
@@ -615,16 +615,16 @@ def test_recorded_lengths_have_their_mean_in_theory() -> None:
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [
-        ([], "prompt: no length"),
-        ([5, -1], r"prompt\[1\]: must be a whole number, 0 or above, is -1"),
+        ([], "prompt: must not be empty"),
+        ([5, -1], r"prompt\[1\]: must be a non-negative integer, got -1"),
         ([5, 0], r"prompt\[1\]: must be from 1 to"),
         ([5, 2**31], r"prompt\[1\]: must be from 1 to"),
-        ([5, 2.0], r"prompt\[1\]: must be a whole number"),
-        (np.array([5.0, 2.0]), r"prompt\[0\]: must be a whole number"),
+        ([5, 2.0], r"prompt\[1\]: must be a non-negative integer"),
+        (np.array([5.0, 2.0]), r"prompt\[0\]: must be a non-negative integer"),
         (np.array([[5, 2]]), "prompt: must be"),
-        (pl.Series([5, None]), r"prompt\[1\]: must be a whole number"),
-        ([5, True], r"prompt\[1\]: must be a whole number"),
-        (["5"], r"prompt\[0\]: must be a whole number"),
+        (pl.Series([5, None]), r"prompt\[1\]: must be a non-negative integer"),
+        ([5, True], r"prompt\[1\]: must be a non-negative integer"),
+        (["5"], r"prompt\[0\]: must be a non-negative integer"),
         ("55", "prompt: must be"),
     ],
 )
@@ -636,7 +636,7 @@ def test_wrong_recorded_lengths_are_named(lengths: Any, said: str) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_as_many_lengths_as_jobs(count: int) -> None:
     workflow = iq.Workflow("seen", stages={"x": stage(output=[2] * count)})
-    said = rf"workflows\.seen\.stages\.x\.output: has {count} recorded lengths, and the workload has 2 jobs"
+    said = rf"workflows\.seen\.stages\.x\.output: must have a length for each of the 2 jobs of this workflow, got {count}"
     with pytest.raises(iq.ConfigError, match=said):
         iq.simulate({"arrival_s": [0.0, 1.0]}, iq.Network({"a": engine()}, [workflow]))
 
@@ -658,7 +658,7 @@ def test_what_need_not_have_finished_is_refused_whatever_the_graph() -> None:
         fits = other in before[here]
         taken += fits
         if not fits:
-            with pytest.raises(iq.ConfigError, match=rf"stages\.{here}\.includes\[0\]: '{other}' need not"):
+            with pytest.raises(iq.ConfigError, match=rf"stages\.{here}\.includes\[0\]: '{other}' may not"):
                 iq.Workflow("any", stages=stages)
             continue
         workflow = iq.Workflow("any", stages=stages)

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 import inferq as iq
-from inferq.description import _INTERNAL
 from inferq.display.text import number, seconds
-from inferq.errors import Renamed
 from inferq.progress import watched
 
 from .markup import Page
@@ -48,8 +46,8 @@ def test_a_result_shows_its_numbers(fleet: iq.Result):
 
 def test_engines_workloads_and_experiments_show_what_they_are():
     card = shown(iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2))
-    assert "2 × h100-80gb (2 a replica)" in card.of("td") and "llama-3.1-8b" in card.of("td")
-    assert any("KV cache a replica" in one for one in shown(ENGINE).of("td"))
+    assert "2 × h100-80gb (2 per replica)" in card.of("td") and "llama-3.1-8b" in card.of("td")
+    assert any("KV cache per replica" in one for one in shown(ENGINE).of("td"))
     asked = synthetic(300, 8, 600, 60)
     drawn = shown(asked)
     assert "300 with seed 0" in drawn.of("td")
@@ -83,24 +81,14 @@ def test_pictures_need_no_network_in_a_notebook(fleet: iq.Result):
         assert "image/svg+xml" not in chart._repr_mimebundle_()
 
 
-def test_completion_offers_no_internals(fleet: iq.Result):
-    objects = [
-        ENGINE,
-        iq.Cluster(ENGINE),
-        iq.dist.Poisson(1.0),
-        iq.RoundRobin(),
-        iq.Sarathi(),
-        iq.KvCache(tokens=64),
-    ]
-    for one in (*objects, *map(type, objects)):
-        offered = set(dir(one))
-        assert not offered & _INTERNAL
-        assert not any(isinstance(inspect.getattr_static(one, name, None), Renamed) for name in offered)
+def test_completion_lists_public_names_and_parts_that_exist(fleet: iq.Result):
     assert {"timing", "scheduler", "explain", "on", "to_json"} <= set(dir(ENGINE))
     assert {"on", "from_json"} <= set(dir(iq.Engine))
     assert not [name for name in dir(iq) if name.isupper()]
-    # what a run has not is no attribute for a variable explorer, and still an error that says why
+    # a missing part is no attribute for a variable explorer, and an error with a reason
     assert not hasattr(fleet, "revenue") and hasattr(fleet, "requests")
+    with pytest.raises(AttributeError, match="`itl`"):
+        fleet.tbt  # type: ignore[attr-defined] # noqa: B018
     assert dict(inspect.getmembers(fleet))["has_jobs"] is False
     with pytest.raises(iq.ConfigError, match="revenue"):
         fleet.revenue  # noqa: B018

@@ -71,7 +71,7 @@ def test_every_stable_rate_is_within_two_percent_of_the_theory():
 
 
 def test_prompts_and_decodes_apart_lose_stability_below_the_limit():
-    apart = rows(quick())["Section 3: VllmV0, 512 seats"]
+    apart = rows(quick())["Section 3: VllmV0, max_seqs 512"]
     assert apart.simulation is not None and apart.simulation < 0.97 * one_engine.LIMIT
 
 
@@ -84,7 +84,7 @@ def test_attention_as_printed_lies_between_its_bounds():
 def test_the_audit_finds_who_fills_the_budget():
     audit = quick().sections[0].tables[0].frame
     left_undone = dict(audit.select("policy", "work left undone, %").iter_rows())
-    for name in ("Sarathi, 512 seats", "Orca, 512 seats", "KFcfs, no cap"):
+    for name in ("Sarathi, max_seqs 512", "Orca, max_seqs 512", "KFcfs, no limit"):
         assert left_undone.pop(name) == 0
     assert len(left_undone) == 4
     assert all(share > 0 for share in left_undone.values())
@@ -105,7 +105,7 @@ def test_a_full_budget_needs_as_many_sequences_as_fill_it():
 
 def test_whole_batches_pass_the_limit_only_by_loading_more_than_the_budget():
     rates = {name: row.theory for name, row in rows(quick()).items() if "FasterTransformer" in name}
-    by_size = {size: rates[f"Section 3: FasterTransformer, {size} seats"] for size in (64, 128, 256)}
+    by_size = {size: rates[f"Section 3: FasterTransformer, max_seqs {size}"] for size in (64, 128, 256)}
     assert [rate < 0.9 * one_engine.LIMIT for rate in by_size.values() if rate] == [True, True, False]
     assert 256 * 129 > 512
 

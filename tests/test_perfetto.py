@@ -171,17 +171,17 @@ def test_what_cannot_be_told_is_refused(tmp_path: Path):
         result.to_perfetto(tmp_path / "run.json")
     recorded = iq.simulate(CHAT, ENGINE, seed=2, iterations=True)
     for wrong, said in (
-        (-1, "from 0 on"),
-        ([150], "no request 150"),
+        (-1, "at least 0"),
+        ([150], "no request with id 150"),
         ("all", "ids"),
-        (True, "whole"),
-        ([1.5], "whole"),
+        (True, "integer"),
+        ([1.5], "integer"),
     ):
         with pytest.raises(iq.ConfigError, match=rf"^requests: .*{said}"):
             recorded.to_perfetto(tmp_path / "run.json", requests=wrong)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
     for path, said in (
-        (tmp_path / "nowhere" / "run.json", "no folder"),
+        (tmp_path / "nowhere" / "run.json", "does not exist"),
         (3, "path of a file"),
         ("a\0b", "path"),
     ):

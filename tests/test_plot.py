@@ -158,10 +158,11 @@ def test_what_stands_beside_the_pointer_is_what_is_drawn(fleet: iq.Result):
     told = points_of(fleet.plot.latency())
     assert [one["name"] for one in told] == names * len(run_data.MEASURES)
     for row in whole:
-        ttft, e2e = (told[names.index(row["class"]) + len(names) * place] for place in (0, 1))
-        for percentile in (50, 90, 95, 99):
-            for line, quantity in ((ttft, "ttft"), (e2e, "e2e")):
-                at = line["x"].index(f"{percentile} %")
+        order = list(run_data.MEASURES)
+        for quantity in ("ttft", "itl", "e2e"):
+            line = told[names.index(row["class"]) + len(names) * order.index(quantity)]
+            for percentile in (50, 90, 95, 99):
+                at = line["x"].index(f"P{percentile}")
                 assert line["y"][at] == seconds(row[f"{quantity}_p{percentile}"])
     over = points_of(fleet.plot.timeline())
     assert [one["name"].split(",")[0] for one in over] == [
@@ -193,7 +194,7 @@ def test_what_cannot_be_drawn_is_said():
         "timeline": "too short",
         "itl": "two tokens",
         "queue": "too short",
-        "throughput": "no request came",
+        "throughput": "nothing arrived",
     }.items():
         with pytest.raises(iq.ConfigError, match=rf"^{name}: .*{said}"):
             getattr(rejected.plot, name)()
@@ -265,12 +266,12 @@ def comparison(systems: int, relative: dict[str, float]) -> Comparison:
         "mean": 1.0,
     }
     rows = [
-        {**common, "metric": metric, "system": name, "verdict": None, "holds_together": None}
+        {**common, "metric": metric, "system": name, "verdict": None, "significant_holm": None}
         if name == names[0]
         else {
             **common,
             **{"metric": metric, "system": name, "relative": share, "relative_half_width": abs(share) / 4},
-            **{"verdict": "worse" if share > 0 else "better", "holds_together": True},
+            **{"verdict": "worse" if share > 0 else "better", "significant_holm": True},
         }
         for metric, share in relative.items()
         for name in names
@@ -280,7 +281,7 @@ def comparison(systems: int, relative: dict[str, float]) -> Comparison:
         baseline=names[0],
         seeds=(0, 1),
         confidence=0.95,
-        chance="seeds",
+        variation="seeds",
         stopped="2 seeds, as asked",
         findings=(),
         by=None,

@@ -472,7 +472,7 @@ def test_work_conservation_is_held_against_the_schedulers_own_budget(scheduler: 
 )
 def test_a_scheduler_without_a_budget_must_be_given_one(scheduler: Any) -> None:
     told = audited(scheduler, work=WORK)
-    with pytest.raises(iq.ConfigError, match=f"budget: {type(scheduler).__name__} has no token budget: give"):
+    with pytest.raises(iq.ConfigError, match=f"budget: required, because {type(scheduler).__name__} has no token budget"):
         told.work_conservation()
     assert told.work_conservation(budget=64).share == 7 / 40
 

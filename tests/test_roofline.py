@@ -1,4 +1,4 @@
-"""Does a roofline follow from the model's shape and the datasheet, and does the core price it so?"""
+"""Rooflines from model shapes and datasheets, compared with the core."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("model", CASES, ids=repr)
-def test_the_core_prices_the_formula(model: iq.Roofline):
+def test_the_core_computes_the_formula(model: iq.Roofline):
     draw, fields = random.Random(7), each_time(model.to_json(), exact)
     for _ in range(100):
         chunks = [(draw.randint(1, 4096), draw.randint(0, 20_000)) for _ in range(draw.randint(0, 3))]
@@ -41,7 +41,7 @@ def test_the_core_prices_the_formula(model: iq.Roofline):
 
 def test_one_decode_cannot_be_faster_than_reading_the_weights():
     model = iq.Roofline("llama-3.1-8b", "h100-80gb", **PERFECT)
-    # All but the embedding is read: 8.03e9 − 128,256·4096 parameters, norms and activations aside.
+    # All but the embedding is read: 8.03e9 − 128,256·4096 parameters, without norms and activations.
     read_bytes = 2 * (LLAMA.parameters - LLAMA.output_weights)
     alone = iq.timing.iteration_s(model, decodes=[0])
     assert alone == pytest.approx(read_bytes / 3.35e12, rel=2e-3)
@@ -50,7 +50,7 @@ def test_one_decode_cannot_be_faster_than_reading_the_weights():
 
 def test_a_long_prompt_cannot_be_faster_than_computing_it():
     model = iq.Roofline("llama-3.1-8b", "h100-80gb", **PERFECT)
-    # 2 operations a weight of the layers and token; 4·heads·head size a layer and pair of tokens.
+    # 2 operations per layer weight and token; 4·heads·head size per layer and pair of tokens.
     linear = 2 * 6_979_321_856 * 8192
     assert LLAMA.linear_weights == 6_979_321_856 == 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
     attention = 4 * 32 * 32 * 128 * 8192 * 8193 / 2
@@ -65,16 +65,16 @@ def test_a_decode_reads_its_context():
     assert many - few == pytest.approx(10 * 1000 * 131_072 / 3.35e12, rel=1e-9)
 
 
-def test_more_gpus_share_everything_but_what_they_exchange():
+def test_more_gpus_share_everything_except_communication():
     free = Gpu(memory_bytes=8e10, bandwidth_bytes_per_s=3.35e12, bf16_flops=989e12, link_bytes_per_s=1e15)
-    one, four = (iq.Roofline("llama-3.1-8b", free, gpus, **PERFECT) for gpus in (1, 4))
+    single, four = (iq.Roofline("llama-3.1-8b", free, gpus, **PERFECT) for gpus in (1, 4))
     for name in (
         "linear_flops_s_per_token",
         "linear_weight_s",
         "chunk_compute_s_per_pair",
         "decode_memory_s_per_token",
     ):
-        assert getattr(one, name) == pytest.approx(4 * getattr(four, name))
+        assert getattr(single, name) == pytest.approx(4 * getattr(four, name))
     # A ring of p sends 2·(p − 1)/p of 2·layers vectors of hidden 16-bit numbers, in 2·layers exchanges.
     tied = iq.Roofline("llama-3.1-8b", "h100-80gb", 4, **{**PERFECT, "exchange_s": 1e-5, "link_step_s": 1e-6})
     assert tied.all_reduce_latency_s == pytest.approx(64 * (1e-5 + 6 * 1e-6))
@@ -82,12 +82,12 @@ def test_more_gpus_share_everything_but_what_they_exchange():
     assert iq.Roofline("llama-3.1-8b", "h100-80gb", exchange_s=1e-5).all_reduce_latency_s == 0
 
 
-def test_what_an_exchange_takes_whatever_it_carries_is_that_of_nccls_model():
+def test_the_fixed_time_of_an_all_reduce_is_that_of_nccls_model():
     # A ring of short messages: 3.6 µs, and for each of 2·(p − 1) steps 0.47 µs over NVLink or 1 over PCIe.
     for gpu, step_us in (("h200", 0.47), ("l40s", 1.0)):
         for gpus in (2, 8):
-            one = iq.Roofline("llama-3.1-70b", gpu, gpus)
-            assert one.all_reduce_latency_s == pytest.approx(160e-6 * (3.6 + 2 * (gpus - 1) * step_us))
+            roofline = iq.Roofline("llama-3.1-70b", gpu, gpus)
+            assert roofline.all_reduce_latency_s == pytest.approx(160e-6 * (3.6 + 2 * (gpus - 1) * step_us))
 
 
 @given(
@@ -119,14 +119,14 @@ def test_a_better_efficiency_is_never_slower(
         ("pcie_efficiency", "l40s", {"all_reduce_s_per_token"}),
     ],
 )
-def test_half_an_efficiency_doubles_its_own_parts(name: str, gpu: str, fields: set[str]):
+def test_half_an_efficiency_doubles_its_parts(name: str, gpu: str, fields: set[str]):
     whole, half = (iq.Roofline("llama-3.1-70b", gpu, 8, **{name: share}) for share in (0.1, 0.05))
     for field in ROOFLINE_SECONDS:
         factor = 2 if field in fields else 1
         assert getattr(half, field) == pytest.approx(factor * getattr(whole, field), rel=1e-12), field
 
 
-def test_experts_are_all_read_and_two_of_them_computed():
+def test_all_experts_are_read_and_two_are_computed():
     mixtral = ModelShape.of("mixtral-8x7b")
     model = iq.Roofline("mixtral-8x7b", "h100-80gb", 2, **PERFECT)
     layers = 32 * (4096 * (2 * 4096 + 2 * 1024) + 4096 * 8)
@@ -153,7 +153,7 @@ def test_quantized_weights_are_read_faster_and_computed_with_eight_bits_where_th
 
 
 @pytest.mark.parametrize("model", CASES, ids=repr)
-def test_a_description_brings_back_the_very_numbers(model: iq.Roofline):
+def test_a_description_restores_the_exact_numbers(model: iq.Roofline):
     engine = iq.Engine(timing=model, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=10**6))
     again = iq.Engine.from_json(json.loads(json.dumps(engine.to_json())))
     assert again == engine and hash(again) == hash(engine) and again.to_json() == engine.to_json()
@@ -173,7 +173,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "fields, said",
+    "fields, message",
     [
         ({"gpu": "h200"}, "engine.timing.model: missing"),
         ({"model": "qwen3-8b"}, "engine.timing.gpu: missing"),
@@ -190,7 +190,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
             {"model": "qwen3-8b", "gpu": "h200", "link_efficiency": 1.5},
             "engine.timing.link_efficiency: must be from",
         ),
-        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be 0 or above"),
+        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be non-negative"),
         ({"model": "qwen3-8b", "gpu": "h200", "layer_s": 34}, "engine.timing.layer_s: must be from 0 to 1"),
         ({"model": "qwen3-8b", "gpu": "h200", "weights": "fp4"}, "engine.timing.weights: must be one of"),
         (
@@ -199,18 +199,18 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
         ),
         ({"linear": {}, "base_s": 0}, "engine.timing.linear_flops_s_per_token: missing"),
         ({"linear": {"flops": 1}}, "engine.timing.linear: unknown field 'flops'"),
-        ({"linear": 1}, "engine.timing.linear: 1 is not a table"),
+        ({"linear": 1}, "engine.timing.linear: must be a table of fields, got 1"),
         ({"linear": {}, "model": "qwen3-8b"}, "engine.timing: unknown field 'model'"),
     ],
 )
-def test_bad_fields_are_refused_where_they_are(fields, said: str):
+def test_wrong_fields_are_errors_at_their_paths(fields, message: str):
     table = {"timing": {"kind": "Roofline", **fields}, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"}
     with pytest.raises(iq.ConfigError) as refused:
         iq.Engine.from_json(table)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
-def test_the_host_is_added_or_hidden():
+def test_host_time_is_added_or_overlapped():
     """Four requests of 2 decodes each after a prompt of 10, all at time 0: a prefill, then two decodes.
 
     Kernels take 10 ms; the host 2 ms and 1 ms a row, so 6 ms for the four rows: 16 ms, or 10 where it is
@@ -244,7 +244,7 @@ def test_the_host_is_added_or_hidden():
         {"per_sequence_s": 0.1},
     ],
 )
-def test_an_overhead_that_cannot_be_is_refused(fields):
+def test_an_invalid_overhead_is_rejected(fields):
     with pytest.raises(iq.ConfigError, match=next(iter(fields))):
         iq.Overhead(**fields)
 
@@ -254,7 +254,7 @@ def test_theory_counts_the_host_and_bounds_tables_and_rooflines():
     lengths = {"prompt": iq.dist.Fixed(100), "output": iq.dist.Fixed(10)}
     workload = iq.Workload.synthetic(requests=100, arrivals=iq.dist.Poisson(100.0), **lengths)
     assert iq.theory.stability(workload, iq.Engine(**parts)).verdict == "stable"
-    # 109 tokens a request, 512 in an iteration of 1.01 s.
+    # 109 tokens per request, 512 in an iteration of 1.01 s.
     slow = iq.theory.stability(workload, iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0)))
     assert slow.verdict == "unstable"
     assert slow.capacity_per_s <= 512 / 109 / 1.01
@@ -267,17 +267,17 @@ def test_theory_counts_the_host_and_bounds_tables_and_rooflines():
 def fitting():
     """The script that fits the efficiencies."""
     file = Path(__file__).parent.parent / "benches" / "fit_roofline.py"
-    found = importlib.util.spec_from_file_location("fit_roofline", file)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("fit_roofline", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
 def test_the_default_efficiencies_are_the_fitted_ones(fitting):
     parts = fitting.rows()
     best = fitting.loss(parts, fitting.fitted(parts))
-    # Two digits of each cost less than a hundredth of what is left.
+    # Rounding to two digits adds less than 1 % to the residual.
     assert fitting.loss(parts, dict(EFFICIENCIES)) <= 1.01 * best
 
 

@@ -1,4 +1,4 @@
-"""Is an engine that is named by its server what that server does unasked on that card?"""
+"""Defaults of vLLM and SGLang on a GPU, compared with their sources."""
 
 import dataclasses
 import json
@@ -12,8 +12,8 @@ from inferq.cli import app
 from inferq.systems.servers import Server
 from inferq.timing.hardware.gpu import Gpu
 
-# vLLM's sources, by release: card, tokens and requests of a batch, share of the memory, is the whole prompt
-# reserved, is the next batch planned ahead.
+# vLLM's sources, by release: GPU, token budget, sequence limit, memory utilization, whole-prompt reservation,
+# async scheduling.
 VLLM = [
     ("vllm-0.11", "h100-80gb", 8192, 1024, 0.9, False, False),
     ("vllm-0.14", "h100-80gb", 8192, 1024, 0.9, False, True),
@@ -32,7 +32,7 @@ VLLM = [
 
 
 @pytest.mark.parametrize(("server", "gpu", "budget", "seqs", "share", "whole", "ahead"), VLLM)
-def test_vllm_does_what_its_sources_say_of_that_card(
+def test_vllm_has_the_defaults_of_its_sources(
     server: str, gpu: str, budget: int, seqs: int, share: float, whole: bool, ahead: bool
 ) -> None:
     engine = iq.Engine.on("llama-3.1-8b", gpu, server=server, max_model_len=4096)
@@ -46,9 +46,9 @@ def test_vllm_does_what_its_sources_say_of_that_card(
     assert (engine.kv.block, engine.kv.prefix_cache) == (16, "blocks")
     assert engine.on_card["gpu_memory_utilization"] == share
     assert (engine.max_model_len, engine.api_s) == (4096, 0.0075 if ahead else 0.0165)
-    # What was read of the release itself, and what was taken from another one.
+    # Settings read from the release itself, and settings assumed from another release.
     assert sum(server.lower().partition("-")[2][:4] in line for line in engine.explain().splitlines()) >= 6
-    # 32 layers, each 0.1 ms; hidden where the next batch is planned meanwhile.
+    # 32 layers, each 0.1 ms; overlapped with async scheduling.
     graph = 1024 if gpu == "b200" and budget == 16384 else 512
     assert engine.overhead == iq.Overhead(
         base_s=0.001,
@@ -70,17 +70,17 @@ def test_vllm_does_what_its_sources_say_of_that_card(
     assert iq.Engine.from_json(engine.to_json()) == engine
 
 
-def test_sglang_takes_its_own_share_for_pages_of_one_token() -> None:
+def test_sglang_has_its_own_memory_fraction_and_page_size() -> None:
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5")
     assert isinstance(engine.scheduler, iq.Sglang) and engine.scheduler.chunk_tokens == 8192
     assert (engine.kv.block, engine.kv.prefix_cache) == (1, "radix")
-    # 81,559 MiB less 512 + 1.5 · 8,192 + 2 · 256 + 128 MiB.
+    # 81,559 MiB minus 512 + 1.5 · 8,192 + 2 · 256 + 128 MiB.
     assert engine.on_card["gpu_memory_utilization"] == round((81_559 - 13_440) / 81_559, 3)
     earlier = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5.1")
     assert earlier.on_card["gpu_memory_utilization"] == round((81_559 - 10 * 1024) / 81_559, 3)
 
 
-def test_what_is_given_goes_before_the_server() -> None:
+def test_given_settings_replace_the_servers() -> None:
     engine = iq.Engine.on(
         "llama-3.1-8b",
         "h100-80gb",
@@ -103,7 +103,7 @@ def test_what_is_given_goes_before_the_server() -> None:
     assert "token_budget 2,048: vLLM's defaults" in engine.explain()
     whole = iq.VllmV1(policy="priority")
     assert iq.Engine.on("qwen3-8b", "h200", server="vllm-0.33", scheduler=whole).scheduler == whole
-    # In a table the same.
+    # The same in a table.
     table = {"model": "qwen3-8b", "gpu": "h200", "server": "vllm-0.33", "scheduler": {"max_seqs": 8}}
     assert iq.Engine.from_json(table) == iq.Engine.on(
         "qwen3-8b", "h200", server="vllm-0.33", scheduler={"max_seqs": 8}
@@ -114,29 +114,34 @@ def test_the_newest_server_is_the_default_in_python_tables_and_the_shell(tmp_pat
     bare = iq.Engine.on("llama-3.1-8b", "h100-80gb")
     assert bare == iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.33")
     assert bare.on_card["server"] == "vllm-0.33"
-    assert "server: vllm-0.33 on h100-80gb, the newest that is known" in bare.explain()
+    assert "server: vllm-0.33 on h100-80gb, the latest known" in bare.explain()
     assert iq.Engine.from_json({"model": "llama-3.1-8b", "gpu": "h100-80gb"}) == bare
     fewer = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "scheduler": {"max_seqs": 9}}
     trace, out = tmp_path / "trace.csv", tmp_path / "out"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n")
-    asked = ["replay", str(trace), "--model", "llama-3.1-8b", "--gpu", "h100-80gb", "--max-seqs", "9"]
-    done = CliRunner().invoke(app, [*asked, "--out", str(out)])
+    arguments = ["replay", str(trace), "--model", "llama-3.1-8b", "--gpu", "h100-80gb", "--max-seqs", "9"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(out)])
     assert done.exit_code == 0, done.output
     ran = iq.Scenario.read(out / "scenario.json").system
     assert ran == iq.Engine.from_json(fewer) != bare
-    # Without a card too the shell takes vLLM's scheduler.
+    # Without a GPU, the command line also uses vLLM's scheduler.
     done = CliRunner().invoke(app, ["replay", str(trace), "--max-seqs", "9"])
-    told = " ".join(done.output.split())
-    assert done.exit_code == 0 and f"scheduler {iq.VllmV1(max_seqs=9)!r}" in told
+    output = " ".join(done.output.split())
+    assert done.exit_code == 0 and f"scheduler {iq.VllmV1(max_seqs=9)!r}" in output
 
 
-def test_a_record_says_what_ran_where_on_how_many_gpus_and_whose_measurements_those_are() -> None:
+def test_a_record_has_model_gpus_server_and_source_of_measurements() -> None:
     engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
-    asked = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [2]}
-    result = iq.simulate(asked, iq.Cluster(engine, replicas=2))
+    workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [2]}
+    result = iq.simulate(workload, iq.Cluster(engine, replicas=2))
     ran = json.loads(result.scenario)["cluster"]["engines"]["on"]
-    told = {name: ran[name] for name in ("model", "gpu", "tensor_parallel", "server")}
-    assert told == {"model": "llama-3.1-70b", "gpu": "h100-80gb", "tensor_parallel": 4, "server": "vllm-0.33"}
+    names = {name: ran[name] for name in ("model", "gpu", "tensor_parallel", "server")}
+    assert names == {
+        "model": "llama-3.1-70b",
+        "gpu": "h100-80gb",
+        "tensor_parallel": 4,
+        "server": "vllm-0.33",
+    }
     assert "Apache-2.0; Copyright (c)" in ran["timing_source"] and "aiconfigurator" in ran["timing_source"]
     again = iq.Scenario.read(result.scenario)
     assert again.system == iq.Cluster(engine, replicas=2)
@@ -144,37 +149,37 @@ def test_a_record_says_what_ran_where_on_how_many_gpus_and_whose_measurements_th
     assert "timing_source" not in iq.Engine.on("llama-3.2-3b", "l4").on_card
 
 
-def test_a_scheduler_alone_is_all_that_differs() -> None:
+def test_a_scheduler_changes_only_the_scheduler() -> None:
     bare, other = (
-        iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=one)
-        for one in ({"token_budget": 2048, "max_seqs": 64}, iq.Sarathi(token_budget=2048, max_seqs=64))
+        iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=scheduler)
+        for scheduler in ({"token_budget": 2048, "max_seqs": 64}, iq.Sarathi(token_budget=2048, max_seqs=64))
     )
     assert dataclasses.replace(other, scheduler=bare.scheduler) == bare
     of_sglang = iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=iq.Sglang(max_seqs=64))
     assert of_sglang.kv == iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5").kv
 
 
-def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_named() -> None:
+def test_a_small_cache_limits_the_request_length_unless_a_server_is_named() -> None:
     tight = iq.Engine.on("llama-3.1-8b", "a10g")
     assert tight.on_card["max_model_len"] == tight.kv.tokens < 131_072
-    assert f"max_model_len {tight.kv.tokens:,}: what the cache holds" in tight.explain()
+    assert f"max_model_len {tight.kv.tokens:,}: the size of the cache" in tight.explain()
 
 
 @pytest.mark.parametrize(
-    ("model", "gpu", "arguments", "said"),
+    ("model", "gpu", "arguments", "message"),
     [
         (
             "qwen3-8b",
             "h200",
             {"server": "vllm-0.34"},
-            "unknown server 'vllm-0.34'; the nearest is vllm-0.33 .known are vllm-0.11 to vllm-0.33, sgl",
+            "unknown server 'vllm-0.34'; the nearest is vllm-0.33 .known: vllm-0.11 to vllm-0.33, sgl",
         ),
         ("qwen3-8b", "h200", {"server": "vlm-0.33"}, "did you mean vllm-0.33"),
         (
             "qwen3-8b",
             "h200",
             {"server": "trtllm-1.0"},
-            "'trtllm-1.0'; known are vllm-0.11 to vllm-0.33, sglang-0.5",
+            "'trtllm-1.0'; known: vllm-0.11 to vllm-0.33, sglang-0.5",
         ),
         ("qwen3-8b", "h200", {"server": "sglang-0.4"}, "the nearest is sglang-0.5"),
         ("qwen3-8b", "h200", {"server": "vllm-1.0"}, "the nearest is vllm-0.33"),
@@ -190,7 +195,7 @@ def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_na
             "qwen3-8b",
             "h200",
             {"server": "vllm-0.33", "prefix_cache": "radix"},
-            "prefix_cache: .*keeps 'blocks'",
+            "prefix_cache: .*has 'blocks'",
         ),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": iq.Sglang()}, "scheduler: .*has VllmV1"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
@@ -200,20 +205,20 @@ def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_na
         ("llama-3.1-8b", "a10g", {"max_model_len": 131_072}, "max_model_len: vllm-0.33 does not start"),
     ],
 )
-def test_what_a_server_cannot_run_is_an_error(
-    model: str, gpu: str, arguments: dict[str, object], said: str
+def test_parts_that_a_server_lacks_are_errors(
+    model: str, gpu: str, arguments: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
+    with pytest.raises(iq.ConfigError, match=message):
         iq.Engine.on(model, gpu, **arguments)
 
 
-def test_a_version_that_is_not_known_is_the_one_before_it() -> None:
-    asked = {(0, 9): "vllm-0.11", (0, 12): "vllm-0.12", (0, 15, 1): "vllm-0.15", (1, 0): "vllm-0.33"}
-    assert {version: Server.until("vllm", version) for version in asked} == asked
+def test_an_unknown_version_is_the_one_before_it() -> None:
+    servers = {(0, 9): "vllm-0.11", (0, 12): "vllm-0.12", (0, 15, 1): "vllm-0.15", (1, 0): "vllm-0.33"}
+    assert {version: Server.until("vllm", version) for version in servers} == servers
     assert Server.of("vllm-0.33", Gpu.of("h200")).limits() == {"token_budget": 8192, "max_seqs": 1024}
 
 
-def test_the_command_line_knows_servers(tmp_path: Path) -> None:
+def test_the_command_line_accepts_servers(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n")
     on = ["replay", str(trace), "--model", "qwen3-8b", "--gpu", "h200"]
@@ -223,4 +228,4 @@ def test_the_command_line_knows_servers(tmp_path: Path) -> None:
     wrong = run.invoke(app, [*on, "--server", "vllm-0.3"])
     assert wrong.exit_code != 0 and "the nearest is vllm-0.11" in wrong.output.replace("\n", " ")
     wrong = run.invoke(app, ["replay", str(trace), "--server", "vllm-0.33"])
-    assert wrong.exit_code != 0 and "Give --model and --gpu too" in wrong.output.replace("\n", " ")
+    assert wrong.exit_code != 0 and "requires --model and --gpu" in wrong.output.replace("\n", " ")

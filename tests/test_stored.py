@@ -98,7 +98,7 @@ def test_what_is_written(small: None, tmp_path: Path) -> None:
     again = iq.Result.read(tmp_path)
     assert again.summary().equals(result.summary()) and again.scenario == result.scenario
     assert result.directory == tmp_path
-    with pytest.raises(iq.ConfigError, match="the result lies in"):
+    with pytest.raises(iq.ConfigError, match="the result is stored in"):
         result.write(tmp_path / "elsewhere")
 
 
@@ -127,7 +127,7 @@ def test_a_run_that_is_killed_leaves_parts_and_a_rerun_ends_it(small: None, tmp_
     whole = iq.simulate(synthetic(before["written"] + 1000), ENGINE).requests
     assert parts_are_those_of(out, whole) == before["written"]
     with pytest.raises(
-        iq.ConfigError, match=r"holds a run that was stopped after [\d,]+ of 400,000 requests"
+        iq.ConfigError, match=r"contains a run that was interrupted after [\d,]+ of 400,000 requests"
     ):
         iq.Result.read(out)
 
@@ -143,9 +143,7 @@ def test_a_rerun_keeps_what_is_there_and_says_so(small: None, tmp_path: Path) ->
     del before["sha256"]
     before["parts"][0]["sha256"] = "a" * 64  # a hash of its rows, as it was at first
     (tmp_path / "out" / "manifest.json").write_text(store.manifest_text(before))
-    says = (
-        "holds this very run, which was stopped after 3,000 of 5,000 requests: they stay, and it is run again"
-    )
+    says = "contains this run, interrupted after 3,000 of 5,000 requests; it is resumed"
     with pytest.warns(UserWarning, match=re.escape(says)):
         result = iq.simulate(synthetic(5000), ENGINE, out=tmp_path / "out")
     assert result.requests.collect().equals(iq.simulate(synthetic(5000), ENGINE).requests)
@@ -158,11 +156,11 @@ def test_a_finished_run_is_never_overwritten(small: None, tmp_path: Path) -> Non
     iq.simulate(synthetic(1500), ENGINE, out=tmp_path / "out")
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
     with pytest.raises(
-        iq.ConfigError, match=r"^out: .* holds this very run, finished, with 1,500 requests: read it"
+        iq.ConfigError, match=r"^out: .* contains this run, complete with 1,500 requests: read it"
     ):
         iq.simulate(synthetic(1500), ENGINE, out=tmp_path / "out")
     with pytest.raises(
-        iq.ConfigError, match=r"^out: .* holds a run of another scenario, finished, with 1,500"
+        iq.ConfigError, match=r"^out: .* contains a run of another scenario, complete with 1,500"
     ):
         iq.simulate(synthetic(1500), ENGINE, seed=1, out=tmp_path / "out")
     assert before == {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
@@ -170,7 +168,7 @@ def test_a_finished_run_is_never_overwritten(small: None, tmp_path: Path) -> Non
 
 def test_a_stopped_run_of_another_scenario_is_not_overwritten(small: None, tmp_path: Path) -> None:
     stopped(tmp_path / "out")
-    says = r"^out: .* holds a run of another scenario, which was stopped after 3,000 of 5,000 requests: take"
+    says = r"^out: .* contains a run of another scenario, interrupted after 3,000 of 5,000 requests: use"
     with pytest.raises(iq.ConfigError, match=says):
         iq.simulate(synthetic(5000), ENGINE, seed=1, out=tmp_path / "out")
     assert parts_are_those_of(tmp_path / "out", iq.simulate(synthetic(5000), ENGINE).requests) == 3000
@@ -201,21 +199,21 @@ def test_other_rows_than_those_that_are_there_are_told(small: None, tmp_path: Pa
     assert complete is store.Store.complete
     with (
         pytest.warns(UserWarning),
-        pytest.raises(iq.ConfigError, match="holds other rows than this run gives"),
+        pytest.raises(iq.ConfigError, match="differs from the rows of this run"),
     ):
         iq.simulate(work, by(-1), out=tmp_path / "out")
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(iq.ConfigError, match=r"^out: .* is not empty, and no run is in it"):
+    with pytest.raises(iq.ConfigError, match=r"^out: .* is not empty and contains no run"):
         iq.simulate(synthetic(5), ENGINE, out=tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(iq.ConfigError, match=r"holds no run"):
+    with pytest.raises(iq.ConfigError, match=r"contains no run"):
         iq.Result.read(tmp_path)
     for text in ("{", "[]", "{}", '{"complete": false}'):
         (tmp_path / "manifest.json").write_text(text)
-        says = r"manifest\.json: (is no JSON|must be a table|inferq: missing)"
+        says = r"manifest\.json: (is not JSON|must be a table|inferq: missing)"
         with pytest.raises(iq.ResultError, match=says):
             iq.simulate(synthetic(5), ENGINE, out=tmp_path)
         with pytest.raises(iq.ResultError, match=r"manifest\.json: "):
@@ -260,13 +258,13 @@ def test_a_full_disk_is_an_error_and_loses_nothing(small: None, tmp_path: Path) 
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
     assert (
-        last.startswith("OSError: [Errno 27] File too large; what was written before stays") and name in last
+        last.startswith("OSError: [Errno 27] File too large; the previous file is unchanged") and name in last
     )
     before = told(full)
     assert not before["complete"] and len(before["parts"]) == sizes.index(largest)
     assert parts_are_those_of(full, iq.simulate(synthetic(8000), ENGINE).requests) == before["written"]
     assert not list(full.rglob(".*"))
-    with pytest.warns(UserWarning, match="which was stopped") if before["parts"] else _nothing():
+    with pytest.warns(UserWarning, match="interrupted after") if before["parts"] else _nothing():
         ended = iq.simulate(synthetic(8000), ENGINE, out=full)
     assert ended.requests.collect().equals(iq.simulate(synthetic(8000), ENGINE).requests)
 

@@ -513,7 +513,7 @@ def test_the_plan_is_what_gate_and_route_takes():
     assert fleet == iq.research.GateAndRoute(plan.allocation, **fields)
     assert fleet.allocation == plan.allocation
     assert iq.research.GateAndRoute.from_json(fleet.to_json()) == fleet
-    with pytest.raises(iq.ConfigError, match=r"^allocation: must be Allocation\(…\) or None, is 3"):
+    with pytest.raises(iq.ConfigError, match=r"^allocation: must be Allocation\(…\) or None, got 3"):
         iq.research.GateAndRoute(3, **fields)
 
 
@@ -564,39 +564,39 @@ def test_the_explanation_has_every_number():
 
 
 @refused(
-    ({"classes": []}, "workload: no class"),
-    ({"classes": 3}, "workload: must be a Workload or RequestClass"),
-    ({"classes": paper_classes()[:1] * 2}, r"workload\[1\].name: 'decode-heavy' is there already"),
-    ({"rate": 0}, "rate: must be a number per second above 0, is 0"),
+    ({"classes": []}, "workload: must contain at least one class"),
+    ({"classes": 3}, "workload: must be a Workload, a RequestClass"),
+    ({"classes": paper_classes()[:1] * 2}, r"workload\[1\].name: must be unique, got 'decode-heavy' twice"),
+    ({"rate": 0}, "rate: must be a positive number per second, got 0"),
     ({"rate": -1.0}, "rate: must be"),
     ({"rate": math.nan}, "rate: must be"),
-    ({"replicas": 0}, "replicas: must be a whole number from 1 to 16777216, not 0"),
-    ({"replicas": True}, "replicas: must be a whole number"),
-    ({"slots": 1}, "slots: must be a whole number from 2 to 16777216, not 1"),
-    ({"slots": 8.5}, "slots: must be a whole number"),
-    ({"chunk": 0}, "chunk: must be a whole number from 1 to 16777216, not 0"),
-    ({"prices": iq.Prices(prefill=0, decode=0.2)}, "prices.prefill: must be above 0, not 0"),
-    ({"prices": iq.Prices(prefill=0.1, decode=-1)}, "prices.decode: must be above 0, not -1"),
-    ({"prices": (0.1, 0.2)}, r"prices: must be Prices\(…\)"),
-    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
+    ({"replicas": 0}, "replicas: must be an integer from 1 to 16777216, got 0"),
+    ({"replicas": True}, "replicas: must be an integer"),
+    ({"slots": 1}, "slots: must be an integer from 2 to 16777216, got 1"),
+    ({"slots": 8.5}, "slots: must be an integer"),
+    ({"chunk": 0}, "chunk: must be an integer from 1 to 16777216, got 0"),
+    ({"prices": iq.Prices(prefill=0, decode=0.2)}, "prices.prefill: must be positive, got 0"),
+    ({"prices": iq.Prices(prefill=0.1, decode=-1)}, "prices.decode: must be positive, got -1"),
+    ({"prices": (0.1, 0.2)}, r"prices: must be Prices"),
+    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo"),
     (
         {"timing": iq.research.MixedSolo(alpha=0, beta=0, solo=0.1)},
-        "timing: an iteration must take some time",
+        "timing: iterations must take some time",
     ),
     (
         {"timing": iq.research.MixedSolo(alpha=0.1, beta=0, solo=0)},
-        "timing: an iteration must take some time",
+        "timing: iterations must take some time",
     ),
-    ({"scheme": "both"}, "scheme: must be 'bundled' or 'separate', is 'both'"),
-    ({"decode_queue": 1}, "decode_queue: must be True, False or None, is 1"),
-    ({"abandonment": -0.1}, "abandonment: must be 0 or above, not -0.1"),
-    ({"abandonment": math.inf}, "abandonment: must be finite, not inf"),
-    ({"abandonment": {"decode-heavy": 0.1}}, "abandonment.prefill-heavy: missing: every class needs a rate"),
-    ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: no such class \(there are decode-heavy,"),
-    ({"prefill_fairness": -0.1}, "prefill_fairness: must be 0 or above"),
-    ({"decode_fairness": math.nan}, "decode_fairness: must be finite, not nan"),
-    ({"tpot_s": 0}, "tpot_s: must be above 0"),
-    ({"tpot_penalty": -1}, "tpot_penalty: must be 0 or above"),
+    ({"scheme": "both"}, "scheme: must be 'bundled' or 'separate', got 'both'"),
+    ({"decode_queue": 1}, "decode_queue: must be True, False or None, got 1"),
+    ({"abandonment": -0.1}, "abandonment: must be non-negative, got -0.1"),
+    ({"abandonment": math.inf}, "abandonment: must be finite, got inf"),
+    ({"abandonment": {"decode-heavy": 0.1}}, "abandonment.prefill-heavy: is missing; every class requires a rate"),
+    ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: unknown class; classes: decode-heavy,"),
+    ({"prefill_fairness": -0.1}, "prefill_fairness: must be non-negative"),
+    ({"decode_fairness": math.nan}, "decode_fairness: must be finite, got nan"),
+    ({"tpot_s": 0}, "tpot_s: must be positive"),
+    ({"tpot_penalty": -1}, "tpot_penalty: must be non-negative"),
     ({"prefill_fairness_penalty": math.inf}, "prefill_fairness_penalty: must be"),
     ({"decode_fairness_penalty": "much"}, "decode_fairness_penalty: must be"),
     says="^{}",
@@ -609,7 +609,7 @@ def test_a_workload_whose_requests_give_up_needs_the_rate_at_which_they_do():
     work = iq.Workload(
         {"arrival_s": [0.0, 1.0], "prompt_tokens": [9, 9], "output_tokens": [9, 9], "patience_s": [1.0, 1.0]}
     )
-    with pytest.raises(iq.ConfigError, match=r"^abandonment: missing"):
+    with pytest.raises(iq.ConfigError, match=r"^abandonment: is required"):
         allocation(work, **SLOTS)
     assert allocation(work, abandonment=1.0, **SLOTS).feasible
 
@@ -621,7 +621,7 @@ def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasi
     x = 0.5 * (300 + 3000) * tau / 256
     share = (16 / solo) / (0.5 * 1400 - x * (15 / tau - 16 / solo))
     assert not plan.feasible and plan.feasible_share == pytest.approx(share, rel=1e-9)
-    assert "gives up" in plan.reason and "times the rates" in plan.explain()
+    assert "abandons" in plan.reason and "times the rates" in plan.explain()
     assert plan.revenue_per_replica_s is plan.duality_gap is plan.tpot_s is None
     assert plan.shadow_prices == () and not plan.prefill
     with pytest.raises(iq.ConfigError, match=r"^allocation: infeasible: no request of 'decode-heavy'"):

@@ -136,7 +136,7 @@ def test_a_closed_loop_has_no_rate_of_its_own():
 
 
 @refused(
-    ({"rate": 0, "prompt": 1, "output": 1}, "class 'default': rate: must be a number per second above 0"),
+    ({"rate": 0, "prompt": 1, "output": 1}, "class 'default': rate: must be a positive number per second"),
     ({"rate": -1.0, "prompt": 1, "output": 1}, "rate"),
     ({"rate": math.nan, "prompt": 1, "output": 1}, "rate"),
     ({"rate": math.inf, "prompt": 1, "output": 1}, "rate"),
@@ -144,11 +144,11 @@ def test_a_closed_loop_has_no_rate_of_its_own():
     ({"rate": 1, "prompt": 0, "output": 1}, "prompt|tokens"),
     ({"rate": 1, "prompt": 1.5, "output": 1}, "class 'default': prompt: must be a number of tokens"),
     ({"rate": 1, "prompt": 1}, "class 'default': output"),
-    ({"rate": 1, "prompt": 1, "output": 1, "name": ""}, "name: must be a text"),
+    ({"rate": 1, "prompt": 1, "output": 1, "name": ""}, "name: must be a non-empty string"),
     ({"rate": 1, "prompt": 1, "output": 1, "abandonment": -1}, "abandonment"),
     (
         {"rate": 1, "prompt": 1, "lengths": iq.dist.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
-        "joint",
+        "conflicts with prompt and output",
     ),
 )
 def test_a_class_that_makes_no_sense_is_refused_by_name(arguments: dict[str, object]):
@@ -158,11 +158,11 @@ def test_a_class_that_makes_no_sense_is_refused_by_name(arguments: dict[str, obj
 def test_what_is_no_demand_is_refused():
     one = RequestClass(rate=1, prompt=1, output=1)
     for asked, said in [
-        ([], "no class"),
-        ([one, one], r"workload\[1\].name: 'default' is there already"),
+        ([], "must contain at least one class"),
+        ([one, one], r"workload\[1\].name: must be unique, got 'default' twice"),
         ([one, 3], r"workload\[1\]"),
-        ("chat", "must be a Workload or RequestClass"),
-        (None, "must be a Workload or RequestClass"),
+        ("chat", "must be a Workload, a RequestClass"),
+        (None, "must be a Workload, a RequestClass"),
     ]:
         with pytest.raises(iq.ConfigError, match=said):
             Demand.of(asked)  # type: ignore[arg-type]

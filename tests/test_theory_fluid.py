@@ -229,7 +229,7 @@ def said_numbers(found: Fluid) -> str:
 def test_above_the_load_of_1_there_is_no_equilibrium_and_no_number_for_it():
     found = fluid(LOW, LLAMA, kv_tokens=125_000, rate=200_000)
     assert found.feasible is False
-    assert "pile up" in found.reason
+    assert "accumulate" in found.reason
     assert found.iteration_s is found.kv_tokens_needed is found.requests is found.fits is None
     assert all(one.requests is one.kv_tokens is None for one in found.classes)
     assert found.load is not None and found.load > 1
@@ -263,16 +263,16 @@ def test_requests_that_do_not_fit_are_named():
 
 
 @refused(
-    ({"kv_tokens": 0}, "kv_tokens: must be a whole number"),
+    ({"kv_tokens": 0}, "kv_tokens: must be an integer"),
     ({"kv_tokens": 1.5}, "kv_tokens"),
-    ({"rate": 0.0}, "rate: must be a number per second above 0"),
+    ({"rate": 0.0}, "rate: must be a positive number per second"),
     ({"rate": -1.0}, "rate"),
     ({"rate": math.nan}, "rate"),
     ({"rate": math.inf}, "rate"),
     ({"first_token": "both"}, "first_token"),
-    ({"timing": iq.Constant(0.1)}, "timing: the formulas of ao2025 are for MemoryLinear"),
-    ({"timing": iq.research.MemoryLinear(base=0, per_kv_token=0)}, "lasts no time"),
-    ({"workload": []}, "no class"),
+    ({"timing": iq.Constant(0.1)}, "timing: must be MemoryLinear, alone or in an Engine, for the formulas of ao2025"),
+    ({"timing": iq.research.MemoryLinear(base=0, per_kv_token=0)}, "would take no time"),
+    ({"workload": []}, "must contain at least one class"),
 )
 def test_bad_input_is_named(arguments: dict[str, object]):
     given = {"workload": LOW, "timing": LLAMA, **arguments}

@@ -211,8 +211,8 @@ def test_ceilings_take_all_that_is_shared_and_guarantees_nothing():
     assert by_tokens["guarantee"].capacity_per_s == pytest.approx(256 / (0.29 * 119))
     assert by_tokens["guarantee"].hit_rate == 0
     said = found.explain()
-    assert "prefix cache: ceilings take 0.5997 of the prompt tokens to be found at most" in said
-    assert "prefix cache: guarantees count on 0 of them at least" in said
+    assert "prefix cache: upper bounds assume at most 0.5997 of the prompt tokens found" in said
+    assert "prefix cache: guarantees assume at least 0 of them found" in said
     assert "at a hit rate of 0.5997 at most" in said
     assert found.frame()["hit_rate"].to_list() == [bound.hit_rate for bound in found.bounds]
     # Between both nothing is proved; above the ceiling it is, however much is found.
@@ -232,11 +232,11 @@ def test_a_stated_hit_rate_gives_a_verdict_at_this_rate():
     assert said.stable_below_per_s == pytest.approx(256 / (0.29 * 59))
     assert said.capacity_per_s == pytest.approx(256 / (0.29 * 59))
     assert (said.verdict, said.hit_rate) == ("stable", 0.6)
-    assert "at a hit rate of 0.6, as stated" in said.explain()
+    assert "hit rate 0.6 as configured" in said.explain()
     assert stability(CHAT, engine(), rate=9.0).verdict == "unstable"
     limit = token_capacity(CHAT, engine(), hit_rate=0.6)
     assert (limit.capacity_per_s, limit.stable_below_per_s) == (said.capacity_per_s, said.stable_below_per_s)
-    assert "at the stated hit rate of 0.6: m_p = 40 of 100 prompt tokens are computed" in limit.explain()
+    assert "at the configured hit rate of 0.6: m_p = 40 of 100 prompt tokens are computed" in limit.explain()
     alone = token_capacity(CHAT, TIMING, token_budget=256, first_token="prefill", hit_rate=0.6)
     assert alone.capacity_per_s == limit.capacity_per_s
     # Where contexts take time too, what is sure counts on no hit.
@@ -250,9 +250,9 @@ def test_a_stated_hit_rate_gives_a_verdict_at_this_rate():
     (CHAT, "blocks", 1.5, "hit_rate: must be"),
     (CHAT, "blocks", -0.1, "hit_rate: must be"),
     (CHAT, "blocks", True, "hit_rate: must be"),
-    (CHAT, "blocks", 0.995, "a request computes one at least"),
-    (CHAT, None, 0.5, "there is no prefix cache"),
-    (sharing(1.0, 100), "blocks", 0.7, "an endless cache finds 0.594"),
+    (CHAT, "blocks", 0.995, "a request computes at least one"),
+    (CHAT, None, 0.5, "requires a prefix cache"),
+    (sharing(1.0, 100), "blocks", 0.7, "must be at most 0.594"),
 )
 def test_a_hit_rate_that_cannot_be_is_refused(asked: object, kind: str | None, hit_rate: object):
     one = engine(kv=iq.KvCache(tokens=None, block=4, prefix_cache=kind))
@@ -269,7 +269,7 @@ def test_the_oldest_are_sure_of_less_where_others_may_share_their_blocks():
     )
     for asked, contexts in ((sharing(0.1), 64 * 120), (CHAT, 2000)):
         bounds = stability(asked, one, rate=0.1).bounds
-        (oldest,) = (bound for bound in bounds if bound.name == "the oldest requests")
+        (oldest,) = (bound for bound in bounds if bound.name == "oldest requests")
         longest_s = 0.29 + 1e-4 * contexts
         assert oldest.capacity_per_s == pytest.approx(1 / (longest_s * (100 / (256 - 64 + 16) + 20 / 16)))
         assert (oldest.implies, oldest.hit_rate) == ("stable", 0.0)
@@ -328,7 +328,7 @@ def test_a_network_is_overloaded_only_where_it_is_so_with_every_prompt_found():
     # One prompt token and 19 decodes in batches of 100 tokens.
     assert stability({"job": 4.9}, network).verdict == "unknown"
     assert stability({"job": 5.1}, network).verdict == "unstable"
-    with pytest.raises(iq.ConfigError, match="hit_rate: the engines of a network"):
+    with pytest.raises(iq.ConfigError, match="hit_rate: not supported for a network"):
         stability({"job": 1.0}, network, hit_rate=0.5)
 
 

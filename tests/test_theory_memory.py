@@ -196,7 +196,7 @@ def test_lengths_that_belong_together_are_not_taken_apart() -> None:
     assert limit.mu == pytest.approx(5000 / mean)
     assert limit.rate is None and limit.load is None and limit.stable is None
     assert limit.delta == 1010 / 5000
-    assert "no λ" in limit.explain()
+    assert "the arrival rate λ is unknown" in limit.explain()
 
 
 def test_the_first_token_with_the_prompt_saves_a_decode() -> None:
@@ -261,13 +261,13 @@ def test_an_explanation_has_every_number() -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"kv_tokens": 149}, "kv_tokens: 149 is below a request"),
+        ({"kv_tokens": 149}, "kv_tokens: 149 is too small for class"),
         ({"kv_tokens": 0}, "kv_tokens"),
         ({"kv_tokens": 1e4}, "kv_tokens"),
         ({"slot_s": 0}, "slot_s"),
         ({"slot_s": math.nan}, "slot_s"),
-        ({"slot_s": {"code": 0.1}}, "slot_s: no class 'code'"),
-        ({"slot_s": {}}, "slot_s: no length for class 'chat'"),
+        ({"slot_s": {"code": 0.1}}, "slot_s: unknown class 'code'"),
+        ({"slot_s": {}}, "slot_s: the length for class 'chat' is missing"),
         ({"slot_s": {"chat": -1}}, r"slot_s\['chat'\]"),
         ({"chunk": 0}, "chunk"),
         ({"rate": 0}, "rate"),
@@ -287,7 +287,7 @@ def test_bad_arguments_are_named(changed: dict[str, object], named: str) -> None
 
 
 def test_a_distribution_without_an_end_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a share of .* is larger, without a cap"):
+    with pytest.raises(ConfigError, match=r"a share of .* is larger \(without a cap\)"):
         kv_capacity(chat(output=iq.dist.Geometric(mean=50)), kv_tokens=400, slot_s=0.1)
 
 
@@ -385,7 +385,7 @@ def test_a_constant_slot_is_found_by_every_estimator() -> None:
 
 @refused(
     ({"count": [1], "first_s": [0.1]}, "growth_s"),
-    ({"count": [], "first_s": [], "growth_s": []}, "no iteration"),
+    ({"count": [], "first_s": [], "growth_s": []}, "at least one iteration"),
     ({"count": [1, 2], "first_s": [0.1], "growth_s": [0.0]}, "one length"),
     ({"count": [1, 0], "first_s": [0.1, 0.1], "growth_s": [0.0, 0.0]}, "row 1"),
     ({"count": [3], "first_s": [0.1], "growth_s": [-0.1]}, "row 0"),

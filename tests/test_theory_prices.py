@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass, stability
-from inferq.theory.capacities.token_prices import TokenPrices, least_prices, longest_iteration_s, sure_prices
+from inferq.theory.capacities.token_prices import (
+    TokenPrices,
+    least_prices,
+    longest_iteration_s,
+    saturated_prices,
+)
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import Lengths
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
@@ -103,7 +108,7 @@ def test_no_batch_undercuts_the_prices_and_none_is_longer_than_the_longest(seed:
     chance = random.Random(seed)
     engine, lengths, budget, seats, longest = random_engine(chance)
     below = least_prices(
-        engine, lengths, "prefill", seats=chance.random() < 0.8, memory=chance.random() < 0.8
+        engine, lengths, "prefill", by_sequences=chance.random() < 0.8, by_memory=chance.random() < 0.8
     )
     longest_s = longest_iteration_s(engine, lengths)
     for _ in range(60):
@@ -124,7 +129,7 @@ def test_every_saturated_batch_is_paid_for(seed: int):
     chance = random.Random(seed)
     engine, workload, budget, seats, longest = random_engine(chance)
     engine = replace(engine, kv=UNLIMITED)
-    above, most = sure_prices(engine, workload, "prefill"), longest - 4
+    above, most = saturated_prices(engine, workload, "prefill"), longest - 4
     if above is None:
         return
     for _ in range(60):
@@ -177,9 +182,11 @@ def test_a_part_that_falls_to_nothing_counts_nothing_and_leaves_no_guarantee():
 
     lengths = Lengths.of(20, 20)
     flat, falls = table(1.0), table(0.5)  # at a mean of 20 it would be 0, and 39 is within reach
-    assert sure_prices(flat, lengths, "prefill") is not None
-    assert sure_prices(falls, lengths, "prefill") is None
-    one, other = (least_prices(of, lengths, "prefill", seats=True, memory=True) for of in (flat, falls))
+    assert saturated_prices(flat, lengths, "prefill") is not None
+    assert saturated_prices(falls, lengths, "prefill") is None
+    one, other = (
+        least_prices(of, lengths, "prefill", by_sequences=True, by_memory=True) for of in (flat, falls)
+    )
     assert one is not None
     assert other is not None
     # Eight decodes take 1 + 7/63 s, and with attention a second more.
@@ -190,7 +197,7 @@ def test_a_part_that_falls_to_nothing_counts_nothing_and_leaves_no_guarantee():
 def test_tight_memory_leaves_what_the_oldest_are_sure_of():
     engine = iq.Engine.on("qwen3-32b", "h100-80gb", **ONE_AT_A_TIME)
     found = stability(CHAT, engine, rate=0.05)
-    assert (found.verdict, found.deciding and found.deciding.name) == ("stable", "the oldest requests")
+    assert (found.verdict, found.deciding and found.deciding.name) == ("stable", "oldest requests")
 
 
 @pytest.mark.parametrize(("model", "gpu"), MODELS)
@@ -285,7 +292,7 @@ def test_formulas_that_cannot_carry_a_host_say_so():
     memory = iq.research.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
     for host in (overlapped, by_row):
         for of_memory in (iq.theory.fluid, iq.theory.wait_thresholds):
-            with pytest.raises(iq.ConfigError, match=r"overhead: .*no part of the formulas of ao2025"):
+            with pytest.raises(iq.ConfigError, match=r"overhead: .*not supported by the formulas of ao2025"):
                 of_memory(chat, engine(host, memory))
     longer = iq.research.MemoryLinear(base=0.025, per_kv_token=2.6e-7)
     host = iq.Overhead(base_s=0.01)

@@ -90,7 +90,7 @@ def test_what_some_requests_lack_is_said_and_never_stable():
     assert found.verdict == "unknown"
     assert found.never_served == pytest.approx(0.5)
     first = found.explain().splitlines()[0]
-    assert first.startswith("unknown: a share of 0.5 of all requests can never be served: a run rejects them")
+    assert first.startswith("unknown: a share of 0.5 of all requests is too long to be served: a run rejects them")
     fits = engine(iq.KvCache(tokens=100, block=1))
     assert stability(half, fits).never_served == 0
     mixed = iq.Cluster([fits, engine(iq.KvCache(tokens=20, block=1))])
@@ -101,7 +101,7 @@ def test_a_run_that_took_nobody_in_says_so():
     asked = arriving(300, 1, 100, 5)
     text = observed(iq.simulate(asked, engine(iq.KvCache(tokens=32)))).explain()
     assert "not known" not in text
-    assert "nothing to judge: none of the requests was taken in" in text
+    assert "no data: none of the requests was accepted" in text
     assert "300 of 300 requests were rejected" in text
 
 
@@ -123,7 +123,7 @@ def test_least_thresholds_are_found_near_a_load_of_1():
     timing = iq.research.MemoryLinear(base=0.0155, per_kv_token=(1 - 1e-12) / (rate * tokens))
     none = wait_thresholds(one, timing, first_token="decode")
     assert (none.feasible, dict(none.thresholds)) == (False, {})
-    assert "below 1, so near that no thresholds up to 2,147,483,647 were found" in none.reason
+    assert "below 1, too close for thresholds of at most 2,147,483,647" in none.reason
     nested = nested_wait_thresholds(one, timing, segments=1, iterations=10, first_token="decode")
     assert (nested.feasible, nested.thresholds) == (False, ())
 
@@ -167,7 +167,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     assert iq.research.GateAndRoute(made, **right).allocation == made.allocation
     assert iq.research.GateAndRoute(made, **{**right, "abandonment": {"default": 0.1}}).slots == 16
     wrong = {**right, field: value}
-    with pytest.raises(iq.ConfigError, match=f"^{field}: is .* but the plan is for "):
+    with pytest.raises(iq.ConfigError, match=f"^{field}: .* differs from the plan, made for "):
         iq.research.GateAndRoute(made, **wrong)
     assert iq.research.GateAndRoute(made.allocation, **wrong).allocation == made.allocation
 
@@ -180,7 +180,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds="12"), "seeds"),  # type: ignore[arg-type]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1.5]), r"seeds\[0\]"),  # type: ignore[list-item]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, -1]), r"seeds\[1\]"),
-    (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, 2, 1]), r"seeds\[2\]: 1 is there"),
+    (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, 2, 1]), r"seeds\[2\]: must be unique, got 1 twice"),
     (lambda: memory(slot_s=1e-320), "slot_s"),
     (lambda: memory(slot_s=1e308), "slot_s"),
     (lambda: memory(slot_s={"default": 1e-320}), r"slot_s\['default'\]"),
@@ -226,8 +226,8 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: request_memory(1e200, 5), "prompt_tokens"),
     (lambda: request_memory(math.nan, 5), "prompt_tokens"),
     (lambda: request_memory(5, 5, whole_chunks="x"), "whole_chunks"),  # type: ignore[call-overload]
-    (lambda: slot({}), "recorded: must be .* has no count"),
-    (lambda: slot(None), "recorded: must be .* is None"),  # type: ignore[arg-type]
+    (lambda: slot({}), "recorded: must be .* the column count is missing"),
+    (lambda: slot(None), "recorded: must be .* got None"),  # type: ignore[arg-type]
     (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item], says="^{}"
 )
 def test_an_argument_that_makes_no_sense_is_named(call: Callable[[], object]):

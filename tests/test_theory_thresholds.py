@@ -148,7 +148,7 @@ def test_demand_beyond_the_fluid_has_no_thresholds():
 def test_a_cache_below_the_least_thresholds_is_named():
     found = wait_thresholds(LOW, LLAMA, kv_tokens=10_529)
     assert found.feasible is False
-    assert found.reason == "the least thresholds need 10,530 tokens of cache, it holds 10,529"
+    assert found.reason == "the least thresholds need 10,530 tokens of KV cache, it has 10,529"
     assert found.thresholds == {"short": 18, "long": 18}
     assert wait_thresholds(LOW, LLAMA, kv_tokens=10_530).feasible is True
 
@@ -210,7 +210,7 @@ def test_rates_that_change_ask_for_the_fullest_window():
     assert found.thresholds["short"] == math.floor(3000 * found.iteration_s) + 1
     assert found.thresholds["long"] == math.floor(1500 * found.iteration_s) + 1
     met = {one.name: one.met for one in found.hypotheses}
-    assert met["rates stay"] is False
+    assert met["constant rates"] is False
     steady = [(5.0, {"short": 1000.0, "long": 1000.0})]
     assert wait_thresholds(LOW, LLAMA, periods=steady).thresholds == {"short": 18, "long": 18}
     # Peaks above what an engine can bear for long are no obstacle, a mean above it is.
@@ -346,7 +346,7 @@ def test_the_printed_ratio_meets_10_with_equality_and_is_refused():
         classes, LLAMA, segments=[20, 40, 80, 160], thresholds=[15, 14, 12, 8], iterations=1000
     )
     assert judged.feasible is False
-    assert "14 of the 15 before go on" in judged.reason
+    assert "14 of 15 requests continue" in judged.reason
     assert judged.kv_tokens_needed is None and judged.excursions_kv_tokens is None
     larger = nested_wait_thresholds(classes, LLAMA, segments=[20, 40, 80, 160], thresholds=[16, 15, 13, 9])
     assert larger.feasible is True
@@ -420,7 +420,7 @@ def test_nested_demand_beyond_the_fluid_has_no_thresholds():
     with pytest.raises(iq.ConfigError, match="thresholds: the load is"):
         found.scheduler()
     tight = nested_wait_thresholds(classes, LLAMA, segments=[20, 40, 80, 160], kv_tokens=80_549)
-    assert "80,550 tokens of cache, it holds 80,549" in tight.reason
+    assert "80,550 tokens of KV cache, it has 80,549" in tight.reason
     bounded = nested_wait_thresholds(
         classes, LLAMA, segments=[20, 40, 80, 160], kv_tokens=81_000, iterations=1000
     )
@@ -428,17 +428,17 @@ def test_nested_demand_beyond_the_fluid_has_no_thresholds():
 
 
 @refused(
-    ({"margin": -0.1}, "margin: must be 0 or above"),
+    ({"margin": -0.1}, "margin: must be non-negative"),
     ({"margin": math.nan}, "margin"),
     ({"rate": 0}, "rate"),
-    ({"thresholds": 0}, "thresholds: must be a whole number from 1"),
-    ({"thresholds": {"short": 1}}, "thresholds: has"),
+    ({"thresholds": 0}, "thresholds: must be an integer from 1"),
+    ({"thresholds": {"short": 1}}, "thresholds: must have classes"),
     ({"thresholds": {"short": 1, "long": 1.5}}, r"thresholds\['long'\]"),
     ({"periods": []}, "periods"),
-    ({"periods": [(0, {"short": 1, "long": 1})]}, r"periods\[0\]: seconds: must be above 0"),
-    ({"periods": [(1, {"short": 1})]}, r"periods\[0\]: has rates of"),
-    ({"periods": [(1, {"short": -1, "long": 1})]}, "must be 0 or above"),
-    ({"periods": [(1, {"short": 0, "long": 1})]}, "class 'short' has a rate of 0 in all"),
+    ({"periods": [(0, {"short": 1, "long": 1})]}, r"periods\[0\]: seconds: must be positive"),
+    ({"periods": [(1, {"short": 1})]}, r"periods\[0\]: must have classes"),
+    ({"periods": [(1, {"short": -1, "long": 1})]}, "must be non-negative"),
+    ({"periods": [(1, {"short": 0, "long": 1})]}, "class 'short' must have a positive rate"),
     ({"periods": [3]}, r"periods\[0\]: must be"),
     ({"kv_tokens": 5}, "hold no request of class 'short'"),
     ({"timing": iq.Constant(1.0)}, "MemoryLinear"),
@@ -448,22 +448,22 @@ def test_bad_input_of_wait_is_named(arguments: dict[str, object]):
 
 
 @refused(
-    ({"risk": 0}, "risk: must be above 0"),
+    ({"risk": 0}, "risk: must be positive"),
     ({"risk": 1.0}, "risk: must be below 1"),
-    ({"iterations": 0}, "iterations: must be a whole number from 1"),
-    ({"iterations": 5, "horizon_s": 5.0}, "not both"),
+    ({"iterations": 0}, "iterations: must be an integer from 1"),
+    ({"iterations": 5, "horizon_s": 5.0}, "use only one of them"),
     ({"horizon_s": math.inf}, "horizon_s"),
-    ({"segments": 0}, "segments: must be a whole number from 1 to 2"),
-    ({"segments": 3}, "segments: must be a whole number from 1 to 2"),
+    ({"segments": 0}, "segments: must be an integer from 1 to 2"),
+    ({"segments": 3}, "segments: must be an integer from 1 to 2"),
     ({"segments": []}, "segments"),
-    ({"segments": [20, 10]}, r"segments\[1\]: must be above the 20"),
-    ({"segments": [5, 10]}, "the last stage is 20"),
-    ({"segments": [20, 30]}, "no request comes to the last,"),
-    ({"thresholds": [1, 1]}, "give the last stage of each segment too"),
+    ({"segments": [20, 10]}, r"segments\[1\]: must be above the previous 20"),
+    ({"segments": [5, 10]}, "must extend to the last stage 20"),
+    ({"segments": [20, 30]}, "the last segment is empty"),
+    ({"thresholds": [1, 1]}, "requires the last stage of each segment"),
     ({"segments": [10, 20], "thresholds": [1]}, "must be 2 numbers"),
     (
         {"workload": RequestClass(rate=1, prompt=1, output=iq.dist.Geometric(mean=5))},
-        "its lengths have no end",
+        "lengths must be bounded",
     ),
 )
 def test_bad_input_of_nested_wait_is_named(arguments: dict[str, object]):

@@ -423,7 +423,7 @@ def test_every_number_is_in_the_explanation(first_token):
     for line_of in said.hypotheses:
         assert str(line_of) in said.explain()
     bound = sequence_capacity(two, line, max_seqs=77, token_budget=512)
-    assert "77 seats" in bound.explain() and "no policy passes" in bound.explain()
+    assert "77 sequence slots" in bound.explain() and "no policy can exceed" in bound.explain()
     assert "S = 77" in request_level_capacity(two, line, max_seqs=77).explain()
 
 
@@ -509,7 +509,7 @@ def test_what_cannot_be_answered_is_a_named_error():
     refused("allocation", lambda: token_capacity(chat(), mixed, token_budget=512))
     refused("max_seqs", lambda: sequence_capacity(chat(), TIMING, token_budget=8))
     refused("max_seqs", lambda: sequence_capacity(chat(), TIMING, max_seqs=0))
-    refused("Sarathi runs no whole batches", lambda: request_level_capacity(chat(), engine(SARATHI)))
+    refused("must run whole batches", lambda: request_level_capacity(chat(), engine(SARATHI)))
     small = engine(iq.research.FasterTransformer(max_model_len=1000), kv=iq.KvCache(tokens=900))
     refused("kv.tokens", lambda: request_level_capacity(chat(), small))
     refused("unknown workflow", lambda: network_capacity({"unknown": 1.0}, agents()))

@@ -70,11 +70,6 @@ def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
     assert math.isclose(end_s.max(), run.requests["finish_s"].max(), rel_tol=1e-12)
 
 
-def test_the_old_name_of_single_iterations_says_the_new_one():
-    with pytest.raises(AttributeError, match=r"timing\.iterations_of is now Result\.single_iterations"):
-        iq.timing.iterations_of  # noqa: B018
-
-
 def test_iterations_of_a_run_give_its_model_back():
     truth = iq.PiecewiseLinear(**TRUE)
     found = iq.timing.fit(run_under(truth).single_iterations()).model
@@ -299,7 +294,7 @@ def test_no_context_cannot_tell_its_cost():
 def test_context_that_follows_the_decodes_is_refused_where_the_knee_is_known():
     decodes = list(range(1, 41))
     log = decoding(decodes, [100 * d for d in decodes])
-    refused(log, "per_token, per_context_token:", "moves together", fixed={"knee": 0})
+    refused(log, "per_token, per_context_token:", "linearly dependent", fixed={"knee": 0})
     fitted = iq.timing.fit(log, fixed={"knee": 0, "per_context_token": 0})
     assert fitted.model.per_context_token == 0
 
@@ -321,18 +316,18 @@ def test_cut_prompts_without_their_context_are_refused_for_memory():
 
 
 def test_too_few_iterations_are_refused():
-    refused(short(drawn(4)), "4 coefficients need at least 5 iterations, not 4")
+    refused(short(drawn(4)), "4 coefficients require at least 5 iterations, got 4")
 
 
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("duration_s", math.nan, ("row 7: duration_s is nan",)),
-        ("duration_s", -0.01, ("row 7: duration_s is -0.01", "above 0")),
-        ("duration_s", 0.0, ("row 7: duration_s is 0", "above 0")),
-        ("decodes", -1, ("row 7: decodes is -1",)),
-        ("prefill_tokens", 1.5, ("row 7: prefill_tokens is 1.5", "whole")),
-        ("context_tokens", math.inf, ("row 7: context_tokens is inf",)),
+        ("duration_s", math.nan, ("row 7: duration_s must be a finite number, got nan",)),
+        ("duration_s", -0.01, ("row 7: duration_s must be positive, got -0.01",)),
+        ("duration_s", 0.0, ("row 7: duration_s must be positive, got 0",)),
+        ("decodes", -1, ("row 7: decodes must be non-negative, got -1",)),
+        ("prefill_tokens", 1.5, ("row 7: prefill_tokens must be an integer, got 1.5",)),
+        ("context_tokens", math.inf, ("row 7: context_tokens must be a finite number, got inf",)),
     ],
 )
 def test_a_wrong_value_is_named_with_its_row(column, value, words):
@@ -345,9 +340,9 @@ def test_a_wrong_value_is_named_with_its_row(column, value, words):
 def test_other_bad_input_is_named():
     log = short(drawn(20))
     refused([1, 2], "frame: must be")
-    refused({name: log[name] for name in log if name != "decodes"}, "frame: has no column decodes")
-    refused(log | {"decodes": ["a"] * 20}, "decodes: holds")
-    refused(log | {"prefill_tokens": [0] * 20, "decodes": [0] * 20}, "row 0: decodes is 0", "nothing")
+    refused({name: log[name] for name in log if name != "decodes"}, "frame: missing column decodes")
+    refused(log | {"decodes": ["a"] * 20}, "decodes: must contain numbers")
+    refused(log | {"prefill_tokens": [0] * 20, "decodes": [0] * 20}, "row 0: decodes is 0", "must compute tokens")
     refused(log, "model: 'Piecewise'", "PiecewiseLinear", model="Piecewise")
     refused(log, "fixed: 'kne'", "knee", fixed={"kne": 3})
     refused(log, "fixed.base", fixed={"base": -1})
@@ -365,19 +360,19 @@ def test_milliseconds_are_recognized_and_may_be_meant():
     assert iq.timing.fit(thousand, check_units=False).model.knee == TRUE["knee"]
     start_s = np.concatenate([[0], np.cumsum(log["duration_s"])[:-1]])
     fast = log | {"duration_s": log["duration_s"] * 10, "start_s": start_s / 100}  # 1 ms each, in ms
-    refused(fast, "would run at once", "milliseconds")
+    refused(fast, "are concurrent on average", "milliseconds")
     alone = iq.timing.fit(log | {"start_s": start_s})
     assert alone.model.knee == TRUE["knee"]
-    assert "iterations begin before" not in alone.explain()
+    assert "iterations begin within" not in alone.explain()
     noise = np.random.default_rng(1).normal(1, 0.02, 100)  # durations and starts are not of one clock
     rough = log | {"start_s": start_s, "duration_s": log["duration_s"] * noise}
-    assert "iterations begin before" not in iq.timing.fit(rough).explain()
+    assert "iterations begin within" not in iq.timing.fit(rough).explain()
 
 
 def test_a_time_of_day_is_no_duration():
     log = short(drawn(20))
     log["duration_s"][7] = 1.76e9
-    refused(log, "row 7: duration_s is 1.76e+09", "is it a length of time?", check_units=False)
+    refused(log, "row 7: duration_s must be from 1e-12 to 1e+09 s, got 1.76e+09", check_units=False)
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -404,7 +399,7 @@ def test_iterations_that_overlap_are_said_to():
     start_s = np.concatenate([[0], np.cumsum(log["duration_s"])[:-1]])
     start_s[30:] -= 0.9 * log["duration_s"][29]
     start_s[60:] -= 0.9 * log["duration_s"][59]
-    assert "2% of the iterations begin before" in iq.timing.fit(log | {"start_s": start_s}).explain()
+    assert "2% of the iterations begin within" in iq.timing.fit(log | {"start_s": start_s}).explain()
 
 
 # Files
@@ -418,9 +413,9 @@ def test_a_table_with_other_names_and_units_is_read(tmp_path):
     read = iq.timing.read_iterations(path, columns={"duration_s": "ms", "decodes": "n_decode"}, unit="ms")
     assert read["decodes"].to_list() == log["decodes"].tolist()
     np.testing.assert_allclose(read["duration_s"], log["duration_s"], rtol=1e-12)
-    with pytest.raises(iq.TraceError, match=r"steps.csv: has no column for duration_s; it has ms"):
+    with pytest.raises(iq.TraceError, match=r"steps.csv: has no column for duration_s; its columns are ms"):
         iq.timing.read_iterations(path)
-    with pytest.raises(iq.ConfigError, match="unit: 'hours'"):
+    with pytest.raises(iq.ConfigError, match="unit: unknown unit of time 'hours'"):
         iq.timing.read_iterations(path, unit="hours")
     with pytest.raises(iq.ConfigError, match=r"columns: 'decode' .* decodes"):
         iq.timing.read_iterations(path, columns={"decode": "n_decode"})
@@ -429,8 +424,8 @@ def test_a_table_with_other_names_and_units_is_read(tmp_path):
     (tmp_path / "wrong.csv").write_text(
         "duration_s,prefill_tokens,decodes,context_tokens\n0.1,1,1,1\n-1,1,1,1\n"
     )
-    with pytest.raises(iq.TraceError, match=r"wrong.csv: row 1: duration_s is -1"):
+    with pytest.raises(iq.TraceError, match=r"wrong.csv: row 1: duration_s must be positive, got -1"):
         iq.timing.read_iterations(tmp_path / "wrong.csv")
     (tmp_path / "wrong.csv").write_text("duration_s;prefill_tokens;decodes;context_tokens\n0,1;1;1;1\n")
-    with pytest.raises(iq.TraceError, match=r"wrong.csv: its fields are separated by ';', must be by commas"):
+    with pytest.raises(iq.TraceError, match=r"wrong.csv: must have commas between fields, got ';'"):
         iq.timing.read_iterations(tmp_path / "wrong.csv")

@@ -122,7 +122,7 @@ def test_a_run_gives_the_prices_back_by_which_it_ran():
     errors = fitted.residuals.filter(regime="all")
     assert errors["median_error"].item() < 0.002
     assert "no prefill_squares" in fitted.explain()
-    assert "without their context" in fitted.explain()
+    assert "chunks have no context" in fitted.explain()
     assert set(fitted.coefficients.filter(part="chunk", column=1)["how"]) == {"flat"}
     # The fitted table runs, and a run that it does not reach says so.
     engine = iq.Engine(timing=fitted.model, scheduler=iq.VllmV1(token_budget=300), kv=iq.KvCache.unlimited())
@@ -242,7 +242,7 @@ def test_a_grid_point_without_iterations_is_named_with_its_stretch():
     there = (LOG["decodes"] < 10) | (LOG["decodes"] > 200)
     hollow = {name: values[there] for name, values in LOG.items()}
     # Around 32, halfway to 8 and to 256.
-    refused(hollow, "decode.sequences: no iteration lies between 20 and 144", grids=GRIDS)
+    refused(hollow, "decode.sequences: no iteration has 20 to 144", grids=GRIDS)
     assert 32 not in iq.timing.fit(hollow, "TimingTable").model.decode.sequences
 
 
@@ -270,7 +270,7 @@ def test_too_few_iterations_are_refused():
     chunks = np.unique(few["prefill_tokens"])[
         1:
     ].tolist()  # at two contexts or more: 60 points are not enough
-    refused(few, "60 iterations cannot identify", "fewer points", grids={"chunk": chunks})
+    refused(few, "60 iterations cannot identify", "reduce the points", grids={"chunk": chunks})
     refused({name: values[:5] for name, values in LOG.items()}, "5 iterations cannot identify")
 
 
@@ -293,32 +293,32 @@ def test_one_absurd_iteration_does_not_move_a_robust_table(seed):
 def test_fixed_parts_that_are_longer_than_the_iterations_are_said_to():
     short = LOG | {"duration_s": LOG["duration_s"] * 0.01}
     fitted = iq.timing.fit(short, "TimingTable", fixed={"linear": TRUTH.linear})
-    assert "of the iterations are shorter than the fixed parts alone" in fitted.explain()
+    assert "of the iterations are shorter than the fixed parts" in fitted.explain()
     fitted = iq.timing.fit(LOG, "TimingTable", fixed={"linear": TRUTH.linear})
     assert "fixed parts alone" not in fitted.explain()
 
 
 def test_other_bad_input_is_named():
     short = GRIDS | {"tokens": [1, 512]}
-    refused(LOG, "grids.tokens: goes from 1 to 512, but the iterations have", grids=short)
+    refused(LOG, "grids.tokens: must cover the iterations, which have 1 to 2051", grids=short)
     uncut = {
         name: values for name, values in LOG.items() if name not in ("prefill_products", "prefill_context")
     }
-    refused(uncut, "grids.context: goes from 5 to 100, but", "from 0 to 0", grids={"context": [5, 100]})
-    refused(LOG, "grids: 'token' is no axis", "tokens", grids={"token": [1, 2]})
-    refused(LOG, "grids.tokens[1]: 5 after 9", grids={"tokens": [9, 5]})
-    refused(LOG, "grids.tokens: a line needs", grids={"tokens": [9]})
+    refused(uncut, "grids.context: must cover the iterations", "have 0 to 0", grids={"context": [5, 100]})
+    refused(LOG, "grids: 'token' is not an axis", "tokens", grids={"token": [1, 2]})
+    refused(LOG, "grids.tokens[1]: must ascend, got 5 after 9", grids={"tokens": [9, 5]})
+    refused(LOG, "grids.tokens: must have at least two points", grids={"tokens": [9]})
     refused(LOG, "grids.tokens[0]", grids={"tokens": [0, 9]})
     refused(LOG, "grids.tokens: must be", grids={"tokens": 9})
     refused(LOG, "grids: must map", grids=[1, 2])
-    refused(LOG, "grids.chunk: the part chunk", grids={"chunk": [1, 9]}, fixed={"chunk": TRUTH.chunk})
-    refused(LOG, "fixed: 'chunks' is no part", "chunk", fixed={"chunks": TRUTH.chunk})
+    refused(LOG, "grids.chunk: cannot be combined with fixed", grids={"chunk": [1, 9]}, fixed={"chunk": TRUTH.chunk})
+    refused(LOG, "fixed: 'chunks' is not a part", "chunk", fixed={"chunks": TRUTH.chunk})
     refused(LOG, "fixed.chunk: must be a ChunkPart", fixed={"chunk": 0.1})
-    refused(LOG, "fixed.chunk: must be a ChunkPart, not a DecodePart", fixed={"chunk": TRUTH.decode})
+    refused(LOG, "fixed.chunk: must be a ChunkPart, got a DecodePart", fixed={"chunk": TRUTH.decode})
     whole = {"linear": TRUTH.linear, "chunk": TRUTH.chunk, "decode": TRUTH.decode}
-    refused(LOG, "fixed: every part", fixed=whole)
-    refused(LOG | {"prefill_squares": LOG["prefill_squares"] * 2}, "prefill_squares is", "Σ c²")
-    with pytest.raises(iq.ConfigError, match="grids: a PiecewiseLinear has none"):
+    refused(LOG, "fixed: all parts", fixed=whole)
+    refused(LOG | {"prefill_squares": LOG["prefill_squares"] * 2}, "prefill_squares must be Σ c²", "Σ c²")
+    with pytest.raises(iq.ConfigError, match="grids: PiecewiseLinear has no grids"):
         iq.timing.fit(LOG, grids=GRIDS)
 
 

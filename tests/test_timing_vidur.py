@@ -58,19 +58,19 @@ def test_a_profile_of_vidur_becomes_iterations(tmp_path):
 def test_a_profile_of_vidur_that_does_not_fit_is_named(tmp_path):
     linear, attention = vidur_files(tmp_path)
     read = iq.timing.read_vidur_profile
-    with pytest.raises(iq.TraceError, match=r"mlp.csv: has nothing for tensor_parallel=2, only for 1"):
+    with pytest.raises(iq.TraceError, match=r"mlp.csv: has no rows for tensor_parallel=2, only for 1"):
         read(linear, attention, layers=32, tensor_parallel=2)
-    with pytest.raises(iq.TraceError, match=r"attention.csv: has no column .*no profile of Vidur's"):
+    with pytest.raises(iq.TraceError, match=r"attention.csv: has no column .*it is not a profile of Vidur"):
         read(attention, linear, layers=32)
     with pytest.raises(iq.ConfigError, match="layers"):
         read(linear, attention, layers=0)
     two = pl.read_csv(linear)
     other = two.with_columns(n_embd=pl.lit(8192, pl.Int64))
     pl.concat([two, other]).write_csv(linear)
-    with pytest.raises(iq.TraceError, match="holds 2 models"):
+    with pytest.raises(iq.TraceError, match="contains 2 models"):
         read(linear, attention, layers=32)
     two.filter(pl.col("num_tokens") < 64).write_csv(linear)
-    with pytest.raises(iq.TraceError, match=r"row 0 of this model: computes 64 tokens, .* from 1 to 10"):
+    with pytest.raises(iq.TraceError, match=r"row 0 of this model: has 64 tokens, outside the range of .*, 1 to 10"):
         read(linear, attention, layers=32)
 
 
@@ -182,12 +182,12 @@ def test_two_all_reduces_a_layer_are_added_of_two_bytes_a_number(tmp_path):
         expected = LAYERS / 1e3 * (linear_ms(tokens) + 2 * (0.04 + 1e-8 * size))
         assert math.isclose(seconds, expected, rel_tol=1e-9), tokens
     read = iq.timing.read_vidur_table
-    with pytest.raises(iq.ConfigError, match="all_reduce: 4 GPUs need it"):
+    with pytest.raises(iq.ConfigError, match="all_reduce: missing for 4 GPUs"):
         read(*files, layers=LAYERS, tensor_parallel=4)
-    with pytest.raises(iq.ConfigError, match="all_reduce: one GPU"):
+    with pytest.raises(iq.ConfigError, match="all_reduce: must be None for one GPU"):
         read(*files, layers=LAYERS, all_reduce=reduced)
     files = profile(tmp_path, workers=8)
-    with pytest.raises(iq.TraceError, match=r"all_reduce.csv: has no all_reduce among 8 GPUs .* 2, 4"):
+    with pytest.raises(iq.TraceError, match=r"all_reduce.csv: has no all_reduce of 8 GPUs .* 2, 4"):
         read(*files, layers=LAYERS, tensor_parallel=8, all_reduce=reduced)
     with pytest.raises(iq.TraceError, match=r"mlp.csv: has no column size.* network"):
         read(*files, layers=LAYERS, tensor_parallel=8, all_reduce=files[0])
@@ -204,17 +204,17 @@ def test_a_profile_that_makes_no_table_is_named(tmp_path):
                 iq.timing.read_vidur_table(linear, attention, layers=LAYERS)
 
     two = whole.with_columns(attention_backend=pl.lit("AttentionBackend.NO_OP"))
-    refused(pl.concat([whole, two]), r"attention.csv: mixes attention_backend .*FLASHINFER, .*NO_OP")
+    refused(pl.concat([whole, two]), r"attention.csv: has several values of attention_backend, .*FLASHINFER, .*NO_OP")
     refused(
-        pl.concat([whole, whole.with_columns(block_size=pl.lit(32, pl.Int64))]), "mixes block_size 16, 32"
+        pl.concat([whole, whole.with_columns(block_size=pl.lit(32, pl.Int64))]), "has several values of block_size, 16, 32"
     )
     refused(whole.filter(pl.col("prefill_chunk_size") == 0), "prefill_chunk_size: 0 of its values")
     refused(whole.filter(pl.col("batch_size") == 1), "batch_size: 1 of its values")
     median = "time_stats.attn_decode.median"
-    refused(whole.with_columns(pl.lit(None, pl.Float64).alias(median)), "row .* has no time")
-    refused(whole.with_columns(pl.lit(-1.0).alias(median)), "row .* takes -0.998 ms")
+    refused(whole.with_columns(pl.lit(None, pl.Float64).alias(median)), "row .* kernel time is missing")
+    refused(whole.with_columns(pl.lit(-1.0).alias(median)), "row .* kernel time is -0.998 ms")
     # One published file has the shapes and no times.
     pl.read_csv(linear).select(pl.exclude(r"^time_stats.*$")).write_csv(linear)
-    refused(whole, r"mlp.csv: has no column time_stats.* no profile of Vidur's")
+    refused(whole, r"mlp.csv: has no column time_stats.* it is not a profile of Vidur")
     with pytest.raises(iq.ConfigError, match="most_points"):
         iq.timing.read_vidur_table(linear, attention, layers=LAYERS, most_points=1)

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiments.validation.clients import client_for
-from inferq.experiments.validation.host import one_at_a_time, without_times
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.experiments.validation.reading import read_runs
-from inferq.experiments.validation.settings import Assumed, engine_for
+from inferq.experiments.validation.settings import Assumptions, engine_for
 from inferq.systems.servers import Server, sglang_share
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
+from inferq_papers.hardware.engines import one_at_a_time, without_times
 
 MEASURED = Path(__file__).parent / "measured"
 RUNS, REQUESTS = MEASURED / "runs.csv", MEASURED / "requests.csv"
@@ -38,7 +38,7 @@ def written(folder: Path, *lines: str, name: str = "runs.csv") -> Path:
     return file
 
 
-def slots(run: MeasuredRun, assumed: Assumed) -> iq.Engine:
+def slots(run: MeasuredRun, assumed: Assumptions) -> iq.Engine:
     """An engine of slots of 20 ms instead of a server."""
     return iq.Engine(
         timing=iq.Constant(0.02), scheduler=iq.VllmV1(async_scheduling=False), kv=iq.KvCache.unlimited()
@@ -106,7 +106,9 @@ def run(**settings: Any) -> MeasuredRun:
 
 
 def test_a_constant_rate_is_exponential_gaps_scaled_to_the_length_of_the_stage() -> None:
-    client = client_for(run(arrival="constant", rate_rps=5.0, n_requests=300, duration_s=60.0), Assumed(), 1)
+    client = client_for(
+        run(arrival="constant", rate_rps=5.0, n_requests=300, duration_s=60.0), Assumptions(), 1
+    )
     arrivals = client.frame["arrival_s"]
     assert arrivals[-1] == 60.0 and arrivals.len() == 300
     gaps = arrivals.diff().drop_nulls()
@@ -118,7 +120,7 @@ def test_prompts_in_rotation_share_what_their_group_shares() -> None:
     told = run(
         arrival="constant", rate_rps=5.0, n_requests=50, duration_s=10.0, input_law=law, input_mean=99.5
     )
-    assumed = Assumed()
+    assumed = Assumptions()
     frame = client_for(told, assumed, 1).frame
     assert frame["prompt_tokens"][:20].mean() == 99.5
     assert frame["prompt_tokens"][:20].equals(frame["prompt_tokens"][20:40])
@@ -155,14 +157,18 @@ def test_stages_of_one_server_find_the_cache_of_those_before(tmp_path: Path) -> 
 
 
 def test_in_flight_limits_bursts_and_closed_loops_are_those_of_the_words() -> None:
-    most = client_for(run(arrival="constant; at most 7 in flight", rate_rps=9.0, n_requests=20), Assumed(), 1)
+    most = client_for(
+        run(arrival="constant; at most 7 in flight", rate_rps=9.0, n_requests=20), Assumptions(), 1
+    )
     assert most.max_in_flight == 7 and most.users is None
-    backlog = client_for(run(arrival="at once; at most 3 in flight", n_requests=9), Assumed(), 1)
+    backlog = client_for(run(arrival="at once; at most 3 in flight", n_requests=9), Assumptions(), 1)
     assert backlog.frame["arrival_s"].to_list() == [0.0] * 9 and backlog.max_in_flight == 3
-    assumed = Assumed()
+    assumed = Assumptions()
     loop = client_for(run(arrival="closed loop", concurrency=8), assumed, 1)
     assert (loop.users, loop.frame.height) == (8, 80) and "n_requests" in assumed.settings
-    bursts = client_for(run(arrival="gamma", rate_rps=10.0, burstiness=0.25, n_requests=4000), Assumed(), 1)
+    bursts = client_for(
+        run(arrival="gamma", rate_rps=10.0, burstiness=0.25, n_requests=4000), Assumptions(), 1
+    )
     gaps = bursts.frame["arrival_s"].diff().drop_nulls()
     assert gaps.std() / gaps.mean() == pytest.approx(2, rel=0.1)  # type: ignore[operator]
 
@@ -180,14 +186,14 @@ def test_in_flight_limits_bursts_and_closed_loops_are_those_of_the_words() -> No
 def test_what_a_row_does_not_say_is_the_default_of_that_server_on_that_card(
     settings: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assumed = Assumed()
+    assumed = Assumptions()
     engine = engine_for(run(**settings), assumed)
     assert {name: getattr(engine.scheduler, name) for name in expected} == expected
     assert ("max_num_seqs" in assumed.settings) == ("max_num_seqs" not in settings)
 
 
 def test_blocks_that_are_said_are_taken_less_the_one_that_vllm_keeps() -> None:
-    engine = engine_for(run(kv_blocks=7463, prefix_cache="none"), Assumed())
+    engine = engine_for(run(kv_blocks=7463, prefix_cache="none"), Assumptions())
     assert (engine.kv.tokens, engine.kv.block, engine.kv.prefix_cache) == (7462 * 16, 16, None)
 
 
@@ -210,7 +216,7 @@ def test_the_share_of_a_card_that_sglang_takes_follows_its_rules() -> None:
 def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
     # 1.2 GiB of the card are gone by then; 65.5 GB of weights; 262,144 bytes a token.
     of_two = run(engine="sglang", model="Qwen/Qwen3-32B", tp=2, gpu_mem_util=0.9)
-    card, engine = Gpu.of("h100-80gb"), engine_for(of_two, Assumed())
+    card, engine = Gpu.of("h100-80gb"), engine_for(of_two, Assumptions())
     free = card.memory_bytes - 1.2 * 2**30
     weights = ModelShape.of("qwen3-32b").weight_bytes()
     assert engine.kv.tokens == int((0.9 * free - weights / 2) // 131_072)
@@ -220,7 +226,7 @@ def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
 
 @pytest.mark.parametrize(("engine", "newest"), [("vllm", "0.33"), ("sglang", "0.5")])
 def test_a_row_without_release_or_kind_of_weights_lists_what_was_taken(engine: str, newest: str) -> None:
-    assumed = Assumed()
+    assumed = Assumptions()
     bare = dataclasses.replace(
         run(), engine=engine, engine_version=None, dtype=None, gpu_mem_util=None, kv_blocks=None
     )
@@ -251,10 +257,10 @@ def test_nothing_that_a_row_does_not_say_is_silent(all_runs: Any) -> None:
 
 def test_every_run_is_simulated_whole_and_none_judges_what_was_taken_from_it(all_runs: Any) -> None:
     assert all_runs.runs.height == 100 and all_runs.runs["unserved"].sum() == 0
-    left_out = all_runs.runs.filter(~pl.col("judged"))
-    failed = left_out.filter(pl.col("why_not").str.contains("failed"))
+    left_out = all_runs.runs.filter(~pl.col("evaluated"))
+    failed = left_out.filter(pl.col("exclusion").str.contains("failed"))
     assert failed.height == 3 and failed["run"].str.contains("reasoning").all()
-    taken = left_out.filter(pl.col("why_not").str.contains("was taken on it"))
+    taken = left_out.filter(pl.col("exclusion").str.contains("used to calibrate"))
     assert failed.height + taken.height == left_out.height == 43
     # KubeCon's of 128 sequences, CodeLlama, short prompts of two servers, and three with a full cache.
     by = taken.group_by("source", "engine_version").len().rows()
@@ -289,7 +295,7 @@ def test_the_errors_are_no_larger_than_the_page_says(all_runs: Any) -> None:
 
 
 def test_rules_alone_are_further_off_and_one_batch_at_a_time_furthest(all_runs: Any) -> None:
-    judged = set(all_runs.runs.filter("judged")["run"])
+    judged = set(all_runs.runs.filter("evaluated")["run"])
     runs = [one for one in read_runs(RUNS, requests=REQUESTS) if one.id in judged]
     by_rule, before = (iq.validate(runs, engine=one) for one in (without_times, one_at_a_time))
     ttft = [
@@ -302,20 +308,20 @@ def test_rules_alone_are_further_off_and_one_batch_at_a_time_furthest(all_runs: 
         medians = [one.errors().filter(metric=metric)["median"].item() for one in (before, by_rule, all_runs)]
         assert medians[2] < 0.75 * min(medians[:2]), (metric, medians)
     assert by_rule.assumed.filter(setting="overhead")["value"].unique().to_list() == ["none"]
-    assert all_runs.assumed.filter(setting="overhead")["why"].str.contains("taken on").all()
+    assert all_runs.assumed.filter(setting="overhead")["reason"].str.contains("calibrated on").all()
 
 
 def test_a_log_of_requests_is_the_engines_own_and_a_longest_length_is_enforced() -> None:
-    assumed = Assumed()
+    assumed = Assumptions()
     rows = pl.DataFrame({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [5]})
     assert engine_for(run(requests=rows), assumed).api_s == 0 and "its log" in assumed.settings["api_s"][1]
-    engine = engine_for(run(max_model_len=512), Assumed())
+    engine = engine_for(run(max_model_len=512), Assumptions())
     assert engine.max_model_len == 512 and engine.api_s == 0.0075
 
 
 @pytest.mark.parametrize(("version", "ahead"), [("0.12.0", False), ("0.14.0", True), ("0.33.0", True)])
 def test_releases_plan_ahead_from_0_14_on(version: str, ahead: bool) -> None:
-    assumed = Assumed()
+    assumed = Assumptions()
     scheduler = engine_for(run(engine_version=version), assumed).scheduler
     assert isinstance(scheduler, iq.VllmV1) and scheduler.async_scheduling is ahead
     assert assumed.settings["async_scheduling"][0] == ("on" if ahead else "off")
@@ -370,10 +376,10 @@ def test_a_result_of_vllms_benchmark_is_read(tmp_path: Path) -> None:
         "req_s": 3.9,
         "out_tok_s": 249.6,
     }
-    client = client_for(read, Assumed(), 1)
+    client = client_for(read, Assumptions(), 1)
     assert client.max_in_flight == 16 and client.frame.height == 50
     all_at_once = written(tmp_path, json.dumps(told | {"request_rate": "inf"}), name="inf.json")
-    assert client_for(read_runs(all_at_once)[0], Assumed(), 1).frame["arrival_s"].sum() == 0
+    assert client_for(read_runs(all_at_once)[0], Assumptions(), 1).frame["arrival_s"].sum() == 0
     assert iq.validate(file, given={"tp": 1}).frame.height == 6
 
 

@@ -5,6 +5,7 @@ A hundred wrong inputs that a newcomer might give, through the shell, a scenario
 (a known name, a range, another option); none is a traceback, and no input passes.
 """
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -23,20 +24,20 @@ CARD = ["--model", "llama-3.1-8b", "--gpu", "h100-80gb"]
 
 SHELL: list[tuple[list[str], str, str, str]] = [
     # arguments; what, where, how
-    (["replay", AZURE, "--think", "5s"], "5s", "--think", "did you mean|known are"),
+    (["replay", AZURE, "--think", "5s"], "5s", "--think", "did you mean|known names"),
     (["replay", AZURE, "--think", "20"], "no session_id|no turns", "with_think|think", "session|turns"),
     (["replay", AZURE, "--think", "-1"], "-1", "--think", "from 0 to 1e9"),
     (["replay", AZURE, "--time-unit", "ms"], "unit of its own", "time_unit", "tables and logs"),
     (["replay", AZURE, "--rate", "inf"], "finite", "rate", "request-rate inf"),
-    (["replay", AZURE, "--rate", "-3"], "-3", "rate", "above 0"),
-    (["replay", AZURE, "--speed", "0"], "0", "speed", "above 0"),
+    (["replay", AZURE, "--rate", "-3"], "-3", "rate", "positive"),
+    (["replay", AZURE, "--speed", "0"], "0", "speed", "positive"),
     (["replay", AZURE, "--head", "0"], "0", "head", "1"),
     (["replay", AZURE, "--warmup", "5m"], "5m", "warmup", "'30s'"),
     (["replay", AZURE, "--cooldown", "-1"], "-1", "cooldown", "'30s'|No such option"),
     (["replay", AZURE, "--horizon", "-2"], "-2", "horizon", "0 or above|not negative|negative"),
     (["replay", AZURE, "--seed", "-1"], "-1", "seed", "0"),
     (["replay", AZURE, "--replicas", "0"], "0", "replicas", "from 1"),
-    (["replay", AZURE, "--router", "by-session"], "nothing to choose", "--router", "--replicas"),
+    (["replay", AZURE, "--router", "by-session"], "requires", "--router", "--replicas"),
     (
         ["replay", AZURE, "--replicas", "2", "--router", "least"],
         "least",
@@ -55,21 +56,21 @@ SHELL: list[tuple[list[str], str, str, str]] = [
         ["replay", AZURE, "--scheduler", "vllm-v1:max_num_seqs=4"],
         "max_num_seqs",
         "--scheduler",
-        "here it is max_seqs",
+        "it is called max_seqs here",
     ),
     (["replay", AZURE, "--scheduler", "vllm-v1:0"], "0", "token_budget", "1"),
     (["replay", AZURE, "--scheduler", "wait"], "thresholds", "--scheduler", "missing"),
     (["replay", AZURE, "--token-budget", "0"], "0", "token_budget", "1"),
-    (["replay", AZURE, "--max-seqs", "-4"], "-4", "max_seqs", "0 or above"),
+    (["replay", AZURE, "--max-seqs", "-4"], "-4", "max_seqs", "non-negative"),
     (["replay", AZURE, "--timing", "h100"], "h100", "--timing", "--gpu h100-80gb"),
-    (["replay", AZURE, "--timing", "Constant:0"], "length 0", "timing", "must charge something"),
+    (["replay", AZURE, "--timing", "Constant:0"], "length 0", "timing", "must not"),
     (
         ["replay", AZURE, "--timing", "TimingTable:nothing.parquet"],
         "nothing.parquet",
         "--timing.file",
-        "there is no file",
+        "no such file",
     ),
-    (["replay", AZURE, *CARD, "--timing", "a100"], "illustration", "--timing", "leave --timing out"),
+    (["replay", AZURE, *CARD, "--timing", "a100"], "a100", "--timing", "cannot be combined with --model"),
     (
         ["replay", AZURE, "--model", "llama-3.1-8b", "--gpu", "rtx4090"],
         "rtx4090",
@@ -81,7 +82,7 @@ SHELL: list[tuple[list[str], str, str, str]] = [
         ["replay", AZURE, "--model", "nowhere/config.json", "--gpu", "l4"],
         "nowhere",
         "model",
-        "there is no file",
+        "no such file",
     ),
     (
         ["replay", AZURE, "--model", "llama-3.1-8b", "--gpu", "mine.toml"],
@@ -97,9 +98,9 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     ),
     (["replay", AZURE, *CARD, "--weights", "fp4"], "fp4", "weights", "fp8"),
     (["replay", AZURE, *CARD, "--kv-dtype", "fp16"], "fp16", "kv_dtype", "bf16"),
-    (["replay", AZURE, *CARD, "--utilization", "92"], "92", "utilization", "1"),
+    (["replay", AZURE, *CARD, "--gpu-memory-utilization", "92"], "92", "utilization", "1"),
     (["replay", AZURE, *CARD, "--backend", "tgi"], "tgi", "backend", "vllm"),
-    (["replay", AZURE, "--weights", "fp8"], "which model", "--weights", "--model"),
+    (["replay", AZURE, "--weights", "fp8"], "requires", "--weights", "--model"),
     (["replay", AZURE, *CARD, "--server", "vllm-1"], "vllm-1", "server", "vllm-0"),
     (["replay", AZURE, *CARD, "--prefix-cache", "on"], "on", "prefix_cache", "'blocks'"),
     (["replay", AZURE, "--kv-tokens", "lots"], "lots", "--kv-tokens", "unlimited"),
@@ -109,7 +110,7 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     (["replay", AZURE, "--columns", "prompt_tokens"], "prompt_tokens", "--columns", "name_in_the_file"),
     (["replay", AZURE, "--tokens-per-word", "1.3"], "token counts", "tokens_per_word", "nothing to count"),
     (["replay", "no-such.csv"], "no such file", "no-such.csv", "no such file"),
-    (["replay", AZURE, "--tp", "2"], "--tp", "--tp", "--tensor-parallel"),
+    (["replay", AZURE, "--tp", "2"], "requires", "--tensor-parallel", "--model"),
     (
         ["replay", AZURE, "--max-num-batched-tokens", "2048"],
         "--max-num-batched-tokens",
@@ -118,9 +119,9 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     ),
     (
         ["replay", AZURE, "--gpu-memory-utilization", "0.9"],
+        "requires",
         "--gpu-memory-utilization",
-        "option",
-        "--utilization",
+        "--model",
     ),
     (
         ["replay", AZURE, "--enable-prefix-caching"],
@@ -131,12 +132,12 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     (["replay", AZURE, "--kv-cache-dtype", "fp8"], "--kv-cache-dtype", "option", "--kv-dtype"),
     (["replay", AZURE, "--num-prompts", "10"], "--num-prompts", "option", "--head"),
     (["replay", AZURE, "--qps", "3"], "--qps", "option", "--rate"),
-    (["replay", AZURE, "--slo", "ttft_p99=1"], "--slo", "option", "inferq capacity"),
+    (["replay", AZURE, "--slo", "ttft_p99=1"], "--slo", "option", "capacity"),
     (["capacity", CHAT, "--slo", "p99_ttft=0.5"], "p99_ttft", "metric|slo", "ttft_p99"),
     (["capacity", CHAT, "--slo", "ttft_p99=fast"], "fast", "--slo", "ttft_p99=0.5"),
     (["capacity", CHAT, "--slo", "ttft=1"], "ttft", "slo|metric", "ttft_p99|did you mean|known"),
     (["capacity", CHAT, "--slo", "ttft_p99=-1"], "-1", "ttft_p99", "0 or above|negative"),
-    (["capacity", CHAT, "--slo", "ttft_p99=1", "--low", "9", "--high", "3"], "9", "low, high", "in order"),
+    (["capacity", CHAT, "--slo", "ttft_p99=1", "--low", "9", "--high", "3"], "9", "low", "below high"),
     (["capacity", CHAT, "--slo", "ttft_p99=1", "--confidence", "95"], "95", "confidence", "below 1"),
     (["simulate", CHAT, "--set", "engine.schedular.token_budget=1"], "schedular", "engine", "scheduler"),
     (
@@ -163,7 +164,7 @@ SHELL: list[tuple[list[str], str, str, str]] = [
         "slo",
         "ttft_s",
     ),
-    (["list", "models"], "models", "WHAT", "models"),
+    (["list", "model-names"], "model-names", "WHAT", "models"),
     (["init", "--gpu", "h1000"], "h1000", "gpu", "h100"),
     (["init", "--out", "scenario.yaml"], "scenario.yaml", "--out", ".toml"),
     (["report", CHAT, "--out", "page.pdf"], "page.pdf", "out", ".html"),
@@ -197,7 +198,7 @@ PYTHON: list[tuple[Callable[[], Any], str, str, str]] = [
     (run(prompt_tokens=[10, 0]), "0", "row 1", "at least 1"),
     (run(prompt_tokens=[10, 2.5]), "2.5", "row 1", "whole number"),
     (run(tokens=[1, 2]), "tokens", "column", "prompt_tokens|known are"),
-    (run(input_len=[1, 2]), "input_len", "column", "here it is prompt_tokens"),
+    (run(input_len=[1, 2]), "input_len", "column", "it is called prompt_tokens here"),
     (lambda: iq.VLLM, "VLLM", "inferq", "VllmV1"),
     (lambda: iq.Slo(p99_ttft=1.0), "p99_ttft", "metric|p99", "ttft_p99"),
     (lambda: iq.KvCache(tokens=-1), "-1", "tokens", "1"),
@@ -258,3 +259,36 @@ def test_a_hundred_wrong_inputs_say_what_where_and_how(
     assert not lacking, f"{100 - len(lacking)} of 100 say all three:\n" + "\n".join(lacking)
     assert not any("Traceback" in message for _, message, _ in found)
     assert all(len(message) < 1200 for _, message, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: iq.VllmV1(max_num_seqs=3), "max_num_seqs is called max_seqs here: VllmV1(max_seqs=3)"),
+        (
+            lambda: iq.Engine.on("llama-3.1-8b", "h100-80gb", tp=2),
+            "tp is called tensor_parallel here: Engine.on(tensor_parallel=2)",
+        ),
+        (
+            lambda: iq.Engine.on("llama-3.1-8b", "h100-80gb", enable_prefix_caching=True),
+            "enable_prefix_caching is called prefix_cache here: Engine.on(prefix_cache='blocks')",
+        ),
+        (
+            lambda: iq.KvCache(num_gpu_blocks=27_000),
+            "num_gpu_blocks is called tokens here: KvCache(tokens=27000 * block)",
+        ),
+        (lambda: iq.Cluster(ENGINE, dp=4), "dp is called replicas here: Cluster(replicas=4)"),
+        (lambda: iq.Sglang(mem_fraction_static=0.8), "unexpected keyword argument 'mem_fraction_static'"),
+        (lambda: iq.VllmV1(max_sequences=3), "unexpected keyword argument 'max_sequences'"),
+    ],
+)
+def test_a_parameter_name_of_another_tool_raises_an_error_with_ours(call: Callable[[], Any], message: str):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        call()
+
+
+def test_help_shows_the_parameters_of_descriptions():
+    assert list(inspect.signature(iq.Cluster).parameters) == [
+        *("engines", "replicas", "router", "autoscaler", "failures")
+    ]
+    assert "tensor_parallel" in inspect.signature(iq.Engine.on).parameters

@@ -124,10 +124,11 @@ def _scenario() -> Iterator[tuple[str, str, list[tuple[str, Rows]]]]:
     """Title, text and tables of each part of a scenario."""
     from inferq.experiments.gates.terms import Terms
     from inferq.workload import reading
+    from inferq.workload.trace_options import TraceOptions
 
-    trace = {**_arguments(iq.read_trace), **_arguments(reading.adapted)}
+    trace = {**_arguments(iq.read_trace), **_arguments(TraceOptions)}
     workload = [
-        ("A trace", _named(trace, [*reading._READING, *reading._SHORT, "think"], path="trace")),
+        ("A trace", _named(trace, [*reading._READING, *reading._CHANGES], path="trace")),
         ("Distributions", _named(_arguments(iq.Workload.synthetic), reading._SYNTHETIC)),
         ("Closed-loop sessions", _named(_arguments(iq.Workload.sessions), reading._SESSIONS)),
     ]

@@ -10,6 +10,8 @@ from .errors import SweepInterrupted as SweepInterrupted
 from .errors import SweepStopped as SweepStopped
 from .errors import TraceError as TraceError
 from .experiments import *
+from .interval import Interval as Interval
+from .interval import confidence_interval as confidence_interval
 from .results import *
 from .scenario import Scenario as Scenario
 from .scheduler.by_key import ByKey as ByKey

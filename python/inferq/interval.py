@@ -16,8 +16,8 @@ class Interval:
     """A mean with a confidence interval.
 
     Example:
-        >>> from inferq.interval import student
-        >>> print(student([1.0, 2.0, 3.0]))
+        >>> import inferq as iq
+        >>> print(iq.confidence_interval([1.0, 2.0, 3.0]))
         2 ± 2.48
     """
 
@@ -28,6 +28,13 @@ class Interval:
 
     confidence: float
     samples: int
+
+    @classmethod
+    def of_estimate(
+        cls, mean: float, standard_error: float, samples: int, confidence: float = 0.95
+    ) -> Interval:
+        """Interval of an estimate by its standard error, with `samples` − 1 degrees of freedom."""
+        return cls(mean, quantile(confidence, samples - 1) * standard_error, confidence, samples)
 
     @property
     def low(self) -> float:
@@ -52,7 +59,7 @@ class Interval:
         return f"{self.mean:.4g} ± {self.half_width:.3g}"
 
 
-def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
+def confidence_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
     """Confidence interval of the mean of independent samples.
 
     Exact for normal samples of any number; approximate for means over many requests.

@@ -98,9 +98,8 @@ from typing import Any, cast
 
 from inferq._lazy import pl
 from inferq.checks import nearest
-from inferq.description import read_fields, table_of
+from inferq.description import table_of
 from inferq.errors import ConfigError
-from inferq.experiments.gates.terms import Terms
 from inferq.files import write_text
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
 from inferq.results.result import Result, scenario_of
@@ -347,7 +346,7 @@ def _scenario(tables: Mapping[str, Any], shelf: Shelf) -> Scenario:
     is_network = isinstance(system, Network)
     workload = read_workload("workload", tables["workload"], shelf, notes, jobs=is_network)
     if "gate" in tables:
-        read_fields("gate", tables["gate"], Terms)
+        table_of("gate", tables["gate"])
     return Scenario(workload, system, options, tables.get("gate"), tuple(notes))
 
 

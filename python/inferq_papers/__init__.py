@@ -1,17 +1,17 @@
-"""Papers: what they report, and what theory and simulation give beside it.
+"""Reproductions of papers: their numbers compared with theory and simulation.
 
-Each module named after a paper makes a `Report` of it: `inferq paper NAME` from a shell, or `run` here.
+Each module named after a paper produces a `Report`: `inferq paper NAME` in a shell, or `run` in Python.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from inferq.checks import nearest
-from inferq.errors import ConfigError
+from inferq import ConfigError
 from inferq_papers.pages import check_ending
 from inferq_papers.report import Report
 
@@ -22,28 +22,30 @@ PAPERS = {
     "lin2026": "Large-Scale LLM Inference with Heterogeneous Workloads",
     "nie2026": "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory "
     "Constraints",
-    "hardware": "How far is it from hardware? What several papers measured, on one page",
+    "hardware": "Accuracy against measurements on hardware, from several papers",
 }
-"""The papers whose experiments run here, by first author and year; and a page on what several measured."""
+"""Reproduced papers by first author and year, and a page on measurements of several papers."""
 
 
 def known(name: str) -> str:
-    """The name of a paper, in any case.
+    """The canonical name of a paper, from any case.
 
     Raises:
-        ConfigError: there is none of that name; it says which is nearest.
+        ConfigError: the name is unknown; the message has a suggestion.
     """
     if name.strip().lower() not in PAPERS:
-        raise ConfigError("paper", f"unknown name {name!r}{nearest(name, PAPERS)}")
+        near = difflib.get_close_matches(name.strip().lower(), PAPERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(PAPERS)}"
+        raise ConfigError("paper", f"unknown name {name!r}; {hint}")
     return name.strip().lower()
 
 
 def writable(path: Path) -> Path:
-    """A page that can be written, made sure of before a long run; its directory is made where it is missing.
+    """A page that can be written, checked before a long run; creates its directory.
 
     Raises:
-        ConfigError: it ends neither in `.html` nor in `.md`.
-        OSError: it cannot be written.
+        ConfigError: the extension is neither `.html` nor `.md`.
+        OSError: the file cannot be written.
     """
     check_ending(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,10 +60,10 @@ def folder(path: Path) -> Path:
     """A folder of traces.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the path is not a folder.
     """
     if not path.is_dir():
-        raise ConfigError("trace", f"{path} is no folder")
+        raise ConfigError("trace", f"must be a folder, got {path}")
     return path
 
 
@@ -76,13 +78,18 @@ def run(
 
     Args:
         name: one of `PAPERS`.
-        quick: smaller runs, about a minute; the same rows with wider intervals.
-        traces: a folder with the real traces that some rows need; without it these rows say so.
-        tell: gets a line for each step.
+        quick: smaller runs of about a minute; the same rows with wider intervals.
+        traces: folder with the real traces that some rows require. Default: these rows stay empty.
+        tell: receives one line per step.
 
     Raises:
-        ConfigError: an unknown name, or no folder.
-        TraceError: a trace in the folder is wrong.
+        ConfigError: the name is unknown, or `traces` is not a folder.
+        TraceError: a trace in the folder is invalid.
     """
-    made = import_module(f"inferq_papers.{known(name)}")
-    return cast("Report", made.report(quick=quick, traces=traces and folder(traces), tell=tell))
+    try:
+        module = import_module(f"inferq_papers.{known(name)}")
+    except ModuleNotFoundError as error:
+        if error.name != "altair":
+            raise
+        raise ImportError("charts need Altair: pip install 'inferq[plots]'", name=error.name) from None
+    return cast("Report", module.report(quick=quick, traces=traces and folder(traces), tell=tell))

@@ -1,4 +1,4 @@
-"""Up to which rate is a system stable? A bisection over runs of the same requests, ever faster or slower."""
+"""Largest stable rate of a system, by bisection over runs of the same requests at different rates."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inferq.errors import ConfigError
-from inferq.results.result import Result
-from inferq.theory.runs.observed import WARM_SHARE, Observed, observed
-from inferq.workload.workload import Workload
+from inferq import ConfigError, Result, Workload
+from inferq.theory import Observed, observed
+
+WARM_SHARE = 0.25
+"""Share of the span of arrivals that `observed` leaves out by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
-    """Where a system ceases to be stable, per second; made by `edge`."""
+    """The largest stable rate per second; returned by `edge`."""
 
     rate: float
     """The middle of the last bracket."""
     low: float
-    """The largest rate that was observed as stable (not unknown); the lower end of the search if none was."""
+    """The largest rate observed as stable (not unknown); else the lower end of the search."""
     high: float
-    """The smallest rate above it that was observed as unstable; the upper end of the search if none was."""
+    """The smallest rate above it observed as unstable; else the upper end of the search."""
     step: float
-    """Half the length of the last bracket: what the bisection leaves open."""
+    """Half the length of the last bracket, the resolution of the bisection."""
     probes: tuple[tuple[float, Observed], ...]
-    """Each rate that was run, in order, and what was observed."""
+    """Each simulated rate with its observed stability, in order."""
 
 
 def unit(workload: Workload, seed: int = 0) -> Workload:
-    """The same requests with one arrival a second, exactly, over the part of the run that is observed.
+    """The same requests at exactly one arrival per second over the observed part of the run.
 
-    `observed` leaves a quarter of the span out. The rate of the rest differs from that of the arrival process
-    by a share of about 1/√n for n arrivals, and the edge with it; after this it does not.
+    `observed` leaves out a quarter of the span. The rate of the rest differs from that of the arrival process
+    by a share of about 1/√n for n arrivals, which would shift the edge. This function removes the difference.
 
     Args:
-        workload: with arrivals; drawn here.
-        seed: it is drawn from.
+        workload: a workload with arrivals.
+        seed: seed of the draw.
 
     Raises:
-        ConfigError: all requests arrive at once.
+        ConfigError: all requests arrive at the same time.
 
     Example:
         >>> import inferq as iq
@@ -57,7 +58,7 @@ def unit(workload: Workload, seed: int = 0) -> Workload:
     first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
     start_s = first_s + WARM_SHARE * (last_s - first_s)
     if last_s <= start_s:
-        raise ConfigError("workload", "all requests arrive at once, which is no rate")
+        raise ConfigError("workload", "all requests arrive at the same time, so there is no rate")
     return drawn.speed((last_s - start_s) / float((arrival_s > start_s).sum()))
 
 
@@ -71,64 +72,61 @@ def edge(
     confidence: float = 0.99,
     tell: Callable[[str], None] | None = None,
 ) -> Edge:
-    """The largest stable rate between `low` and `high`, by bisection.
+    """Find the largest stable rate between `low` and `high` by bisection.
 
-    `run(rate)` should send the very same requests at every rate (`unit(…).speed(rate)`): then all rates are
-    judged by the same chance, and the answer has one step from stable to unstable instead of many.
+    `run(rate)` should use the same requests at every rate (`unit(…).speed(rate)`). Then all rates share the
+    same random numbers, and the result changes from stable to unstable once.
 
-    A probe that `observed` calls stable or unstable is taken at its word. *Unknown* means here that the
-    interval of the drift reaches both sides of what is tolerated: such a probe goes by the drift alone, above
-    or below ε·λ for the tolerance ε. The edge is therefore always found, and `Edge.low` and `Edge.high` tell
-    between which rates it lies by what was decided.
+    Probes observed as stable or unstable count as such. *Unknown* means that the interval of the drift
+    contains the tolerance ε·λ. Such probes count by the drift alone, above or below ε·λ. So an edge is always
+    found; `Edge.low` and `Edge.high` report the decided rates around it.
 
-    How wrong can it be, where the truth is μ? Above μ a server is always busy and lets requests go at its own
-    rate, whatever the arrivals do; their rate in the window is known (`unit`), so the drift is λ − μ but for
-    what the service itself varies, and the rate that is found is μ/(1 − ε), above μ by 0.5 %, and a step more
-    at most. Below μ the number in the system at the end of the window is above x with a probability of about
-    exp(−2(1 − ρ)x) (Poisson arrivals, equal requests of one server, heavy traffic); x is ε·n for n arrivals
-    in the window. With n = 30,000 a load of 0.98 is taken for unstable three times in 1,000, with n = 100,000
-    once in 10⁸. Requests that differ widely in length need n larger by their squared coefficient of
-    variation.
+    **Error for a true edge μ.** Above μ a server is always busy and completes requests at its own rate for
+    any arrivals. Their rate in the window is known (`unit`), so the drift is λ − μ except for variation of
+    the service itself. The result is μ/(1 − ε), 0.5 % above μ, plus at most one step. Below μ the number in
+    the system at the end of the window exceeds x with a probability of about exp(−2(1 − ρ)x) (Poisson
+    arrivals, equal requests of one server, heavy traffic); x is ε·n for n arrivals in the window. With n =
+    30,000 a load of 0.98 counts as unstable three times in 1,000, with n = 100,000 once in 10⁸. If lengths
+    vary, n must be larger by their squared coefficient of variation.
 
     Args:
-        run: a simulation at so many requests per second.
-        low: a rate that is stable, above 0.
-        high: a rate that is not.
-        steps: how often the bracket is halved, 1 or more.
-        tolerance: ε, as of `observed`.
-        confidence: as of `observed`.
-        tell: gets a line for each probe.
+        run: simulates at a rate in requests per second.
+        low: a stable rate, positive.
+        high: an unstable rate.
+        steps: number of bisections, positive.
+        tolerance: ε, as for `observed`.
+        confidence: as for `observed`.
+        tell: receives one line per probe.
 
     Raises:
-        ConfigError: the ends are no rates in order, the edge is not between them, or a run is too short to be
-            judged.
+        ConfigError: the ends are not ascending rates, the edge is not between them, or a run is too short.
 
     Example:
         >>> import inferq as iq
         >>> from inferq_papers.edge import edge, unit
         >>> kv = iq.KvCache.unlimited()
-        >>> one = iq.Engine(timing=iq.Constant(0.25), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
-        >>> asked = unit(iq.Workload.synthetic(
+        >>> engine = iq.Engine(timing=iq.Constant(0.25), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
+        >>> workload = unit(iq.Workload.synthetic(
         ...     requests=4000, arrivals=iq.dist.Poisson(1.0), prompt=iq.dist.Fixed(8), output=iq.dist.Fixed(1)
         ... ))
-        >>> found = edge(lambda rate: iq.simulate(asked.speed(rate), one), 2.0, 8.0, steps=8)
-        >>> abs(found.rate / 4 - 1) < 0.03
+        >>> limit = edge(lambda rate: iq.simulate(workload.speed(rate), engine), 2.0, 8.0, steps=8)
+        >>> abs(limit.rate / 4 - 1) < 0.03
         True
     """
     if not (0 < low < high < math.inf):
-        raise ConfigError("low, high", f"must be rates per second, 0 < low < high, are {low!r} and {high!r}")
+        raise ConfigError("low, high", f"must satisfy 0 < low < high, got {low!r} and {high!r}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigError("steps", f"must be a whole number, 1 or above, is {steps!r}")
+        raise ConfigError("steps", f"must be a positive integer, got {steps!r}")
     probes: list[tuple[float, Observed]] = []
 
     def grows(rate: float) -> bool:
-        seen = observed(run(rate), tolerance=tolerance, confidence=confidence)
-        if seen.growth is None:
-            raise ConfigError("run", f"at {rate:g} per second it is {seen.reasons[0]}")
-        probes.append((rate, seen))
+        state = observed(run(rate), tolerance=tolerance, confidence=confidence)
+        if state.growth is None:
+            raise ConfigError("run", f"too short at {rate:g} per second: {state.reasons[0]}")
+        probes.append((rate, state))
         if tell is not None:
-            tell(f"{rate:.4g} per s: {seen.verdict}, {100 * seen.growth:.2f} % of the arrivals stay")
-        return seen.growth > tolerance if seen.verdict == "unknown" else seen.verdict == "unstable"
+            tell(f"{rate:.4g} per s: {state.verdict}, {100 * state.growth:.2f} % of the arrivals stay")
+        return state.growth > tolerance if state.verdict == "unknown" else state.verdict == "unstable"
 
     lowest, highest = float(low), float(high)
     if grows(lowest):
@@ -139,12 +137,12 @@ def edge(
     for _ in range(steps):
         middle = (below + above) / 2
         below, above = (below, middle) if grows(middle) else (middle, above)
-    held = [rate for rate, seen in probes if seen.verdict == "stable" and rate <= below]
-    drowned = [rate for rate, seen in probes if seen.verdict == "unstable" and rate >= above]
+    stable = [rate for rate, state in probes if state.verdict == "stable" and rate <= below]
+    unstable = [rate for rate, state in probes if state.verdict == "unstable" and rate >= above]
     return Edge(
         rate=(below + above) / 2,
-        low=max(held, default=lowest),
-        high=min(drowned, default=highest),
+        low=max(stable, default=lowest),
+        high=min(unstable, default=highest),
         step=(above - below) / 2,
         probes=tuple(probes),
     )

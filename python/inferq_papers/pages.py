@@ -1,4 +1,4 @@
-"""The page of a report: HTML with its pictures in it, or Markdown with its pictures beside it."""
+"""The page of a report as HTML with embedded charts, or as Markdown with SVG files."""
 
 from __future__ import annotations
 
@@ -11,52 +11,55 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferq.display.document import Picture, figure, shell, table
-from inferq.display.style import svg
-from inferq.display.text import NONE, number, rounded
-from inferq.errors import ConfigError
-from inferq.files import write_text
+from inferq import ConfigError
+from inferq.display import Picture, figure, number, rounded, shell, svg, table
 from inferq_papers.report import Report, Row, Section, Table
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 ENDINGS = (".html", ".md")
-"""Of the pages that a report can be written as."""
+"""File extensions of pages."""
 WIDTH = 118
-"""Characters of a line of prose in Markdown at most."""
+"""Most characters in a line of Markdown prose."""
 DIGITS = 5
-"""Significant digits of what was computed."""
-QUICK = "Made with smaller runs than the full report (`--quick`): its intervals are wider."
+"""Significant digits of computed numbers."""
+QUICK = "Made with smaller runs than the full report (`--quick`), so intervals are wider."
 
 
 def write(report: Report, path: str | Path) -> Path:
-    """Write the page: `.html` holds its pictures, `.md` has them in files beside it.
+    """Write the page: `.html` embeds its charts, `.md` has them in files next to it.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: another ending.
-        OSError: it cannot be written.
+        ConfigError: the extension is not supported.
+        OSError: the file cannot be written.
     """
     page = Path(path)
     check_ending(page)
     text = html(report) if page.suffix == ".html" else markdown(report, page.parent, page.stem)
-    write_text(page, text)
+    _write(page, text)
     return page
 
 
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
 def check_ending(page: Path) -> None:
-    """Refuse a page that is neither HTML nor Markdown.
+    """Raise an error for a page that is neither HTML nor Markdown.
 
     Raises:
-        ConfigError: it names the endings.
+        ConfigError: the extension is not supported.
     """
     if page.suffix not in ENDINGS:
-        raise ConfigError(page, f"a page ends in {' or '.join(ENDINGS)}")
+        raise ConfigError(page, f"must end in {' or '.join(ENDINGS)}, got {page.suffix!r}")
 
 
+NONE = "–"
+"""A cell without a number."""
 HEADER = ("where", "what", "paper", "theory", "simulation", "gap")
 """The columns of a table of rows; the first two are text."""
 
@@ -101,7 +104,7 @@ def gap(value: float | None) -> str:
 
 
 def noted(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """The notes of a table: the number of its note for each row, and the notes, each once.
+    """The number of the note of each row, and the distinct notes of a table.
 
     >>> one, two = Row(where="", what="", unit="", note="a"), Row(where="", what="", unit="")
     >>> noted([one, two, one])
@@ -121,7 +124,7 @@ def cells_of_row(row: Row) -> list[str]:
 
 
 def cells_of_table(table: Table) -> tuple[list[str], list[bool], list[list[str]]]:
-    """The names of the columns of a table, which of them hold numbers, and its cells."""
+    """Column names of a table, which columns are numeric, and the cells."""
     frame = table.frame
     numeric = [frame[name].dtype.is_numeric() for name in frame.columns]
     cells = [
@@ -161,12 +164,12 @@ figure { overflow-x: auto; }
 
 
 def html(report: Report) -> str:
-    """One page that needs nothing beside it: the pictures are in it, as SVG."""
+    """A self-contained HTML page with embedded SVG charts."""
     from markdown_it import MarkdownIt
 
     marked = MarkdownIt("commonmark", {"html": False}).enable("table")
     sections = [_section(section, place, marked) for place, section in enumerate(report.sections, start=1)]
-    entries = [(f"section-{place}", one.title) for place, one in enumerate(report.sections, start=1)]
+    entries = [(f"section-{place}", item.title) for place, item in enumerate(report.sections, start=1)]
     if report.slips:
         entries.append(("slips", "Where the paper slips"))
         sections.append(_slips(report, marked))
@@ -187,17 +190,17 @@ def html(report: Report) -> str:
 def _section(section: Section, place: int, marked: MarkdownIt) -> str:
     name = f"section-{place}"
     parts = [f'<section id="{name}">', f"<h2>{escape(section.title)}</h2>", marked.render(section.text)]
-    parts += [_figure(one, f"{name}-{number}-", marked) for number, one in enumerate(section.pictures)]
+    parts += [_figure(item, f"{name}-{number}-", marked) for number, item in enumerate(section.pictures)]
     if section.rows:
         parts.append(_rows(section.rows, name, marked))
-    parts += [_table(held, marked) for held in section.tables]
+    parts += [_table(table_data, marked) for table_data in section.tables]
     if section.remarks:
         parts += ["<ul>", *(f"<li>{_entry(remark, marked)}</li>" for remark in section.remarks), "</ul>"]
     return "\n".join([*parts, "</section>"])
 
 
 def _entry(text: str, marked: MarkdownIt) -> str:
-    """An entry of a list: one paragraph stands without its tags."""
+    """A list entry; a single paragraph has no paragraph tags."""
     return str(marked.render(text) if "\n\n" in text.strip() else marked.renderInline(" ".join(text.split())))
 
 
@@ -221,12 +224,14 @@ def _rows(rows: Sequence[Row], name: str, marked: MarkdownIt) -> str:
     return table(header, classes, lines) + (f'<ol class="notes">{listed}</ol>' if notes else "")
 
 
-def _table(held: Table, marked: MarkdownIt) -> str:
-    header, numeric, lines = cells_of_table(held)
+def _table(table_data: Table, marked: MarkdownIt) -> str:
+    header, numeric, lines = cells_of_table(table_data)
     classes = ["number" if right else "" for right in numeric]
-    grid = table([escape(one) for one in header], classes, [[escape(one) for one in line] for line in lines])
-    note = f'<div class="remark">{marked.render(held.note)}</div>' if held.note else ""
-    return f"<h3>{escape(held.title)}</h3>{grid}{note}"
+    grid = table(
+        [escape(item) for item in header], classes, [[escape(item) for item in line] for line in lines]
+    )
+    note = f'<div class="remark">{marked.render(table_data.note)}</div>' if table_data.note else ""
+    return f"<h3>{escape(table_data.title)}</h3>{grid}{note}"
 
 
 def _slips(report: Report, marked: MarkdownIt) -> str:
@@ -238,7 +243,7 @@ def _slips(report: Report, marked: MarkdownIt) -> str:
 
 
 def markdown(report: Report, folder: str | Path, stem: str | None = None) -> str:
-    """The page in Markdown; its pictures are written into `folder`.
+    """The page in Markdown; its charts are written into `folder`.
 
     Args:
         report: of a paper.
@@ -255,10 +260,10 @@ def markdown(report: Report, folder: str | Path, stem: str | None = None) -> str
         parts += _section_in_markdown(section, stem or report.name, pictures)
     if report.slips:
         lines = [(slip.where, slip.printed, slip.right) for slip in report.slips]
-        parts += ["## Where the paper slips", _grid(("where", "printed", "right"), (False,) * 3, lines)]
+        parts += ["## Errors in the paper", _grid(("where", "printed", "correct"), (False,) * 3, lines)]
     page = "\n\n".join(part.strip() for part in parts if part.strip())
     for name, drawn in pictures.items():
-        write_text(Path(folder) / name, drawn)
+        _write(Path(folder) / name, drawn)
     return "\n".join(_wrapped(line) for line in page.split("\n")) + "\n"
 
 
@@ -301,22 +306,22 @@ def _grid(header: Sequence[str], numeric: Sequence[bool], lines: Iterable[Sequen
 
 
 def _inside(text: str) -> str:
-    """Text that does not end the cell that it stands in."""
+    """Text that does not end its table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _bullet(mark: str, text: str) -> str:
-    """An entry of a list, its further lines indented."""
+    """A list entry with indented continuation lines."""
     return mark + text.strip().replace("\n", "\n" + " " * len(mark))
 
 
-# No line breaks before a unit, or before what would make it look like an entry of a list.
+# No line break before a unit, or before a character that would look like a list entry.
 _TOGETHER = re.compile(r"(?<=\d) (?=(?:%|ms|s|µs|GB)(?!\w))| (?=(?:[-*+>#=±≤≥·×→/−–]|\d+[.)])(?: |$))")
 _CODE_OR_TARGET = re.compile(r"`[^`]*`|\]\([^)]*\)")
 
 
 def _wrapped(line: str) -> str:
-    """Lines of at most `WIDTH` characters; tables, headings and pictures stay as they are."""
+    """Lines of at most `WIDTH` characters; tables, headings and charts are not wrapped."""
     if len(line) <= WIDTH or line.startswith(("|", "#", "![")):
         return line
     whole = _TOGETHER.sub("\0", _CODE_OR_TARGET.sub(lambda match: match[0].replace(" ", "\0"), line))

@@ -1,41 +1,43 @@
-"""What was reproduced of a paper: its numbers, ours beside them, pictures, and where the paper slips."""
+"""Report of a paper: its numbers compared with theory and simulation, charts, and errors in the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import pl
-from inferq.display.document import Picture as Picture
-from inferq.interval import Interval, student
+from inferq import Interval, confidence_interval
+from inferq.display import Picture as Picture
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent runs with its interval, of 99 % on every page."""
-    return student(values, 0.99)
+    """Mean of independent runs with a 99 % confidence interval, as on every page."""
+    return confidence_interval(values, 0.99)
 
 
-def spelled(found: Interval, decimals: int) -> str:
-    """A mean and half of its interval, with so many decimals."""
-    return f"{found.mean:,.{decimals}f} ± {found.half_width:,.{decimals}f}"
+def with_half_width(measured: Interval, decimals: int) -> str:
+    """A mean and half of its interval, with a number of decimals."""
+    return f"{measured.mean:,.{decimals}f} ± {measured.half_width:,.{decimals}f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One number of a paper beside what theory and simulation give; None for what there is not."""
+    """One number of a paper compared with theory and simulation; None if not available."""
 
     where: str
-    """Where in the paper: `"Table 2, 1:1"`."""
+    """Place in the paper: `"Table 2, 1:1"`."""
     what: str
     unit: str
     paper: float | None = None
     theory: float | None = None
     simulation: float | None = None
     half_width: float | None = None
-    """Of the simulation's 99 % interval."""
+    """Half width of the simulation's 99 % interval."""
     note: str = ""
-    """What was assumed, or why it cannot be compared; in Markdown."""
+    """Assumptions, or why it cannot be compared; in Markdown."""
 
     @classmethod
     def seen(
@@ -43,14 +45,16 @@ class Row:
         where: str,
         what: str,
         unit: str,
-        found: Interval | float | None = None,
+        measured: Interval | float | None = None,
         *,
         paper: float | None = None,
         theory: float | None = None,
         note: str = "",
     ) -> Row:
-        """A row with the mean of some runs and its interval, or a number without one, if they were run."""
-        mean, half_width = (found.mean, found.half_width) if isinstance(found, Interval) else (found, None)
+        """A row with the mean of some runs and its interval, or with a single number."""
+        mean, half_width = (
+            (measured.mean, measured.half_width) if isinstance(measured, Interval) else (measured, None)
+        )
         return cls(
             where=where,
             what=what,
@@ -64,45 +68,45 @@ class Row:
 
     @property
     def gap(self) -> float | None:
-        """How far the simulation is from the theory, as a share of the theory."""
+        """Relative difference of simulation and theory."""
         if self.theory is None or self.simulation is None or self.theory == 0:
             return None
         return self.simulation / self.theory - 1
 
 
 class Rows(list[Row]):
-    """The rows of an experiment, in the order in which they are found."""
+    """The rows of an experiment in order."""
 
     def add(
         self,
         where: str,
         what: str,
         unit: str,
-        found: Interval | float | None = None,
+        measured: Interval | float | None = None,
         *,
         paper: float | None = None,
         theory: float | None = None,
         note: str = "",
     ) -> None:
-        """One row more, as `Row.seen` makes it."""
-        self.append(Row.seen(where, what, unit, found, paper=paper, theory=theory, note=note))
+        """Add a row; see `Row.seen`."""
+        self.append(Row.seen(where, what, unit, measured, paper=paper, theory=theory, note=note))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Further numbers, which no row of the paper stands against."""
+    """Numbers without a counterpart in the paper."""
 
     title: str
     frame: pl.DataFrame
     decimals: dict[str, int] = field(default_factory=dict)
-    """For each column of numbers how many decimals are shown, 2 unless told."""
+    """Decimals per numeric column. Default: 2."""
     note: str = ""
     """In Markdown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slip:
-    """Where a paper prints something that its own formulas do not give; all in Markdown."""
+    """An error in a paper: a printed value that its own formulas contradict; in Markdown."""
 
     where: str
     printed: str
@@ -120,11 +124,11 @@ class Section:
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What comes out, in Markdown, one point each."""
+    """Conclusions in Markdown, one point each."""
 
 
 def in_turn(parts: Mapping[str, Callable[[], Section]], tell: Callable[[str], None]) -> tuple[Section, ...]:
-    """The sections of a page, each named to `tell` before it is made."""
+    """The sections of a page; `tell` receives the name of each before it runs."""
     sections = []
     for name, make in parts.items():
         tell(name)
@@ -134,18 +138,18 @@ def in_turn(parts: Mapping[str, Callable[[], Section]], tell: Callable[[str], No
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """All that was reproduced of one paper."""
+    """The reproduction of one paper."""
 
     name: str
     """`"nie2026"`."""
     title: str
     citation: str
     setting: str
-    """What holds for all sections, in Markdown."""
+    """Common setting of all sections, in Markdown."""
     sections: tuple[Section, ...]
     slips: tuple[Slip, ...]
     quick: bool
-    """Whether it was run at smaller sizes."""
+    """Whether the runs were smaller than in the full report."""
 
     def rows(self) -> pl.DataFrame:
         """All rows of all sections, in order.
@@ -164,6 +168,8 @@ class Report:
             >>> page.rows().select("section", "paper", "theory", "simulation", "gap").rows()
             [('One server', None, 4.0, 3.9, -0.025000000000000022)]
         """
+        import polars as pl
+
         texts = ("name", "section", "where", "what", "unit")
         numbers = ("paper", "theory", "simulation", "half_width", "gap")
         schema: dict[str, Any] = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)

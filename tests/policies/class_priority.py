@@ -60,8 +60,8 @@ POLICY = Policy(
         ],
     },
     errors=[
-        ({"order": "ab", "inner": SARATHI}, "^order: .*list of texts.*'ab'"),
-        ({"order": ["a", 1], "inner": SARATHI}, r"^order\[1\]: .*text"),
+        ({"order": "ab", "inner": SARATHI}, "^order: .*list of strings.*'ab'"),
+        ({"order": ["a", 1], "inner": SARATHI}, r"^order\[1\]: .*string"),
         ({"order": ["a"], "inner": iq.VllmV0().to_json()}, r"^inner\.kind: .*did you mean VllmV1"),
         ({"order": ["a"], "inner": "Sarati"}, "^inner: .*Sarathi"),
         ({"order": ["a"], "inner": {"kind": "Sarath"}}, r"^inner\.kind: .*did you mean Sarathi"),

@@ -68,8 +68,8 @@ POLICY = Policy(
         "prompt_groups": [*NO_LIST, [5, 5], [9, 5], [-1], np.array(3), np.array([[0, 2]])],
     },
     errors=[
-        ({"segments": [0, "x"], "thresholds": [3, 3]}, r"^segments\[1\]: .*whole number.*'x'"),
-        ({"segments": "02", "thresholds": [3, 3]}, "^segments: .*list of whole numbers.*'02'"),
+        ({"segments": [0, "x"], "thresholds": [3, 3]}, r"^segments\[1\]: .*integer.*'x'"),
+        ({"segments": "02", "thresholds": [3, 3]}, "^segments: .*list of non-negative integers.*'02'"),
         ({"segments": [0, 1.5], "thresholds": [3, 3]}, r"^segments\[1\]: "),
     ],
     toml={"segments = [0, 2]\nthresholds = [3, 3]": iq.research.NestedWait(**PARAMETERS)},

@@ -64,9 +64,9 @@ POLICY = Policy(
         "max_seqs": [0, -1, 2.5, "8"],
     },
     errors=[
-        ({"thresholds": {"chat": 1.5}}, r"^thresholds\.chat: .*whole number.*1\.5"),
-        ({"thresholds": {3: 4}}, "^thresholds: .*name 3 .*text"),
-        ({"thresholds": "4"}, "^thresholds: .*whole number.* or .*table"),
+        ({"thresholds": {"chat": 1.5}}, r"^thresholds\.chat: .*integer.*1\.5"),
+        ({"thresholds": {3: 4}}, "^thresholds: .*3"),
+        ({"thresholds": "4"}, "^thresholds: .*integer.* or .*table"),
     ],
     toml={
         "thresholds = 4": iq.research.Wait(thresholds=4),

@@ -1,8 +1,8 @@
-"""The command line: run a trace or a scenario, compare, plan, sweep, gate, look, check.
+"""The command line.
 
-A command is the file of its name, which is loaded when the command is called. Tables go to standard output,
-progress and errors to standard error. A user's error is one line and exit status 2, a run that cannot go on
-is one line and 1, Ctrl-C is 130.
+Each command is the module of its name, which is imported when the command is called. Tables go to standard
+output, progress and errors to standard error. Exit status: 2 for wrong input, 1 for a failed run, each with
+one line; 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from inferq._version import __version__, commit
@@ -28,10 +28,10 @@ from inferq.inputs import is_panic
 __all__ = ["app"]
 
 _TRACEBACK = "INFERQ_TRACEBACK"
-"""Set in the environment, an error that no command foresees is shown whole, for a report of it."""
+"""Environment variable that enables tracebacks of unexpected errors."""
 
 _USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""What a wrong command line is told with, wherever this version of typer has it from."""
+"""The exception of a wrong command line; its module depends on the version of typer."""
 
 COMMANDS = (
     *(
@@ -52,7 +52,7 @@ COMMANDS = (
 
 
 class Files(Mapping[str, Any]):
-    """The commands by name: of a file the function of its name, or a group of further commands."""
+    """Commands by name: the function of a module, or a group of commands."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
@@ -60,12 +60,12 @@ class Files(Mapping[str, Any]):
         command = getattr(import_module(f"inferq.cli.{name}"), name)
         if isinstance(command, typer.Typer):
             group: Any = get_command(command)
-            for one in group.commands.values():
-                one.params.append(_as_json())
+            for subcommand in group.commands.values():
+                subcommand.params.append(_as_json())
             return group
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command()(command)
-        made = get_command(alone)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cls=Command)(command)
+        made = get_command(single)
         made.params.append(_as_json())
         return made
 
@@ -76,25 +76,44 @@ class Files(Mapping[str, Any]):
         return len(COMMANDS)
 
 
+class Command(TyperCommand):
+    """A command whose help lists options by group."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, a section per group."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            is_argument = parameter.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+            if record is not None:
+                sections.setdefault(panel, []).append(record)
+        sections["Options"] = sections.pop("Options", [])  # general options last
+        for panel, records in sections.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+
+
 class Commands(TyperGroup):
     """Commands whose errors are one line on standard error."""
 
     def __init__(self, **attributes: Any) -> None:
-        """A group of the commands in the files beside this one."""
+        """The commands in the modules of this package."""
         super().__init__(**attributes)
-        self.commands = cast("Any", Files())  # never written to
+        self.commands = cast("Any", Files())
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by the first lines of their files, none of which is loaded for that."""
+        """List the commands by the first lines of their modules, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _first_line(name)) for name in COMMANDS])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command and turn what it raises into an exit status."""
+        """Run a command and convert exceptions to an exit status."""
         try:
-            done = super().invoke(ctx)
+            value = super().invoke(ctx)
             gathered.end()
-            return done
+            return value
         except typer.Exit:
             gathered.end()
             raise
@@ -108,62 +127,60 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise
         except OSError as error:
-            named = error.filename and error.strerror
-            _fail(f"{error.filename}: {error.strerror}" if named else str(error), 2)
+            has_name = error.filename and error.strerror
+            _fail(f"{error.filename}: {error.strerror}" if has_name else str(error), 2)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
         except (typer.Abort, SystemExit):
             raise
         except MemoryError:
-            _fail("this takes more memory than there is", 2)
+            _fail("not enough memory", 2)
         except BaseException as error:
             if os.environ.get(_TRACEBACK) or not (isinstance(error, Exception) or is_panic(error)):
                 raise
-            said = str(error).strip().partition("\n")[0]
-            _fail(f"{type(error).__name__}: {said or 'no more is known'} ({_TRACEBACK}=1 shows where)", 2)
+            text = str(error).strip().partition("\n")[0]
+            _fail(f"{type(error).__name__}: {text or 'no message'} ({_TRACEBACK}=1 shows the traceback)", 2)
 
 
 def _first_line(command: str) -> str:
-    """What the file of a command says of it behind its name."""
+    """The first line of the docstring of a command's module, after its name."""
     source = (Path(__file__).parent / f"{command}.py").read_text(encoding="utf-8")
     line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(": ")[2]
     return f"{line[:1].upper()}{line[1:]}"
 
 
 def _as_json() -> Any:
-    """The option that every command has."""
-    alone = typer.Typer(add_completion=False)
+    """The option `--json`, which every command has."""
+    single = typer.Typer(add_completion=False)
 
-    @alone.command()
+    @single.command()
     def bearer(
-        json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+        json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
-        """A command that has nothing else."""
+        """A command with this option only."""
 
-    option = get_command(alone).params[0]
+    option = get_command(single).params[0]
     option.expose_value = False
-    option.callback = lambda _context, _option, asked: gathered.begin() if asked else None
+    option.callback = lambda _context, _option, value: gathered.begin() if value else None
     return option
 
 
 def _hint(error: Any) -> None:
-    """Say what an option of another program is called here."""
-    asked = getattr(error, "option_name", None) or ""
-    ours = option_of(asked)
+    """Add our name of an option of another tool to an error."""
+    name = getattr(error, "option_name", None) or ""
+    ours = option_of(name)
     if type(error).__name__ == "MissingParameter" and getattr(error.param, "help", None):
         error.message = error.param.help
-    elif asked == "--slo":
-        error.message = (
-            "No such option: --slo; objectives are for inferq capacity, plan, report, compare and sweep."
-        )
+    elif name == "--slo":
+        error.message = "No such option: --slo; use it with capacity, plan, report, compare or sweep."
         error.possibilities = None
     elif ours is not None:
-        error.message = f"No such option: {error.option_name}; here it is {ours}."
+        error.message = f"No such option: {error.option_name}; did you mean {ours}?"
         error.possibilities = None
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         built_from = commit()
         typer.echo(f"inferq {__version__}" + ("" if built_from is None else f" ({built_from})"))
         raise typer.Exit
@@ -187,7 +204,7 @@ app = typer.Typer(
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Say the version and the commit."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit."),
     ] = False,
 ) -> None:
-    """Simulate LLM inference serving, bit for bit the same on every machine."""
+    """Simulate LLM inference serving, with bit-identical results on every machine."""

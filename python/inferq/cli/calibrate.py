@@ -1,4 +1,4 @@
-"""`inferq calibrate`: how long do the parts of an iteration take on the device at hand?"""
+"""`inferq calibrate`: measure the parts of an iteration on this device."""
 
 from __future__ import annotations
 
@@ -22,41 +22,40 @@ def calibrate(
         typer.Argument(
             metavar="MODEL",
             show_default=False,
-            help="A name such as llama-3.1-8b, or the path of a config.json as on Hugging Face.",
+            help="Model name such as llama-3.1-8b, or a config.json as on Hugging Face.",
         ),
     ],
     out: Annotated[
         Path,
-        option("FILE", "Write the table, a .parquet file.", show_default=False),
+        option("FILE", "The table (.parquet).", show_default=False),
     ],
-    device: Annotated[
-        str | None, option("NAME", "cuda, cuda:1 or cpu; cuda where there is one unless told.")
-    ] = None,
+    device: Annotated[str | None, option("NAME", "cuda, cuda:1 or cpu. Default: cuda if available.")] = None,
     dtype: Annotated[
-        str | None, option("NAME", "bfloat16 (unless told, on cuda), float16 or float32 (on cpu).")
+        str | None, option("NAME", "bfloat16, float16 or float32. Default: bfloat16 on cuda, float32 on cpu.")
     ] = None,
     tensor_parallel: Annotated[
-        int, option("N", "Devices that share the model: the share of one of them is timed.")
+        int,
+        option("N", "Tensor-parallel size; the share of one device is timed.", "--tensor-parallel", "--tp"),
     ] = 1,
-    layers: Annotated[int | None, option("N", "Layers that are timed, at most 4 unless told.")] = None,
+    layers: Annotated[int | None, option("N", "Number of timed layers. Default: up to 4.")] = None,
     repetitions: Annotated[
-        int | None, option("N", "Of each point; 20 on cuda and 5 on cpu unless told.")
+        int | None, option("N", "Repetitions of each point. Default: 20 on cuda, 5 on cpu.")
     ] = None,
     cache: Annotated[
-        str, option("KIND", "paged gathers blocks before attention, contiguous reads the cache in place.")
+        str, option("KIND", "KV cache: paged gathers blocks before attention, contiguous reads in place.")
     ] = "paged",
     quick: Annotated[
-        bool, option(None, "Every other point of the grids, and fewer repetitions.", "--quick")
+        bool, option(None, "Measure every other point with fewer repetitions.", "--quick")
     ] = False,
 ) -> None:
-    """Time the layers of a model on this machine, and write them as a table of times.
+    """Time the layers of a model on this machine and write a timing table.
 
-    Needs PyTorch: pip install 'inferq[calibrate]'. Weights are drawn, none are downloaded.
+    Requires PyTorch: pip install 'inferq[calibrate]'. Weights are random; nothing is downloaded.
 
     Example: inferq calibrate llama-3.1-8b --out llama-3.1-8b_here.parquet
     """
     if out.suffix != ".parquet":
-        raise ConfigError("--out", f"must be a .parquet file, is {str(out)!r}")
+        raise ConfigError("--out", f"must be a .parquet file, got {str(out)!r}")
     check_writable(out)
     table = timed(
         model,
@@ -65,7 +64,7 @@ def calibrate(
         tensor_parallel=tensor_parallel,
         layers=layers,
         repetitions=repetitions,
-        cache=cast("Literal['paged', 'contiguous']", cache),  # checked where it is timed
+        cache=cast("Literal['paged', 'contiguous']", cache),  # checked by calibrate
         quick=quick,
         progress=True,
     )
@@ -74,7 +73,7 @@ def calibrate(
 
 
 def _summary(table: TimingTable) -> list[str]:
-    """What was timed, how far its repetitions lie apart, and what that makes of a few iterations."""
+    """The measured grid, the spread of repetitions, and the times of a few iterations."""
     facts = table.provenance
     linear, chunk, decode = table.linear, table.chunk, table.decode
     sequences, context = decode.sequences[-1], decode.mean_context[len(decode.mean_context) // 2]
@@ -89,7 +88,7 @@ def _summary(table: TimingTable) -> list[str]:
         f"timed      {facts['layers_timed']} of {facts['shape']['layers']} layers, "
         f"{facts['repetitions']} times",
         f"grids      {grids}",
-        f"spread     largest middle half of the repetitions over their median: {spread}",
+        f"spread     largest interquartile range of repetitions relative to the median: {spread}",
         *(f"note       {note}" for note in facts["notes"]),
         f"iteration  1 decode at context {context:,}: {_ms(iteration_s(table, decodes=[context]))}",
         f"           {sequences:,} decodes at context {context:,}: "
@@ -99,11 +98,11 @@ def _summary(table: TimingTable) -> list[str]:
 
 
 def _use(table: TimingTable, out: Path) -> list[str]:
-    """How the file becomes a timing model."""
+    """How to use the file."""
     try:
         refuse_milliseconds(table)
         slow_python, slow_toml = "", ""
-    except ConfigError:  # such a machine is slow: the times are in seconds
+    except ConfigError:  # a slow machine, not milliseconds
         slow_python, slow_toml = ", check_units=False", ", check_units = false"
     return [
         f'use it     iq.Engine(timing=iq.TimingTable.read("{out}"{slow_python}), …), or in a scenario',

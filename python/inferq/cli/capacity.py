@@ -1,4 +1,4 @@
-"""`inferq capacity`: how many requests per second does a scenario serve within an SLO?"""
+"""`inferq capacity`: find the largest rate at which a scenario meets an SLO."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from inferq.progress import watched
 def capacity(
     scenario: arguments.Scenario,
     slo: Objectives,
-    low: Annotated[float | None, option("R", "A rate to begin with.")] = None,
-    high: Annotated[float | None, option("R", "The largest rate that is tried.")] = None,
-    precision: Annotated[float, option("P", "Of the bracket, high / low - 1.")] = 0.02,
-    seeds: Annotated[int, option("N", "Runs at each rate, to begin with.")] = 5,
+    low: Annotated[float | None, option("R", "First and lowest rate, per second.")] = None,
+    high: Annotated[float | None, option("R", "Largest rate, per second.")] = None,
+    precision: Annotated[float, option("P", "Largest high / low - 1 of the bracket.")] = 0.02,
+    seeds: Annotated[int, option("N", "Initial number of seeds at each rate.")] = 5,
     most_seeds: Annotated[
-        int | None, option("N", "The most runs at a rate; four times --seeds unless told.")
+        int | None, option("N", "Maximum seeds at each rate. Default: four times --seeds.")
     ] = None,
-    confidence: Annotated[float, option("C", "Above 0.5 and below 1.")] = 0.95,
+    confidence: Annotated[float, option("C", "Confidence level, 0.5 to 1.")] = 0.95,
     threads: arguments.Threads = None,
     set_: arguments.Set = None,
-    picture: Annotated[Path | None, option("FILE", "Draw the search into this SVG file.")] = None,
+    picture: Annotated[Path | None, option("FILE", "Write a chart of the search (.svg).")] = None,
 ) -> None:
-    """Find the largest rate at which a scenario keeps an SLO. Exit status 1 when there is none.
+    """Find the largest rate at which a scenario meets an SLO. Exit status 1 if there is none.
 
-    The arrivals of the scenario are scaled; its seed is the first one.
+    The arrivals of the scenario are scaled; its seed is the first seed.
 
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo itl_p99=0.05
     """
@@ -47,11 +47,11 @@ def capacity(
     numbers = seeds_from(run.pop("seed", 0), seeds)
     if picture is not None:
         if picture.suffix != ".svg":
-            raise ConfigError("--picture", f"must end in .svg, is {picture}")
+            raise ConfigError("--picture", f"must end in .svg, got {picture}")
         check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
-    with watched(True, "runs", in_a_pipe=True) as tell:
+    with watched(True, "runs", in_a_pipe=True) as progress:
         answer = largest_rate(
             plan.workload,
             plan.system,
@@ -63,13 +63,13 @@ def capacity(
             most_seeds=most_seeds,
             confidence=confidence,
             threads=workers if threads is None else threads,
-            log=show.tell,
-            progress=tell,
+            log=show.log,
+            progress=progress,
             **run,
         )
     for name in ("rate", "high", "reason", "upper_bound_per_s", "limited_by_length", "requests"):
         gathered.value(name, getattr(answer, name))
-    gathered.value("slo", {str(one): one.limit for one in answer.slo.objectives})
+    gathered.value("slo", {str(objective): objective.limit for objective in answer.slo.objectives})
     gathered.value("probes", answer.probes.to_dicts())
     show.answer(answer.findings)
     if picture is not None:

@@ -1,26 +1,31 @@
-"""`inferq compare`: scenarios that send the same requests through different systems."""
+"""`inferq compare`: compare systems on the same requests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
+from inferq.cli.groups import Only, TraceFormat, TraceOptions, expanded
 from inferq.cli.objectives import Goodput, goodput_of
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
+from inferq.experiments.comparison.comparison import Comparison
 from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.scenarios import shared
 from inferq.experiments.report import report as write_report
 from inferq.files import check_writable, write_table
 from inferq.progress import watched
-from inferq.workload.reading import adapted
+
+_ENGINES, _STATISTICS = "Engines on a trace", "Statistics"
 
 
+@expanded
 def compare(
     scenarios: Annotated[
         list[Path],
@@ -30,87 +35,88 @@ def compare(
             help="TOML files, the first is the baseline; with --engines one trace.",
         ),
     ],
+    trace_options: Annotated[TraceOptions, Only(("head", "rate"))],
+    trace_format: TraceFormat,
     engines: Annotated[
         str | None,
         option(
             "NAME,…",
-            "Compare engines on a trace of your own: vllm, sglang, a version such as vllm-0.14, or a "
-            "scheduler such as sarathi; the first is the baseline. With --model and --gpu.",
+            "Compare engines on a trace: vllm, sglang, a version such as vllm-0.14, or a scheduler such as "
+            "sarathi. The first is the baseline. Requires --model and --gpu.",
+            panel=_ENGINES,
         ),
     ] = None,
     model: Annotated[
-        str | None, option("NAME|FILE", "What --engines serve: a name, or a config.json.")
+        str | None, option("NAME|FILE", "Model of --engines: a name or a config.json.", panel=_ENGINES)
     ] = None,
-    gpu: Annotated[str | None, option("NAME", "The GPU of --engines.")] = None,
-    tensor_parallel: Annotated[int | None, option("N", "GPUs of each of --engines.")] = None,
-    rate: Annotated[
-        float | None,
-        option("R", "Requests per second of the trace: scales its times, or draws Poisson arrivals."),
+    gpu: Annotated[str | None, option("NAME", "GPU of --engines.", panel=_ENGINES)] = None,
+    tensor_parallel: Annotated[
+        int | None,
+        option("N", "Tensor-parallel size of --engines.", "--tensor-parallel", "--tp", panel=_ENGINES),
     ] = None,
-    head: Annotated[int | None, option("N", "Only the first N requests of the trace.")] = None,
-    format: arguments.Format = None,
-    columns: arguments.Columns = None,
-    tokenizer: arguments.Tokenizer = None,
-    tokens_per_word: arguments.TokensPerWord = None,
-    time_unit: arguments.TimeUnit = None,
-    seeds: Annotated[int, option("N", "Seeds to run, from that of the scenarios' [run] on.")] = 10,
+    seeds: Annotated[
+        int, option("N", "Number of seeds, from the seed of the scenarios.", panel=_STATISTICS)
+    ] = 10,
     metric: Annotated[
-        list[str] | None, option("NAME", "A metric such as ttft_p99; may be given several times.")
+        list[str] | None, option("NAME", "A metric such as ttft_p99. Repeatable.", panel=_STATISTICS)
     ] = None,
     slo: Goodput = None,
     prices: arguments.Prices = None,
-    by_class: Annotated[bool, option(None, "The same for each class of requests.", "--by-class")] = False,
+    by_class: Annotated[
+        bool, option(None, "Compare each class of requests, too.", "--by-class", panel=_STATISTICS)
+    ] = False,
     until: Annotated[
         list[str] | None,
         option(
             "PRECISION",
-            "Go on with further seeds until an interval is narrow enough, as in 'ttft_p99 +- 2%'; may "
-            "be given several times.",
+            "Add seeds until an interval is narrow enough, such as 'ttft_p99 +- 2%'. Repeatable.",
+            panel=_STATISTICS,
         ),
     ] = None,
-    most_seeds: Annotated[int | None, option("N", "Where --until gives up, 200 unless told.")] = None,
-    confidence: Annotated[float, option("SHARE", "Of the intervals.")] = 0.95,
+    most_seeds: Annotated[
+        int | None, option("N", "Maximum seeds for --until. Default: 200.", panel=_STATISTICS)
+    ] = None,
+    confidence: Annotated[float, option("C", "Confidence level.", panel=_STATISTICS)] = 0.95,
     set_: arguments.Set = None,
     out: Annotated[
         Path | None,
         option(
             "FILE",
-            "Write the table too, as .csv or .parquet, or a page with pictures, as .html. In a .csv file "
-            "a ' stands before a text that a spreadsheet would take for a formula.",
+            "Write the table as .csv or .parquet, or a page as .html. A ' precedes texts in .csv that a "
+            "spreadsheet would evaluate.",
+            panel="Output",
         ),
     ] = None,
 ) -> None:
-    """Compare systems that serve the same requests: scenarios that differ in the system alone.
+    """Compare systems on the same requests: scenarios that differ only in the system, or engines.
 
     Example: inferq compare sarathi.toml vllm.toml --until "ttft_p99 +- 2%"
 
     Example: inferq compare --engines vllm,sglang traces/azure_2023.csv --model llama-3.1-8b --gpu h100-80gb
     """
-    if out is not None and out.suffix not in (".csv", ".parquet", ".html"):
-        raise ConfigError("--out", f"must end in .csv, .parquet or .html, is {out}")
     if out is not None:
+        if out.suffix not in (".csv", ".parquet", ".html"):
+            raise ConfigError("--out", f"must end in .csv, .parquet or .html, got {out}")
         check_writable(out)
+    notes: list[str] = []
+    run: dict[str, Any] = {}
     if engines is None:
-        for option_name, given in (("--model", model), ("--gpu", gpu), ("--rate", rate), ("--head", head)):
-            if given is not None:
-                raise ConfigError(option_name, "is for --engines; a scenario says it itself")
+        engine_options = {"model": model, "gpu": gpu, "rate": trace_options.rate, "head": trace_options.head}
+        for name, value in engine_options.items():
+            if value is not None:
+                raise ConfigError(f"--{name}", "requires --engines; scenarios set it themselves")
         names = show.names(scenarios)
         plans = dict(zip(names, (arguments.scenario(file, set_) for file in scenarios), strict=True))
         workload, systems, run = shared(plans)
-        notes = list(plans[names[0]].notes)
+        notes += plans[names[0]].notes
     else:
         if len(scenarios) != 1:
-            raise ConfigError("--engines", f"serve one trace, not {len(scenarios)} files")
-        notes, run = [], {}
-        trace = arguments.trace(scenarios[0], format, columns, tokenizer, tokens_per_word, time_unit)
-        workload = adapted(trace, head=head, rate=rate, notes=notes)
+            raise ConfigError("--engines", f"requires exactly one trace, got {len(scenarios)} files")
+        workload = trace_options.apply(trace_format.read(scenarios[0]), notes)
         systems = dict(engines_on(engines.split(","), model, gpu, tensor_parallel=tensor_parallel))
     numbers = seeds_from(run.pop("seed", 0), seeds)
-    show.lines([f"compare {' '.join(map(str, scenarios))}", *notes])
-    for name, system in systems.items():
-        show.lines([name])
-        show.system(system)
-    with watched(True, "runs", in_a_pipe=True) as tell:
+    _introduce(scenarios, notes, systems)
+    with watched(True, "runs", in_a_pipe=True) as progress:
         comparison = compared(
             workload,
             systems,
@@ -122,15 +128,26 @@ def compare(
             confidence=confidence,
             until=until or None,
             most_seeds=most_seeds,
-            progress=tell,
+            progress=progress,
             **run,
         )
     gathered.value("comparison", comparison.frame.to_dicts())
     show.lines(["", *comparison._lines(show.width())])
     show.findings(comparison.findings)
     if out is not None:
-        if out.suffix == ".html":
-            write_report(comparison, out)
-        else:
-            write_table(out, comparison.frame)
-        show.lines([f"written to {out}"])
+        _write(comparison, out)
+
+
+def _introduce(scenarios: Sequence[Path], notes: Sequence[str], systems: Mapping[str, Any]) -> None:
+    show.lines([f"compare {' '.join(map(str, scenarios))}", *notes])
+    for name, system in systems.items():
+        show.lines([name])
+        show.system(system)
+
+
+def _write(comparison: Comparison, out: Path) -> None:
+    if out.suffix == ".html":
+        write_report(comparison, out)
+    else:
+        write_table(out, comparison.frame)
+    show.lines([f"written to {out}"])

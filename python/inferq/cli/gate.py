@@ -1,4 +1,4 @@
-"""`inferq gate`: has a change made a scenario worse than it may become?"""
+"""`inferq gate`: fail if a scenario regressed beyond its tolerance."""
 
 from __future__ import annotations
 
@@ -21,35 +21,31 @@ from inferq.systems.prices import Prices
 def gate(
     scenarios: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH…", show_default=False, help="TOML files, and folders of them."),
+        typer.Argument(metavar="PATH…", show_default=False, help="TOML files, or directories of them."),
     ],
-    baseline: Annotated[Path, option("FILE", "The JSON file to compare with; commit it.")] = Path(
-        DEFAULT_FILE
-    ),
+    baseline: Annotated[Path, option("FILE", "Baseline, a JSON file to commit.")] = Path(DEFAULT_FILE),
     update: Annotated[
-        bool, option(None, "Write what is found into the baseline instead.", "--update")
+        bool, option(None, "Write the results to the baseline instead of comparing.", "--update")
     ] = False,
-    summary: Annotated[
-        Path | None, option("FILE", "Write the report as Markdown, for a pull request.")
-    ] = None,
+    summary: arguments.Summary = None,
     prices: Annotated[
         Path | None,
-        option("FILE", "What GPUs cost, for scenarios without [gate.prices]: TOML with a table [gpu_hour]."),
+        option("FILE", "GPU prices of scenarios without [gate.prices]: TOML with a table [gpu_hour]."),
     ] = None,
     threads: arguments.Threads = None,
     set_: arguments.Set = None,
 ) -> None:
-    """Hold scenarios against a baseline; exit status 1 where a metric is worse than it may become.
+    """Compare scenarios with a baseline. Exit status 1 if a metric regressed beyond its tolerance.
 
-    The table [gate] of a scenario says which metrics, how much worse each may become, and with how many seeds
-    and which confidence that is judged. Exit status 2: nothing was compared, and the line says why.
+    The table [gate] of a scenario sets metrics, tolerances, seeds and confidence. Exit status 2: nothing was
+    compared.
 
     Example: inferq gate docs/chat.toml --baseline docs/gate-baseline.json --summary gate.md
     """
     if summary is not None:
         check_writable(summary)
     paths = [str(path) for path in scenarios]
-    given = [part for one in set_ or () for part in ("--set", one)]
+    given = [part for text in set_ or () for part in ("--set", text)]
     given += [] if prices is None else ["--prices", str(prices)]
     try:
         report = checked(
@@ -58,7 +54,7 @@ def gate(
             update=update,
             threads=threads,
             accept=shlex.join(["inferq", "gate", *paths, *given, "--baseline", str(baseline), "--update"]),
-            tell=show.tell,
+            log=show.log,
         )
     except (ConfigError, TraceError, OSError) as error:
         if summary is not None:
@@ -75,7 +71,9 @@ def gate(
             failure = error
     gathered.value("passed", report.passed)
     gathered.value("metrics", report.frame.to_dicts())
-    gathered.value("failed", {one.name: one.error for one in report.scenarios if one.error})
+    gathered.value(
+        "failed", {scenario.name: scenario.error for scenario in report.scenarios if scenario.error}
+    )
     show.lines(str(report).splitlines())
     if summary is not None:
         write_text(summary, report.markdown())

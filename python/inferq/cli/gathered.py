@@ -1,4 +1,4 @@
-"""What a command says as one JSON object, for `--json`: its values by name, its tables, its sentences."""
+"""Output of a command as one JSON object, for `--json`: values, tables and sentences."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ import typer
 from inferq.display.document import Grid
 from inferq.results.finding import Finding
 
-_told: dict[str, Any] = {}
+_output: dict[str, Any] = {}
 _is_on: list[bool] = [False]
 
 
 def begin() -> None:
-    """Gather from here on, and print nothing."""
+    """Start to collect output instead of printing it."""
     _is_on[0] = True
-    _told.clear()
+    _output.clear()
 
 
 def is_on() -> bool:
-    """Whether what is said is gathered."""
+    """Whether output is collected."""
     return _is_on[0]
 
 
 def line(text: str) -> None:
     """Add a sentence."""
     if text:
-        _told.setdefault("lines", []).append(text)
+        _output.setdefault("lines", []).append(text)
 
 
 def findings(findings: Iterable[Finding]) -> None:
     """Add findings, each once, as objects with kind, severity, message and data."""
-    listed = _told.setdefault("findings", [])
+    listed = _output.setdefault("findings", [])
     listed.extend(parts for finding in findings if (parts := finding.to_json()) not in listed)
 
 
 def table(shown: Grid) -> None:
-    """A table as it would have been printed."""
+    """Add a table."""
     rows = [dict(zip(shown.header, map(str, cells), strict=False)) for cells in shown.lines]
-    _told.setdefault("tables", []).append({"title": shown.title, "rows": rows})
+    _output.setdefault("tables", []).append({"title": shown.title, "rows": rows})
 
 
-def value(name: str, said: Any) -> None:
-    """Numbers with their whole precision; nothing where a person reads."""
+def value(name: str, content: Any) -> None:
+    """Add a value in full precision. It is not printed without `--json`."""
     if _is_on[0]:
-        _told[name] = _plain(said)
+        _output[name] = _plain(content)
 
 
 def end() -> None:
-    """Print what was gathered."""
+    """Print the collected output."""
     if _is_on[0]:
         _is_on[0] = False
-        typer.echo(json.dumps(_told, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_output, indent=2, ensure_ascii=False))
 
 
-def _plain(said: Any) -> Any:
-    """JSON-ready data; a number that is none is null."""
-    if isinstance(said, Finding):
-        return said.to_json()
-    if isinstance(said, Mapping):
-        return {str(name): _plain(one) for name, one in said.items()}
-    if isinstance(said, (list, tuple)):
-        return [_plain(one) for one in said]
-    if isinstance(said, float):
-        return said if math.isfinite(said) else None
-    return said if said is None or isinstance(said, (bool, int, str)) else str(said)
+def _plain(content: Any) -> Any:
+    """JSON-ready data; NaN and infinity are null."""
+    if isinstance(content, Finding):
+        return content.to_json()
+    if isinstance(content, Mapping):
+        return {str(name): _plain(item) for name, item in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_plain(item) for item in content]
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    return content if content is None or isinstance(content, (bool, int, str)) else str(content)

@@ -1,4 +1,4 @@
-"""`inferq list`: what there is: models, GPUs, servers, schedulers, routers, formats, metrics."""
+"""`inferq list`: list models, GPUs, servers, schedulers, routers, formats and metrics."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _KINDS: dict[str, tuple[type[Any], ...]] = {
 WHAT = ("models", "gpus", "servers", *_KINDS, "formats", "traces", "metrics")
 
 
-def list(  # the word that the command line has
+def list(  # named after the command
     what: Annotated[
         str, typer.Argument(metavar="WHAT", show_default=False, help=f"One of {', '.join(WHAT)}.")
     ],
 ) -> None:
-    """List what can be named: models, GPUs, servers, schedulers, routers, trace formats, metrics.
+    """List available models, GPUs, servers, schedulers, routers, trace formats or metrics.
 
     Example: inferq list gpus
     """
@@ -48,44 +48,44 @@ def list(  # the word that the command line has
 def _grid(what: str) -> Grid:
     if what == "models":
         models = [ModelShape.of(name) for name in entries("models")]
-        gathered.value(
-            what,
-            [{"model": one.name, "parameters": one.parameters, "longest": one.max_model_len} for one in models],
-        )
-        rows = [(one.name, f"{one.parameters / 1e9:.1f} B", f"{one.max_model_len or 0:,}") for one in models]
-        return _table(("model", "parameters", "longest"), rows)
+        columns = ("name", "parameters", "max_model_len")
+        gathered.value(what, [{name: getattr(model, name) for name in columns} for model in models])
+        rows = [
+            (model.name, f"{model.parameters / 1e9:.1f} B", f"{model.max_model_len or 0:,}")
+            for model in models
+        ]
+        return _table(("model", "parameters", "max length"), rows)
     if what == "gpus":
         gathered.value(what, entries("gpus"))
-        cards = entries("gpus").items()
         return _table(
             ("gpu", "memory GiB", "TB/s", "TFLOPS bf16"),
             (
                 (
                     name,
-                    f"{one['memory_bytes'] / 2**30:.0f}",
-                    f"{one['bandwidth_bytes_per_s'] / 1e12:.2f}",
-                    f"{one['bf16_flops'] / 1e12:.0f}",
+                    f"{gpu['memory_bytes'] / 2**30:.0f}",
+                    f"{gpu['bandwidth_bytes_per_s'] / 1e12:.2f}",
+                    f"{gpu['bf16_flops'] / 1e12:.0f}",
                 )
-                for name, one in cards
+                for name, gpu in entries("gpus").items()
             ),
         )
     if what == "servers":
         return _table(("server",), ((name,) for name in known_servers()))
     if what in ("formats", "traces"):
-        return _table(("format", "what it is"), about_formats().items())
+        return _table(("format", "description"), about_formats().items())
     if what == "metrics":
         units = dict.fromkeys(LATENCIES, "s") | RATES | dict.fromkeys(COUNTS, "count")
         units |= {"failed_share": "share", "hit_rate": "share"}
         return _table(("metric", "unit"), units.items())
     if what in _KINDS:
         return _table(
-            ("name", "fields", "what it does"),
+            ("name", "fields", "description"),
             (
-                (options.option_name(one), ", ".join(one.written_fields()), _first_line(one))
-                for one in _KINDS[what]
+                (options.option_name(kind), ", ".join(kind.written_fields()), _first_line(kind))
+                for kind in _KINDS[what]
             ),
         )
-    raise ConfigError("WHAT", f"nothing is called {what!r}{nearest(what, WHAT)}")
+    raise ConfigError("WHAT", f"must be one of {', '.join(WHAT)}, got {what!r}{nearest(what, WHAT)}")
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Grid:

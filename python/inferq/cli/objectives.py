@@ -1,4 +1,4 @@
-"""An SLO on a command line."""
+"""Parsing of SLOs and goodput objectives."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ Objectives = Annotated[
     list[str],
     option(
         "[CLASS.]METRIC=LIMIT",
-        "An objective, once for each: ttft_p99=0.5 (seconds) or 500ms, chat.itl_p99=0.05 (of a class) or "
-        f"failed_share=0.01 (0 unless told). Latencies are {listed(QUANTITIES)}, with "
-        f"{listed((f'_{one}' for one in STATISTICS), 'or')}.",
+        "Objective: ttft_p99=0.5 (seconds) or 500ms, chat.itl_p99=0.05 (of a class) or failed_share=0.01 "
+        f"(default 0). Metrics: {listed(QUANTITIES)} with "
+        f"{listed((f'_{statistic}' for statistic in STATISTICS), 'or')}. Repeatable.",
         show_default=False,
     ),
 ]
 
 Goodput = Annotated[
     str | None,
-    option(
-        "NAME=SECONDS,…", "What each request must keep to count as good: ttft_s=0.5,itl_s=50ms (its gaps)."
-    ),
+    option("NAME=SECONDS,…", "Limits of a request for goodput: ttft_s=0.5,itl_s=50ms (each gap)."),
 ]
 
 
 def goodput_of(text: str | None) -> dict[str, float] | None:
-    """The objectives of a goodput, in seconds or with their unit; None where there are none."""
+    """The limits of goodput in seconds, or None."""
     if text is None:
         return None
     form = "ttft_s=0.5 or ttft_s=500ms"
     given = options.pairs("--slo", text.split(","), form)
-    return {name: limit(name, one, form) for name, one in given.items()}
+    return {name: limit(name, value, form) for name, value in given.items()}
 
 
 def slo_of(texts: list[str]) -> Slo:
-    """The SLO that the options spell."""
+    """The SLO of the options."""
     form, names = "ttft_p99=0.5 or chat.ttft_p99=0.5", r"(.+\.)?[^.]+"
     of_class: dict[str, dict[str, Any]] = {"": {}}
     for name, text in options.pairs("--slo", texts, form, names).items():
@@ -52,9 +50,9 @@ def slo_of(texts: list[str]) -> Slo:
 
 
 def limit(name: str, text: str, form: str) -> float:
-    """A limit: a number, of seconds or a share, or a time with its unit: `500ms`, `0.5s`."""
+    """A limit: seconds or a share as a number, or a time with a unit: `500ms`, `0.5s`."""
     number, unit = re.fullmatch(r"(.*?)\s*(ms|s)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
         return float(number) / 1000 if unit == "ms" else float(number)
     except ValueError:
-        raise ConfigError("--slo", f"'{name}={text}' is not of the form {form}") from None
+        raise ConfigError("--slo", f"must have the form {form}, got '{name}={text}'") from None

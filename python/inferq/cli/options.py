@@ -1,21 +1,20 @@
-"""The texts on a command line, and what they stand for."""
+"""Parsing of option values."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, cast, get_origin
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, get_origin
 
 from inferq.checks import nearest
 from inferq.description import Description, alternatives, kind_of, plain_name, read, read_fields
 from inferq.display.text import listed
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
-from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
+from inferq.scheduler import SCHEDULERS, Scheduler
 from inferq.systems.autoscaler import SCALING_POLICIES, Autoscaler
-from inferq.systems.engine import Engine
 from inferq.systems.failures import Failures
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
@@ -41,27 +40,27 @@ A100 = PiecewiseLinear(
     per_prefill_square=650e-12,
     per_chunk_context=1.3e-9,
 )
-"""What `--timing a100` means. An illustration, not a measurement: those are in timing tables."""
+"""The preset `--timing a100`: an illustration, not a measurement."""
 
 _AUTOSCALED = "by-queue:requests=12,min=2,max=8,startup_s=60"
 _FAILING = "mtbf_s=86400,repair_s=300,retries=3, or at=600:0+900:2"
 
-TIMING_PRESETS = {"a100": "a100, an illustration: roughly a 7-8B model on one A100-80GB"}
-"""The timing models with a name of their own, and how they are called on screen."""
+TIMING_PRESETS = {"a100": "a100, an illustration of a 7-8B model on one A100-80GB"}
+"""Timing presets and their displayed names."""
 
 
 def option_name(kind: type[Description]) -> str:
-    """How a command line spells a description: `VllmV1` as `vllm-v1`."""
+    """The name of a class on the command line: `vllm-v1` for `VllmV1`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
 def spelled(kinds: Iterable[type[Description]]) -> str:
-    """The descriptions that a command line can name, listed for a help text."""
+    """The classes that the command line supports, listed for help."""
     return listed([option_name(kind) for kind in kinds if _is_spelled(kind)], "or")
 
 
 def unspelled(kinds: Iterable[type[Description]]) -> str:
-    """The others, which have a field that must be given and is a list, a table or a description."""
+    """Classes with a required field that is a list, a table or an object, listed for help."""
     return listed(option_name(kind) for kind in kinds if not _is_spelled(kind))
 
 
@@ -69,12 +68,12 @@ def _is_spelled(kind: type[Description]) -> bool:
     missing = dataclasses.MISSING
     required = {
         field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]  # all are dataclasses
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
         if field.default is missing and field.default_factory is missing
     }
     return not required & {*kind.written_fields()} or all(
-        any(option in (bool, int, float, str) or get_origin(option) is Literal for option in options)
-        for name, options in alternatives(kind).items()
+        any(hint in (bool, int, float, str) or get_origin(hint) is Literal for hint in hints)
+        for name, hints in alternatives(kind).items()
         if name in required
     )
 
@@ -82,9 +81,9 @@ def _is_spelled(kind: type[Description]) -> bool:
 def description(
     option: str, text: str, kinds: tuple[type[D], ...], presets: Iterable[str] = (), **given: object
 ) -> D:
-    """The description that `text` spells, `Name` or `Name:field=value,…`, and the `given` fields but None.
+    """Parse `Name` or `Name:field=value,…`; `given` adds fields that are not None.
 
-    A value without a name is the next field in order, so `Constant:0.05` is `Constant(seconds=0.05)`.
+    A value without a name sets the next field in order: `Constant:0.05` is `Constant(seconds=0.05)`.
     """
     name, _, rest = text.partition(":")
     kind = kind_of(name, kinds)
@@ -98,8 +97,8 @@ def description(
         if not equals:
             if place >= len(names):
                 raise ConfigError(
-                    f"{option}: {part!r} is one value too many; {kind.__name__} has {len(names)}"
-                    + (f": {', '.join(names)}" if names else "")
+                    f"{option}: unexpected value {part!r}: {kind.__name__} has {len(names)} fields"
+                    + (f", {', '.join(names)}" if names else "")
                 )
             field, value = names[place], part
         _set(option, fields, field.strip(), _value(value))
@@ -110,93 +109,24 @@ def description(
 
 
 def timing(text: str) -> TimingModel:
-    """The timing model of `--timing`: a preset or a description."""
+    """The timing model of `--timing`."""
     if plain_name(text) == "a100":
         return A100
     card = next((name for name in entries("gpus") if plain_name(name).startswith(plain_name(text))), None)
     if card is not None and kind_of(text, TIMING_MODELS) is None:
-        raise ConfigError(
-            "--timing", f"{text!r} is a GPU: give --model NAME --gpu {card} instead of --timing"
-        )
+        raise ConfigError("--timing", f"{text!r} is a GPU; use --model NAME --gpu {card} instead")
     return description("--timing", text, TIMING_MODELS, TIMING_PRESETS)
 
 
 def preset(timing_spec: str | None, model: str | None) -> str | None:
-    """What the timing of a replay is called on screen where it has a name of its own."""
+    """The displayed name of a timing preset, or None."""
     if timing_spec is None:
         return None if model else TIMING_PRESETS["a100"]
     return TIMING_PRESETS.get(plain_name(timing_spec))
 
 
-def engine(
-    model: str | None,
-    gpu: str | None,
-    tensor_parallel: int | None,
-    *,
-    timing_spec: str | None,
-    kv_spec: str | None,
-    block: int | None,
-    prefix_cache: str | None,
-    server: str | None,
-    max_model_len: int | None,
-    on_card: Mapping[str, Any],
-    scheduler: Scheduler | dict[str, int],
-    first_token: str,
-    overhead: Overhead | None,
-) -> Engine:
-    """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
-    when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
-    kept = cast("Literal['blocks', 'radix', 'none'] | None", prefix_cache)  # likewise
-    is_roofline = model is not None and plain_name(timing_spec or "") == "roofline"
-    spelt = None if timing_spec is None or is_roofline else timing(timing_spec)
-    if model is None and gpu is None:
-        asked = {"--server": server}
-        asked |= {f"--{name.replace('_', '-')}": value for name, value in on_card.items()}
-        for option, given in asked.items():
-            if given is not None:
-                raise ConfigError(option, "of which model on which GPU? Give --model and --gpu too")
-        if tensor_parallel is not None:
-            raise ConfigError("--tensor-parallel", "GPUs of which model? Give --model and --gpu too")
-        return Engine(
-            timing=spelt or A100,
-            scheduler=scheduler
-            if isinstance(scheduler, Scheduler)
-            else read_fields("--scheduler", scheduler, VllmV1),
-            kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
-            first_token=when,
-            max_model_len=max_model_len,
-            overhead=overhead,
-        )
-    if model is None:
-        raise ConfigError("--gpu", "it serves which model? Give --model too")
-    if gpu is None:
-        raise ConfigError("--model", "it runs on which GPU? Give --gpu too")
-    if timing_spec is not None and plain_name(timing_spec) in TIMING_PRESETS:
-        raise ConfigError(
-            "--timing",
-            f"{timing_spec} is {TIMING_PRESETS[plain_name(timing_spec)]}, and --model and --gpu say {model} "
-            f"on {gpu}: leave --timing out, or --model and --gpu",
-        )
-    if kv_spec is None and block is not None:
-        raise ConfigError("--block", "what the GPU leaves comes in blocks of 16; give --kv-tokens too")
-    return Engine.on(
-        model,
-        card(gpu),
-        tensor_parallel=tensor_parallel,
-        server=server,
-        max_model_len=max_model_len,
-        scheduler=scheduler,
-        **{name: value for name, value in on_card.items() if value is not None},
-        timing="roofline" if is_roofline else spelt,
-        kv=None if kv_spec is None else cache(kv_spec, block, kept),
-        prefix_cache=kept if kv_spec is None else None,
-        first_token=when,
-        overhead=overhead,
-    )
-
-
-def host(text: str | None) -> Overhead | None:
-    """The overhead of `--overhead`: its fields, or none; None where nothing is said."""
+def overhead(text: str | None) -> Overhead | None:
+    """The value of `--overhead`. None if unset."""
     if text is None:
         return None
     if text.strip().lower() == "none":
@@ -205,14 +135,14 @@ def host(text: str | None) -> Overhead | None:
     return read_fields("--overhead", {name: _value(value) for name, value in fields.items()}, Overhead)
 
 
-def card(text: str) -> str | dict[str, Any]:
-    """The GPU of `--gpu`: its name, or the fields of `timing.Gpu` in a TOML or JSON file."""
+def gpu(text: str) -> str | dict[str, Any]:
+    """The value of `--gpu`: a name, or the fields of `timing.Gpu` from a TOML or JSON file."""
     if not text.endswith((".toml", ".json")):
         return text
     content = read_text(path_of("--gpu", text))
     try:
         fields = dict(parsed_json(content) if text.endswith(".json") else parsed_toml(content))
-        Gpu.of(fields)  # whose errors name the file
+        Gpu.of(fields)  # errors name the file
         return fields
     except ConfigError as error:
         raise error.within(text, ": ") from None
@@ -220,55 +150,55 @@ def card(text: str) -> str | dict[str, Any]:
 
 def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix", "none"] | None) -> KvCache:
     """The KV cache of `--kv-tokens`, `--block` and `--prefix-cache`."""
-    kept = None if prefix_cache == "none" else prefix_cache
-    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=kept)
+    kind = None if prefix_cache == "none" else prefix_cache
+    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=kind)
 
 
 def scheduler(text: str | None, **given: Any) -> Scheduler | dict[str, int]:
-    """The scheduler of `--scheduler`; without it the fields that replace those of the server's."""
+    """The scheduler of `--scheduler`. Without it, fields that override the server's scheduler."""
     if text is None:
         return {name: number for name, number in given.items() if number is not None}
     return description("--scheduler", text, SCHEDULERS, **given)
 
 
 def router(text: str) -> Router:
-    """The router of `--router`, in any spelling."""
+    """The router of `--router`."""
     return description("--router", text, ROUTERS)
 
 
 def autoscaler(text: str) -> Autoscaler:
-    """The autoscaler of `--autoscale`: a policy with its fields, and among them those of the autoscaler."""
+    """The autoscaler of `--autoscale`: a policy with its fields and those of the autoscaler."""
     option = "--autoscale"
     name, _, rest = text.partition(":")
-    own = [field for field in Autoscaler.written_fields() if field != "policy"]
+    general = [field for field in Autoscaler.written_fields() if field != "policy"]
     parts = rest.split(",") if rest.strip() else []
-    is_own = [part.partition("=")[0].strip() in own for part in parts]
-    policy = ",".join(part for part, its in zip(parts, is_own, strict=True) if not its)
-    fields = pairs(option, (part for part, its in zip(parts, is_own, strict=True) if its), "max=8")
+    is_general = [part.partition("=")[0].strip() in general for part in parts]
+    policy = ",".join(part for part, skip in zip(parts, is_general, strict=True) if not skip)
+    fields = pairs(option, (part for part, use in zip(parts, is_general, strict=True) if use), "max=8")
     if "max" not in fields:
-        raise ConfigError(option, f"how many replicas at most? Add max=8, as in {_AUTOSCALED}")
+        raise ConfigError(option, f"requires max, the maximum number of replicas, such as {_AUTOSCALED}")
     described = {field: _value(value) for field, value in fields.items()}
     made = description(option, f"{name}:{policy}" if policy else name, SCALING_POLICIES)
     return read_fields(option, {"policy": made.to_json(), **described}, Autoscaler)
 
 
 def failures(text: str) -> Failures:
-    """The failures of `--failures`: their fields, lists as seconds:replica with a plus between them."""
+    """The failures of `--failures`: fields; lists are seconds:replica joined by a plus."""
     option = "--failures"
     described: dict[str, object] = {}
     for name, value in pairs(option, text.split(","), _FAILING).items():
         if name.endswith("_s") or name == "retries":
             described[name] = _value(value)
             continue
-        told = [[_value(one) for one in pair.split(":")] for pair in value.split("+")]
-        if not all(len(pair) == 2 and not isinstance(one, str) for pair in told for one in pair):
-            raise ConfigError(option, f"{name}={value} is not of the form {name}=600:0+900:2")
-        described[name] = told
+        events = [[_value(part) for part in pair.split(":")] for pair in value.split("+")]
+        if not all(len(event) == 2 and not isinstance(part, str) for event in events for part in event):
+            raise ConfigError(option, f"must have the form {name}=600:0+900:2, got {name}={value}")
+        described[name] = events
     return read_fields(option, described, Failures)
 
 
 def think(text: str | None) -> float | DurationDistribution | None:
-    """The think time of `--think`: seconds, or a distribution of them."""
+    """The think time of `--think`: seconds or a distribution."""
     if text is None:
         return None
     value = _value(text)
@@ -278,31 +208,31 @@ def think(text: str | None) -> float | DurationDistribution | None:
 
 
 def pairs(option: str, texts: Iterable[str], form: str, names: str = r"[^=]+") -> dict[str, str]:
-    """What texts of the form `name=value` spell.
+    """Parse texts of the form `name=value`.
 
     Args:
-        option: named in errors.
-        texts: each with a name of its own.
+        option: name of the option, for errors.
+        texts: texts with distinct names.
         form: an example, for errors.
-        names: the pattern of a name.
+        names: regular expression of a name.
     """
-    spelled: dict[str, str] = {}
+    parsed: dict[str, str] = {}
     for text in texts:
         name, _, value = (piece.strip() for piece in text.partition("="))
         if not re.fullmatch(names, name) or not value:
-            raise ConfigError(option, f"{text!r} is not of the form {form}")
-        _set(option, spelled, name, value)
-    return spelled
+            raise ConfigError(option, f"must have the form {form}, got {text!r}")
+        _set(option, parsed, name, value)
+    return parsed
 
 
 def numbers(option: str, texts: Iterable[str], form: str, names: str = r"[^=]+") -> dict[str, float]:
-    """The same where the values are numbers."""
+    """Parse texts of the form `name=number`."""
     values: dict[str, float] = {}
     for name, text in pairs(option, texts, form, names).items():
         try:
             values[name] = float(text)
         except ValueError:
-            raise ConfigError(option, f"'{name}={text}' is not of the form {form}") from None
+            raise ConfigError(option, f"must have the form {form}, got '{name}={text}'") from None
     return values
 
 
@@ -314,13 +244,13 @@ def columns(text: str | None) -> dict[str, str] | None:
 
 
 def settings(texts: Iterable[str]) -> dict[str, Any]:
-    """The fields that `--set` gives to a scenario, by their paths."""
+    """The fields of `--set`, by path."""
     form = "engine.scheduler.token_budget=4096"
     return {name: _field(text) for name, text in pairs("--set", texts, form, r".+\..+").items()}
 
 
 def values(text: str) -> list[Any]:
-    """Values with commas between them, each as TOML writes it, or a text without quotes."""
+    """Comma-separated values in TOML syntax, or texts without quotes."""
     parsed = _toml(f"[{text}]")
     if isinstance(parsed, list):
         return parsed
@@ -333,27 +263,27 @@ def _field(text: str) -> Any:
 
 
 def _toml(text: str) -> Any:
-    """What a text means as a value of TOML; None where it is none."""
+    """Parse a TOML value. None if it is not one."""
     try:
         tables = tomllib.loads(f"value = {text}")
-    except ValueError:  # of its own kind, and of numbers with thousands of digits
+    except ValueError:  # also for numbers with thousands of digits
         return None
     return tables["value"] if len(tables) == 1 else None
 
 
 def cut(text: str) -> int | str:
-    """A warm-up or cool-down: a number of requests, or seconds as in `30s`."""
+    """A warm-up or cool-down: requests, or seconds such as `30s`."""
     return int(text) if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) else text
 
 
 def kv_tokens(text: str) -> int | None:
-    """The capacity of `--kv-tokens`; None where it is unlimited."""
+    """The value of `--kv-tokens`. None is unlimited."""
     if text.strip().lower() == "unlimited":
         return None
     try:
         return int(text.replace("_", "").replace(",", ""))
     except ValueError:
-        raise ConfigError("--kv-tokens", f"must be a number of tokens or 'unlimited', is {text!r}") from None
+        raise ConfigError("--kv-tokens", f"must be a number of tokens or 'unlimited', got {text!r}") from None
 
 
 def _set(option: str, fields: dict[str, Any], field: str, value: object) -> None:

@@ -1,49 +1,51 @@
-"""`inferq paper`: the experiments of a paper, its numbers beside ours."""
+"""`inferq paper`: reproduce the experiments of a paper."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-import inferq_papers as papers
 from inferq.cli import show
 from inferq.cli.arguments import option
 from inferq.display.document import Grid
-from inferq.display.text import listed
-from inferq_papers import pages
-from inferq_papers.report import Report
 
 
 def paper(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", show_default=False, help=f"{listed(papers.PAPERS, 'or')}."),
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="Paper: li2025, ao2025, bari2025, lin2026 or nie2026; or hardware.",
+        ),
     ],
-    quick: Annotated[bool, option(None, "Smaller runs: a minute instead of some.", "--quick")] = False,
+    quick: Annotated[bool, option(None, "Smaller runs, about a minute.", "--quick")] = False,
     out: Annotated[
-        Path | None, option("FILE", "The page, .html or .md; NAME.html in this directory unless told.")
+        Path | None, option("FILE", "The page (.html or .md). Default: NAME.html in this directory.")
     ] = None,
-    trace: Annotated[Path | None, option("FOLDER", "Where the real traces lie that some rows need.")] = None,
+    trace: Annotated[Path | None, option("DIR", "Directory of the real traces that some rows need.")] = None,
 ) -> None:
-    """Run the experiments of a paper, print its numbers beside ours, and write a page with pictures.
+    """Reproduce the experiments of a paper, compare the numbers, and write a page with charts.
 
     Example: inferq paper nie2026 --quick --out nie2026.html
     """
+    papers, pages = import_module("inferq_papers"), import_module("inferq_papers.pages")
     name = papers.known(name)
     page = papers.writable(Path(f"{name}.html") if out is None else out)
     traces = None if trace is None else papers.folder(trace)
-    reproduced = papers.run(name, quick=quick, traces=traces, tell=show.tell)
-    _print(reproduced)
-    pages.write(reproduced, page)
+    report = papers.run(name, quick=quick, traces=traces, tell=show.log)
+    _print(report, pages)
+    pages.write(report, page)
     show.lines([f"written to {page}"])
 
 
-def _print(reproduced: Report) -> None:
-    """Print the rows of a paper's report, section by section, with their notes below."""
-    show.lines([reproduced.title])
-    for section in reproduced.sections:
+def _print(report: Any, pages: Any) -> None:
+    """Print the rows of a report by section, with notes below."""
+    show.lines([report.title])
+    for section in report.sections:
         if not section.rows:
             continue
         numbers, notes = pages.noted(section.rows)
@@ -55,13 +57,13 @@ def _print(reproduced: Report) -> None:
         show.lines(["", section.title])
         show.grid(Grid(title="", header=header, lines=rows, texts=2))
         show.lines(f" {place}. {_plain(note)}" for place, note in enumerate(notes, start=1))
-    if reproduced.slips:
-        show.lines(["", "Where the paper slips"])
+    if report.slips:
+        show.lines(["", "Errors in the paper"])
     show.lines(
-        _plain(f"{slip.where}: printed {slip.printed}; right: {slip.right}") for slip in reproduced.slips
+        _plain(f"{slip.where}: printed {slip.printed}; correct: {slip.right}") for slip in report.slips
     )
 
 
 def _plain(text: str) -> str:
-    """A text in Markdown without its marks."""
+    """Markdown without bold and code marks."""
     return " ".join(text.replace("**", "").replace("`", "").split())

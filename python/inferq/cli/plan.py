@@ -1,4 +1,4 @@
-"""`inferq plan`: which is the cheapest fleet that keeps an SLO for a trace?"""
+"""`inferq plan`: find the cheapest fleet that meets an SLO for a trace."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import typer
 from inferq.checks import not_negative, positive
 from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
+from inferq.cli.groups import Only, TraceFormat, TraceOptions, expanded
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
+from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.plans.plan import plan as cheapest
 from inferq.experiments.plans.tables import candidates, frontier, windows
 from inferq.experiments.report import checked
@@ -23,113 +25,129 @@ from inferq.files import check_writable, write_text
 from inferq.progress import watched
 from inferq.scheduler import SCHEDULERS
 from inferq.systems.routers import ROUTERS
-from inferq.workload.reading import adapted
 
 _MOST_ROWS = 40
+_CHOICES, _SEARCH = "Choices", "Search"
 
 
+@expanded
 def plan(
     file: arguments.Trace,
     slo: Objectives,
     model: Annotated[
-        str, option("NAME|FILE", "What is served: a name, or its config.json.", show_default=False)
+        str,
+        option("NAME|FILE", "Model to serve: a name or a config.json.", show_default=False, panel=_CHOICES),
     ],
+    trace_options: Annotated[TraceOptions, Only(("head", "output_tokens", "rate", "speed"))],
+    trace_format: TraceFormat,
     gpus: Annotated[
         str | None,
-        option("NAME,…", "Cards to choose from; unless told those with measured tables of the model."),
+        option("NAME,…", "GPUs. Default: those with a measured table of the model.", panel=_CHOICES),
     ] = None,
-    tp: Annotated[str, option("N,…", "GPUs of a replica to choose from.")] = "1,2,4,8",
+    tensor_parallel: Annotated[
+        str, option("N,…", "Tensor-parallel sizes.", "--tensor-parallel", "--tp", panel=_CHOICES)
+    ] = "1,2,4,8",
     scheduler: Annotated[
         list[str] | None,
         option(
-            "SPEC", f"One to choose from, once for each ({options.spelled(SCHEDULERS)}); else the server's."
+            "SPEC",
+            f"Scheduling policy: {options.spelled(SCHEDULERS)}. Repeatable. Default: the server's.",
+            panel=_CHOICES,
         ),
     ] = None,
     token_budget: Annotated[
-        str | None, option("N,…", "Budgets of the server's scheduler to choose from; else its own.")
+        str | None,
+        option("N,…", "Token budgets of the server's scheduler. Default: the server's.", panel=_CHOICES),
     ] = None,
-    prefix_cache: Annotated[str | None, option("KIND,…", "blocks, radix or none; else the server's.")] = None,
+    prefix_cache: Annotated[
+        str | None,
+        option("KIND,…", "Prefix caching: blocks, radix or none. Default: the server's.", panel=_CHOICES),
+    ] = None,
     pools: Annotated[
-        str, option("WAY,…", "together, or replicas that prefill and decode, as in together,1:1,1:2.")
+        str,
+        option(
+            "POOLS,…",
+            "together, or prefill and decode replicas of a disaggregated fleet: together,1:1,1:2.",
+            panel=_CHOICES,
+        ),
     ] = "together",
     router: Annotated[
         list[str] | None,
         option(
-            "SPEC", f"One to choose from, once for each ({options.spelled(ROUTERS)}); else least-requests."
+            "SPEC",
+            f"Routing policy: {options.spelled(ROUTERS)}. Repeatable. Default: least-requests.",
+            panel=_CHOICES,
         ),
     ] = None,
-    most_replicas: Annotated[int, option("N", "No fleet has more.")] = 1024,
-    spare: Annotated[int, option("N", "Replicas beside those that keep the SLO; 1 is N+1.")] = 0,
-    prices: arguments.Prices = None,
-    server: Annotated[str | None, option("NAME", "The server whose defaults hold, as for replay.")] = None,
-    max_model_len: Annotated[int | None, option("N", "Tokens of the longest request of the server.")] = None,
-    weights: Annotated[str | None, option("KIND", "bf16, fp8, int8 or int4.")] = None,
-    format: arguments.Format = None,
-    columns: arguments.Columns = None,
-    tokenizer: arguments.Tokenizer = None,
-    tokens_per_word: arguments.TokensPerWord = None,
-    time_unit: arguments.TimeUnit = None,
-    head: Annotated[int | None, option("N", "Only the first N requests.")] = None,
-    output_tokens: Annotated[int | None, option("N", "Tokens that each request generates.")] = None,
-    rate: Annotated[float | None, option("R", "Requests per second: scales arrival times.")] = None,
-    speed: Annotated[float | None, option("F", "Divide the arrival times by F.")] = None,
-    within: Annotated[float, option("E", "The answer costs at most this share more than the best.")] = 0.02,
-    seeds: Annotated[int, option("N", "Runs of what is drawn, to begin with.")] = 5,
-    confidence: Annotated[float, option("C", "Above 0.5 and below 1.")] = 0.95,
+    most_replicas: Annotated[int, option("N", "Maximum number of replicas.", panel=_CHOICES)] = 1024,
+    server: Annotated[
+        str | None,
+        option("NAME", "Server version whose defaults apply. Default: the latest.", panel=_CHOICES),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, option("N", "Maximum tokens of a request. Default: the model's.", panel=_CHOICES)
+    ] = None,
+    weights: Annotated[
+        str | None,
+        option("TYPE", "Data type of the weights: bf16, fp8, int8 or int4. Default: bf16.", panel=_CHOICES),
+    ] = None,
+    spare: Annotated[
+        int, option("N", "Replicas in addition to those that meet the SLO; 1 is N+1.", panel=_CHOICES)
+    ] = 0,
+    within: Annotated[
+        float, option("E", "Accepted excess over the lowest cost, as a share.", panel=_SEARCH)
+    ] = 0.02,
+    seeds: Annotated[int, option("N", "Initial number of seeds of a random workload.", panel=_SEARCH)] = 5,
+    confidence: Annotated[float, option("C", "Confidence level, 0.5 to 1.", panel=_SEARCH)] = 0.95,
     threads: arguments.Threads = None,
     time: Annotated[
-        float | None, option("SECONDS", "Begin no run after so long; say what is undecided.")
+        float | None, option("SECONDS", "Time limit; undecided candidates are listed.", panel=_SEARCH)
     ] = None,
     resume: Annotated[
-        Path | None, option("FILE", "Keep what was run in this .json file, and go on from it.")
+        Path | None,
+        option("FILE", "Store finished runs in this .json file and continue from it.", panel=_SEARCH),
     ] = None,
+    prices: arguments.Prices = None,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Say what 10 % more or less would change.")
+        bool,
+        option(None, "Show the effect of 10 % changes of the load.", "--sensitivity", panel="Output"),
     ] = False,
     schedule: Annotated[
         float | None,
-        option("SECONDS", "Say too how many replicas each part of the time needs, 3600 for each hour."),
+        option("SECONDS", "Show the replicas needed in each window, such as 3600.", panel="Output"),
     ] = None,
-    startup: Annotated[float, option("SECONDS", "With --schedule: until a replica serves.")] = 0,
-    page: Annotated[Path | None, option("FILE", "Write a page about it (.html).")] = None,
-    out: Annotated[Path | None, option("FILE", "Write the fleet as a scenario, for gate (.toml).")] = None,
+    startup: Annotated[
+        float, option("SECONDS", "Startup time of a replica, for --schedule.", panel="Output")
+    ] = 0,
+    page: Annotated[Path | None, option("FILE", "Write a page (.html).", panel="Output")] = None,
+    out: Annotated[
+        Path | None, option("FILE", "Write the fleet as a scenario for inferq gate (.toml).", panel="Output")
+    ] = None,
 ) -> None:
-    """Find the cheapest fleet that keeps an SLO. Exit status 1 when there is none.
+    """Find the cheapest fleet that meets an SLO. Exit status 1 if there is none.
 
     Example: inferq plan traces/azure_2023.csv --slo ttft_p99=1 --model llama-3.1-8b --gpus a100-80gb,h200
     """
     objectives = slo_of(slo)
-    for name, target, ending in (("--page", page, ".html"), ("--out", out, ".toml")):
-        if target is not None and target.suffix != ending:
-            raise ConfigError(name, f"must end in {ending}, is {target}")
-    if page is not None:
-        checked(page, "--page")
-    if out is not None:
-        check_writable(out)
-    if scheduler is not None and token_budget is not None:
-        raise ConfigError("--token-budget", "schedulers are given; put it there: VllmV1:token_budget=4096")
-    if schedule is None and startup:
-        raise ConfigError("--startup", "of which schedule? Give --schedule too")
-    for name, seconds in (("--schedule", schedule), ("--startup", startup)):
-        if seconds is not None:
-            (positive if name == "--schedule" else not_negative)(name, seconds)
-    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit)
+    _check_files(page, out)
+    _check_schedule(schedule, startup)
+    schedulers = _schedulers(scheduler, token_budget)
     notes: list[str] = []
-    workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
+    workload = trace_options.apply(trace_format.read(file), notes)
     show.lines([f"plan {file}", *notes])
-    own: dict[str, Any] = {"server": server, "max_model_len": max_model_len, "weights": weights}
+    engine_options: dict[str, Any] = {"server": server, "max_model_len": max_model_len, "weights": weights}
     with watched(True, "answers", in_a_pipe=True):
-        answer = cheapest(
+        found = cheapest(
             workload,
             objectives,
             model=model,
             gpus=None if gpus is None else _names(gpus),
-            tensor_parallel=[_whole("--tp", one) for one in _names(tp)],
-            schedulers=_schedulers(scheduler, token_budget),
+            tensor_parallel=[_whole("--tensor-parallel", size) for size in _names(tensor_parallel)],
+            schedulers=schedulers,
             caches=None if prefix_cache is None else _names(prefix_cache),
-            engine_options={name: value for name, value in own.items() if value is not None},
+            engine_options={name: value for name, value in engine_options.items() if value is not None},
             pools=_names(pools),
-            routers=None if router is None else [options.router(one) for one in router],
+            routers=None if router is None else [options.router(text) for text in router],
             replicas=range(1, _whole("--most-replicas", most_replicas) + 1),
             spare=spare,
             prices=prices,
@@ -139,48 +157,77 @@ def plan(
             threads=threads,
             time_s=time,
             resume=resume,
-            tell=show.tell,
+            log=show.log,
         )
-    if schedule is not None and answer.fleet is not None:
+    if schedule is not None and found.fleet is not None:
         with watched(True, "windows", in_a_pipe=True):
-            answer = replace(answer, scheduled=answer.schedule(schedule, startup_s=startup))
-    answer = replace(answer, command=shlex.join(["inferq", *sys.argv[1:]]))
-    if gathered.is_on():
-        gathered.value("candidates", answer.candidates.to_dicts())
-    gathered.value("frontier", answer.frontier.to_dicts())
-    show.answer(answer.findings)
-    for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
-        show.lines(["", grid.title])
-        show.grid(grid)
-    if answer.scheduled is not None:
-        show.lines(answer.scheduled.explain().splitlines())
-        show.grid(windows(answer, _MOST_ROWS))
-    if sensitivity and answer.fleet is not None:
-        show.lines(_changes(answer))
-    if page is not None:
-        with watched(True, "parts of the page", in_a_pipe=True) as progress:
-            write_report(answer, page, progress=progress)
-        show.lines([f"written to {page}"])
-    if out is not None and answer.fleet is not None:
-        write_text(out, answer.toml())
-        show.lines([f"written to {out}"])
-    if answer.fleet is None:
+            found = replace(found, scheduled=found.schedule(schedule, startup_s=startup))
+    found = replace(found, command=shlex.join(["inferq", *sys.argv[1:]]))
+    _show(found, sensitivity=sensitivity)
+    _write(found, page, out)
+    if found.fleet is None:
         raise typer.Exit(1)
 
 
-def _changes(answer: Any) -> list[str]:
-    """What would change the answer, a line each."""
-    planned = answer.answer.candidate.replicas_of_unit * answer.units
-    said = []
-    for row in answer.sensitivity().rows(named=True):
-        held = "still keeps the SLO" if row["keeps"] else "does not keep it"
+def _check_files(page: Path | None, out: Path | None) -> None:
+    """Check the output files before the search."""
+    for name, target, suffix in (("--page", page, ".html"), ("--out", out, ".toml")):
+        if target is not None and target.suffix != suffix:
+            raise ConfigError(name, f"must end in {suffix}, got {target}")
+    if page is not None:
+        checked(page, "--page")
+    if out is not None:
+        check_writable(out)
+
+
+def _check_schedule(schedule: float | None, startup: float) -> None:
+    if schedule is None and startup:
+        raise ConfigError("--startup", "requires --schedule")
+    if schedule is not None:
+        positive("--schedule", schedule)
+    not_negative("--startup", startup)
+
+
+def _show(found: FleetPlan, *, sensitivity: bool) -> None:
+    """Print the plan."""
+    if gathered.is_on():
+        gathered.value("candidates", found.candidates.to_dicts())
+    gathered.value("frontier", found.frontier.to_dicts())
+    show.answer(found.findings)
+    for grid in (candidates(found, _MOST_ROWS), frontier(found)):
+        show.lines(["", grid.title])
+        show.grid(grid)
+    if found.scheduled is not None:
+        show.lines(found.scheduled.explain().splitlines())
+        show.grid(windows(found, _MOST_ROWS))
+    if sensitivity and found.fleet is not None:
+        show.lines(_sensitivity(found))
+
+
+def _write(found: FleetPlan, page: Path | None, out: Path | None) -> None:
+    if page is not None:
+        with watched(True, "parts of the page", in_a_pipe=True) as progress:
+            write_report(found, page, progress=progress)
+        show.lines([f"written to {page}"])
+    if out is not None and found.fleet is not None:
+        write_text(out, found.toml())
+        show.lines([f"written to {out}"])
+
+
+def _sensitivity(found: FleetPlan) -> list[str]:
+    """The effect of changes of the load, one per line."""
+    assert found.best is not None and found.units is not None
+    replicas = found.best.candidate.replicas_of_unit * found.units
+    lines = []
+    for row in found.sensitivity().rows(named=True):
+        verdict = "still meets the SLO" if row["meets_slo"] else "does not meet the SLO"
         needs = "no size does" if row["replicas"] is None else f"{row['replicas']} replicas do"
-        said.append(f"{row['what']} × {row['factor']:g}: the fleet of {planned} {held}; {needs}")
-    return said
+        lines.append(f"{row['parameter']} × {row['factor']:g}: the fleet of {replicas} {verdict}; {needs}")
+    return lines
 
 
 def _names(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _whole(option_name: str, text: object) -> int:
@@ -189,14 +236,18 @@ def _whole(option_name: str, text: object) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ConfigError(option_name, f"must be whole numbers from 1 on, is {text!r}")
+        raise ConfigError(option_name, f"must be positive integers, got {text!r}")
     return number
 
 
 def _schedulers(specs: list[str] | None, budgets: str | None) -> list[Any] | None:
-    """The schedulers to choose from: as they are spelt, or the server's with some budgets."""
+    """The schedulers to choose from: given ones, or the server's with token budgets."""
+    if specs is not None and budgets is not None:
+        raise ConfigError(
+            "--token-budget", "cannot be combined with --scheduler; use VllmV1:token_budget=4096"
+        )
     if specs:
-        return [options.description("--scheduler", one, SCHEDULERS) for one in specs]
+        return [options.description("--scheduler", spec, SCHEDULERS) for spec in specs]
     if budgets is None:
         return None
-    return [{"token_budget": _whole("--token-budget", one)} for one in _names(budgets)]
+    return [{"token_budget": _whole("--token-budget", budget)} for budget in _names(budgets)]

@@ -1,4 +1,4 @@
-"""`inferq report`: a page about a run, or about several side by side, and a trace for Perfetto."""
+"""`inferq report`: write a page about one or several runs, and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ def report(
         typer.Argument(
             metavar="SCENARIO|DIR…",
             show_default=False,
-            help="TOML files, which are run, and folders that a run was written to; several are shown "
-            "side by side.",
+            help="TOML files to run, or directories of runs. Several are compared on one page.",
         ),
     ],
     out: Annotated[
-        Path | None, option("FILE", "The page; the first one's name and .html here unless told.")
+        Path | None, option("FILE", "The page. Default: name of the first argument with .html.")
     ] = None,
     title: Annotated[str | None, option("TEXT", "Heading of the page.")] = None,
     slo: Annotated[
         list[str] | None,
         option(
             "[CLASS.]METRIC=LIMIT",
-            "An objective that the run is held against, once for each: ttft_p99=0.5 (seconds).",
+            "Objective of the run: ttft_p99=0.5 (seconds). Repeatable.",
         ),
     ] = None,
     prices: arguments.Prices = None,
     perfetto: Annotated[
         Path | None,
-        option("FILE", "Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."),
+        option("FILE", "Write iterations as a trace for https://ui.perfetto.dev (.json, .gz)."),
     ] = None,
     set_: arguments.Set = None,
 ) -> None:
-    """Run a scenario and write one HTML page about it, which opens without a network.
+    """Run a scenario and write an HTML page that needs no network.
 
     Example: inferq report docs/chat.toml --slo ttft_p99=0.5 --out chat.html
     """
@@ -59,13 +58,15 @@ def report(
     title, objectives, priced = heading(title), slo_of(slo) if slo else None, Prices.of(prices)
     if perfetto is not None:
         if len(shown) > 1 or first.is_dir():
-            raise ConfigError("perfetto", "is for one scenario, which is run with its iterations")
+            raise ConfigError("perfetto", "requires exactly one scenario, not a directory of a run")
         if writable("perfetto", perfetto).resolve() == page.resolve():
-            raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
+            raise ConfigError("perfetto", f"must differ from the page, got {str(perfetto)!r}")
     names = show.names(shown)
-    if set_ and (kept := next((one for one in shown if one.is_dir()), None)):
-        raise ConfigError("--set", f"{kept} has been run; inferq simulate {kept} --set … runs it anew")
-    runs = [_run(one, set_, iterations=perfetto is not None) for one in shown]  # a wrong one is told at once
+    if set_ and (finished := next((path for path in shown if path.is_dir()), None)):
+        raise ConfigError(
+            "--set", f"{finished} is a finished run; use inferq simulate {finished} --set … to rerun it"
+        )
+    runs = [_run(path, set_, iterations=perfetto is not None) for path in shown]  # reports errors first
     results = {name: run() for name, run in zip(names, runs, strict=True)}
     show.findings(objectives.questions if objectives else ())
     for name, result in results.items():
@@ -76,9 +77,9 @@ def report(
     result = results[names[0]]
     if title is None and len(results) == 1:
         title = f"{names[0]}: {identity.headline(result)}"
-    with watched(True, "parts of the page", in_a_pipe=True) as tell:
+    with watched(True, "parts of the page", in_a_pipe=True) as progress:
         whole = result if len(results) == 1 else results
-        write_report(whole, page, title=title, slo=objectives, prices=priced, progress=tell)
+        write_report(whole, page, title=title, slo=objectives, prices=priced, progress=progress)
     gathered.value("page", str(page))
     show.lines([f"written to {page}"])
     if perfetto is not None:
@@ -86,22 +87,22 @@ def report(
 
 
 def _run(file: Path, set_: list[str] | None, *, iterations: bool) -> Callable[[], Result]:
-    """Reads the scenario, or the result that lies in a folder; says how to have the run of it."""
+    """Read a scenario or a stored result, and return a function that provides the result."""
     if file.is_dir():
         read = Result.read(file)
 
-        def there() -> Result:
+        def stored() -> Result:
             show.lines([f"report {file}"])
             return read
 
-        return there
+        return stored
     plan = arguments.scenario(file, set_)
     run = {**plan.options, "iterations": True} if iterations else plan.options
 
-    def ran() -> Result:
+    def simulated() -> Result:
         show.lines([f"report {file}", *plan.notes])
         show.system(plan.system)
-        with watched(True, "requests", in_a_pipe=True) as tell:
-            return Scenario(plan.workload, plan.system, run).run(progress=tell)
+        with watched(True, "requests", in_a_pipe=True) as progress:
+            return Scenario(plan.workload, plan.system, run).run(progress=progress)
 
-    return ran
+    return simulated

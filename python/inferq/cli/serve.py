@@ -1,4 +1,4 @@
-"""`inferq serve`: a scenario behind real clients of the OpenAI API."""
+"""`inferq serve`: serve a scenario to real clients of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from inferq.workload.workload import Workload
 def serve(
     scenario: arguments.Scenario,
     set_: arguments.Set = None,
-    host: Annotated[
-        str, option("ADDRESS", "To listen on; by default only this machine reaches it.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option("N", "To listen on; 0: any that is free.")] = 8000,
-    speed: Annotated[float, option("F", "Seconds of the simulation in a second of the wall.")] = 1.0,
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "Port to listen on; 0 selects a free one.")] = 8000,
+    speed: Annotated[float, option("F", "Simulated seconds per second of wall time.")] = 1.0,
     seed: Annotated[
-        int | None, option("N", "Of routers, lengths and faults, else that of the scenario.")
+        int | None, option("N", "Seed of routers, lengths and faults. Default: the scenario's.")
     ] = None,
-    model: Annotated[str | None, option("NAME", "The name under which it serves.")] = None,
-    tokenizer: arguments.Tokenizer = None,
+    model: Annotated[str | None, option("NAME", "Model name in the API.")] = None,
+    tokenizer: Annotated[
+        Path | None, option("FILE", "A tokenizer.json to count the tokens of texts.")
+    ] = None,
     characters_per_token: Annotated[
         int | None,
-        option("N", "Characters of a token, where no tokenizer is given; 4 unless told."),
+        option("N", "Characters per token without a tokenizer. Default: 4."),
     ] = None,
     output: Annotated[
         str | None,
         option(
             "SPEC|workload",
-            "How long answers are, where clients do not ask for all that they allow: a distribution, as "
-            "Geometric:250, or those of the scenario's workload, row by row. Else as long as clients allow.",
+            "Output length: a distribution such as Geometric:250, or the rows of the scenario's workload. "
+            "Clients can limit it. Default: the limit of the client.",
         ),
     ] = None,
     max_waiting: Annotated[
-        int | None, option("N", "Requests that may wait; one more is refused with 503.")
+        int | None, option("N", "Maximum waiting requests; further ones get status 503.")
     ] = None,
     record: Annotated[
-        Path | None, option("FILE", "A Parquet file of the requests as they came, which a run can repeat.")
+        Path | None, option("FILE", "Write the received requests as Parquet, to replay them.")
     ] = None,
     admin_port: Annotated[
-        int | None, option("N", "Where faults are asked for, on the loopback address alone; else nowhere.")
+        int | None, option("N", "Port for fault injection, on the loopback address only. Default: off.")
     ] = None,
 ) -> None:
-    """Answer clients of the OpenAI API as the fleet of a scenario would, until SIGTERM or Ctrl-C.
+    """Serve clients of the OpenAI API like the fleet of a scenario, until SIGTERM or Ctrl-C.
 
-    Of the scenario the system counts, and its seed. Example: inferq serve docs/chat.toml --port 8000
+    Uses the system and the seed of the scenario. Example: inferq serve docs/chat.toml --port 8000
     """
     plan = arguments.scenario(scenario, set_)
     show.system(plan.system)
-    law: LengthDistribution | Workload | None = None
+    lengths: LengthDistribution | Workload | None = None
     if output == "workload":
-        law = plan.workload
+        lengths = plan.workload
     elif output is not None:
-        law = options.description("--output", output, LENGTH_DISTRIBUTIONS)
+        lengths = options.description("--output", output, LENGTH_DISTRIBUTIONS)
     serve_system(
         plan.system,
         host=host,
@@ -67,7 +67,7 @@ def serve(
         model=model,
         tokenizer=tokenizer,
         characters_per_token=characters_per_token,
-        output=law,
+        output=lengths,
         max_waiting=max_waiting,
         record=record,
         admin_port=admin_port,

@@ -1,4 +1,4 @@
-"""Workloads, systems and results on a terminal."""
+"""Output of workloads, systems and results on a terminal."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 
 
 def width() -> int:
-    """Columns that there are: `COLUMNS`, those of the terminal, or 80 in a pipe."""
+    """Width of the output: `COLUMNS`, the width of the terminal, or 80 in a pipe."""
     return shutil.get_terminal_size().columns
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print sentences on standard output, wrapped between words: in a pipe as on a terminal.
+    """Print sentences on standard output, wrapped between words.
 
-    A word or two and the path of a file stay on one line, however long that is.
+    A text of up to three words, such as a path with a verb, stays on one line.
     """
     for text in texts:
         if gathered.is_on():
@@ -51,50 +51,50 @@ def lines(texts: Iterable[str]) -> None:
             typer.echo("\n".join(terminal.wrapped(text, width(), "  ")))
 
 
-def findings(found: Iterable[Finding]) -> None:
-    """Print findings, the most severe first, or gather them for `--json`."""
+def findings(items: Iterable[Finding]) -> None:
+    """Print findings, the most severe first, or collect them for `--json`."""
     if gathered.is_on():
-        gathered.findings(by_severity(found))
+        gathered.findings(by_severity(items))
     else:
-        lines(f"finding: {finding}" for finding in by_severity(found))
+        lines(f"finding: {finding}" for finding in by_severity(items))
 
 
-def answer(found: Sequence[Finding]) -> None:
-    """Print the lines of an answer in their order, or gather them for `--json`."""
+def answer(items: Sequence[Finding]) -> None:
+    """Print the findings of an answer in order, or collect them for `--json`."""
     if gathered.is_on():
-        gathered.findings(found)
+        gathered.findings(items)
     else:
-        lines(found)
+        lines(items)
 
 
-def tell(text: str) -> None:
-    """Print what goes on, on standard error."""
+def log(text: str) -> None:
+    """Print a progress message on standard error."""
     typer.echo(visible(text), err=True)
 
 
 def names(files: Sequence[Path]) -> list[str]:
-    """What scenarios are called: the names of their files, with folders where those are not enough.
+    """The names of scenarios: file names, or paths if file names are not unique.
 
     Raises:
-        ConfigError: one is there twice.
+        ConfigError: the same path twice.
     """
     short = [file.stem for file in files]
     if len(set(short)) < len(short):
         short = [str(file) for file in files]
     for place, name in enumerate(short):
         if name in short[:place]:
-            raise ConfigError(name, "is there twice; give it once")
+            raise ConfigError(name, "is given twice")
     return short
 
 
 def system(described: System, timing: str | None = None) -> None:
-    """Print what serves the requests; `timing` is what its timing model is called."""
+    """Print the system; `timing` is the displayed name of its timing model."""
     hardware = identity.gpus(described)
     lines([*([f"hardware   {hardware}"] if hardware else []), *_system(described, timing)])
 
 
 def _system(described: System, timing: str | None = None) -> list[str]:
-    """An engine, or what is made of engines, in lines of a name and what it is."""
+    """The lines of a system, each with a name and a value."""
     if isinstance(described, Engine):
         return _engine(described, timing)
     if isinstance(described, Cluster):
@@ -124,15 +124,15 @@ def _system(described: System, timing: str | None = None) -> list[str]:
             f"timing     {described.timing!r}",
         ]
     parts = []
-    for name, one in described.engines.items():
-        parts += [f"engine {name}", *_indented(_system(one, timing))]
+    for name, pool in described.engines.items():
+        parts += [f"engine {name}", *_indented(_system(pool, timing))]
     for workflow in described.workflows:
         parts += [f"workflow {workflow.name}: {', '.join(workflow.stages)}"]
     return parts
 
 
 def _engine(described: Engine, timing: str | None) -> list[str]:
-    """What an engine is made of."""
+    """The parts of an engine."""
     kv = described.kv
     memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
     if kv.prefix_cache is not None:
@@ -144,17 +144,17 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
         f"scheduler  {described.scheduler!r}",
         f"kv cache   {memory}",
         *(re.sub(r"^(\w+): |^ +", lambda label: f"{label[1] or '':<11}", line) for line in made_of),
-        *([] if described.on_card else _beside(described)),
+        *([] if described.on_card else _other_parts(described)),
     ]
 
 
-def _beside(described: Engine) -> list[str]:
-    """What stands beside the parts of an engine, where there is any."""
+def _other_parts(described: Engine) -> list[str]:
+    """Optional parts of an engine."""
     lines = [] if described.overhead is None else [f"overhead   {described.overhead!r}"]
     if described.max_model_len is not None:
-        lines.append(f"longest    {described.max_model_len:,} tokens of a request")
+        lines.append(f"max length {described.max_model_len:,} tokens per request")
     if described.api_s:
-        lines.append(f"api        {seconds(described.api_s)} of every ttft and e2e")
+        lines.append(f"api        TTFT and E2E include {seconds(described.api_s)} of API overhead")
     return lines
 
 
@@ -163,7 +163,7 @@ def _indented(texts: Iterable[str]) -> list[str]:
 
 
 def result(run: Result, prices: Prices | None = None) -> None:
-    """Print the summary of a run, by class where there is more than one, its costs, and its findings."""
+    """Print the summary of a run (by class if there are several), its costs, and its findings."""
     rows = list(run_tables.rows(run))
     if prices is not None:
         rows[-1] = (rows[-1][0], run.summary(prices=prices).row(0, named=True))
@@ -174,7 +174,7 @@ def result(run: Result, prices: Prices | None = None) -> None:
     lines(measured(run))
     lines(run_tables.LEGEND)
     if api := run_tables.at_the_api(run):
-        lines([f"of every ttft and e2e {api} are the API's, before the engine and after it"])
+        lines([f"TTFT and E2E include {api} of API overhead"])
     if shares := run_tables.shares(run):
         grid(shares)
     if prices is not None:
@@ -184,19 +184,19 @@ def result(run: Result, prices: Prices | None = None) -> None:
     whole = rows[-1][1]
     if whole["hit_rate"] is not None:
         share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
-        lines([f"prefix cache: {share} of the prompt tokens were found, {tokens:,} tokens."])
+        lines([f"prefix cache: hit rate {share} of prompt tokens, {tokens:,} tokens."])
     if run.has_jobs:
         lines([_jobs(run)])
     if run.is_priced:
         lines(_earned(run))
     unfinished = run._tables.statuses[STATUSES.index("unfinished")]
     if unfinished:
-        lines([f"{unfinished:,} requests were unfinished when the run ended."])
+        lines([f"{unfinished:,} requests were unfinished at the end of the run."])
     findings(run.findings)
 
 
 def grid(shown: Grid) -> None:
-    """Print a table between blank lines, as wide as the screen allows and with no number cut."""
+    """Print a table between blank lines; numbers are never truncated."""
     if gathered.is_on():
         gathered.table(shown)
     elif shown.lines:
@@ -204,7 +204,7 @@ def grid(shown: Grid) -> None:
 
 
 def measured(run: Result) -> list[str]:
-    """Which requests the figures are of, where warm-up or cool-down leave some out."""
+    """The measured requests, if warm-up or cool-down excludes some."""
     options = json.loads(run.scenario)["run"]
     cuts = [
         f"{name} {value if isinstance(value, str) else counted(value, 'request')}"
@@ -213,12 +213,12 @@ def measured(run: Result) -> list[str]:
     ]
     if not cuts:
         return []
-    kept = run._tables.requests["measured"]
-    return [f"measured: {int(kept.sum()):,} of {kept.size:,} requests ({', '.join(cuts)} left out)"]
+    mask = run._tables.requests["measured"]
+    return [f"measured: {int(mask.sum()):,} of {mask.size:,} requests ({', '.join(cuts)} excluded)"]
 
 
 def written(run: Result, out: Path | None, prices: Prices | None = None) -> None:
-    """Print a run, and write it where asked."""
+    """Print a run, and write it to `out`."""
     result(run, prices)
     if out is not None:
         run.write(out)
@@ -227,10 +227,10 @@ def written(run: Result, out: Path | None, prices: Prices | None = None) -> None
 
 
 def workload(trace: Workload) -> None:
-    """Print what a trace holds."""
+    """Print the content of a trace."""
     if trace.is_synthetic:
-        about = "its requests are drawn when it is simulated; these are those of seed 0"
-        lines([*(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value), about])
+        note = "requests are drawn at simulation; shown are the requests of seed 0"
+        lines([*(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value), note])
         trace = trace.draw(0)
         trace = Workload(trace.frame)
     frame = trace.frame
@@ -251,7 +251,7 @@ def workload(trace: Workload) -> None:
 
 
 def stability(verdict: Stability) -> None:
-    """Print the bounds of theory on a scenario, and what it says about each of them."""
+    """Print the theoretical bounds of a scenario."""
     for name in ("verdict", "rate", "capacity_per_s", "stable_below_per_s", "load", "margin"):
         gathered.value(name, getattr(verdict, name))
     gathered.value("bounds", verdict.frame().to_dicts())
@@ -274,11 +274,11 @@ def stability(verdict: Stability) -> None:
 
 
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
-    """Print the points of a sweep, up to `most` of them, and why those failed that did."""
+    """Print up to `most` points of a sweep, with errors and findings."""
     gathered.value("points", frame.to_dicts())
     rates = {"request_throughput": "req/s", "request_goodput": "goodput"}
     latencies = ("ttft_p99", "itl_p99", "e2e_p99")
-    short = [name.rpartition(".")[2] for name in names]  # of the path of a field
+    short = [name.rpartition(".")[2] for name in names]  # last part of the path of a field
     heads = names if len(set(short)) < len(short) else short
     cached = frame["hit_rate"].is_not_null().any()
     hits = ["hit rate"] if cached else []
@@ -296,7 +296,7 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     if (frame["status"] != "failed").any():
         grid(Grid(title="", header=(*heads, "seed", *measured), lines=rows, texts=len(names)))
     if frame.height > most:
-        lines([f"the first {most:,} of {frame.height:,} points are shown"])
+        lines([f"showing the first {most:,} of {frame.height:,} points"])
     for row in frame.filter(status="failed").head(most).rows(named=True):
         where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
         lines([f"failed: {where}: {row['error']}"])
@@ -307,21 +307,21 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
 
 
 def _earned(run: Result) -> list[str]:
-    """What a cluster under gate and route earned, and where its requests were."""
+    """Revenue of a gate-and-route cluster, and the mean number of requests by state."""
     if run.revenue.height == 0:
         return []
     last = run.revenue.row(-1, named=True)
     means = run.occupancy.drop("class").sum().row(0, named=True)
-    where = ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
+    states = ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
     return [
         f"revenue per replica and second: {number(last['bundled_per_replica_s'])} bundled, "
         f"{number(last['separate_per_replica_s'])} separate",
-        f"requests per replica: {where}",
+        f"requests per replica: {states}",
     ]
 
 
 def _jobs(run: Result) -> str:
-    """What became of the measured jobs of a network, in a sentence."""
+    """Status counts and latency of the measured jobs of a network."""
     jobs = run.jobs.filter("measured")
     counts = [f"{n:,} {status}" for status, n in jobs["status"].value_counts().sort("status").rows()]
     e2e = jobs["e2e_s"]
@@ -331,7 +331,7 @@ def _jobs(run: Result) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(one) for one in value)
+        return ", ".join(_text(item) for item in value)
     return str(value)

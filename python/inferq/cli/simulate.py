@@ -1,4 +1,4 @@
-"""`inferq simulate`: a scenario written in TOML."""
+"""`inferq simulate`: run a scenario."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def simulate(
     prices: arguments.Prices = None,
     out: arguments.Out = None,
 ) -> None:
-    """Run a scenario written in TOML.
+    """Run a scenario of a TOML file or of a previous run.
 
     Example: inferq simulate docs/chat.toml --out out
     """

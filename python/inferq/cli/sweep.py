@@ -1,4 +1,4 @@
-"""`inferq sweep`: a scenario over a grid of settings."""
+"""`inferq sweep`: run a scenario over a grid of settings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def sweep(
         list[str] | None,
         option(
             "FIELD=VALUE,…",
-            "Values of a field of the file, as engine.scheduler.token_budget=256,512; several make a grid.",
+            "Values of a field: engine.scheduler.token_budget=256,512. Several options form a grid.",
             "--set",
         ),
     ] = None,
     seeds: Annotated[
-        int | None, option("N", "So many runs of each point: seeds 0 to N-1, else that of the file.")
+        int | None, option("N", "Number of seeds per point, 0 to N-1. Default: the seed of the file.")
     ] = None,
     slo: Goodput = None,
     threads: arguments.Threads = None,
@@ -40,8 +40,7 @@ def sweep(
         Path | None,
         option(
             "FILE",
-            "Write the points to a .parquet or a .csv file. What is done in the .parquet file is not "
-            "run again.",
+            "Write the points to a .parquet or .csv file. A .parquet file is resumed.",
         ),
     ] = None,
 ) -> None:
@@ -59,7 +58,7 @@ def sweep(
         "progress": True,
     }
     if out is not None and out.suffix not in (".parquet", ".csv"):
-        raise ConfigError("--out", f"must be a .parquet or a .csv file, is {str(out)!r}")
+        raise ConfigError("--out", f"must be a .parquet or .csv file, got {str(out)!r}")
     if out is not None and out.suffix == ".parquet":
         arguments["resume"] = out
     elif out is not None:
@@ -86,12 +85,12 @@ def sweep(
 
 
 def _without_frame(error: BaseException) -> str:
-    """What an exception of a sweep says, without the hint at its `frame`, which a shell does not have."""
-    return str(error).partition(", in `frame`")[0]
+    """The text of an exception without the hint to its `frame`, which a shell does not have."""
+    return str(error).partition(", see `frame`")[0]
 
 
 def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
-    """Show the points and write them where asked."""
+    """Show the points and write them to `out`."""
     show.points(frame, names, _MOST_ROWS)
     if out is None:
         return

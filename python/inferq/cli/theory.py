@@ -1,4 +1,4 @@
-"""`inferq theory`: can a scenario be stable, and which limit binds?"""
+"""`inferq theory`: evaluate the stability of a scenario."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def theory(
         float | None,
         option(
             None,
-            "Share of the prompt tokens that prefix caches find, for a verdict at this hit rate.",
+            "Hit rate of the prefix cache for the analysis, 0 to 1.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Say whether a scenario can be stable, by which limit, and under which hypotheses.
+    """Show whether a scenario is stable, its bounds, and their hypotheses.
 
     Example: inferq theory docs/chat.toml
     """

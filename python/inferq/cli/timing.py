@@ -28,7 +28,7 @@ timing = typer.Typer(
 _FIRST = ("model", "gpu", "tensor_parallel", "backend", "backend_version", "source", "version", "date")
 _LATER = ("date_of_measurement", "license", "attribution", "changes")
 _DECODES = ((1, 1000), (8, 1000), (64, 1000), (64, 8000), (256, 1000))
-"""Decodes, and the context of each, that are shown where they lie on the grid."""
+"""Number of decodes and their context, shown if the grid covers them."""
 _CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
 """Tokens of a chunk, and its context."""
 
@@ -43,18 +43,20 @@ def show(
     table: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE | MODEL GPU", show_default=False, help="A Parquet file, or a table that is shipped."
+            metavar="FILE | MODEL GPU", show_default=False, help="A Parquet file, or a shipped table."
         ),
     ],
-    tensor_parallel: Annotated[int | None, option("N", "Of a shipped table.")] = None,
-    backend: Annotated[str | None, option("NAME", "Of a shipped table; vllm unless told.")] = None,
+    tensor_parallel: Annotated[
+        int | None, option("N", "Tensor-parallel size of a shipped table.", "--tensor-parallel", "--tp")
+    ] = None,
+    backend: Annotated[str | None, option("NAME", "Backend of a shipped table. Default: vllm.")] = None,
 ) -> None:
-    """Show where a table's times come from, some of its iterations, and its error on held-out points.
+    """Show the source of a table, some iteration times, and its error on held-out points.
 
     Example: inferq timing show llama-3.1-8b a100-80gb
     """
     if len(table) > 2:
-        raise ConfigError(f"{table[2]!r}", "one name too many; give a file, or a model and a GPU")
+        raise ConfigError(f"{table[2]!r}", "is unexpected; use a file, or a model and a GPU")
     if len(table) == 2:
         model, gpu = table
         _show(TimingTable.shipped(model, gpu, tensor_parallel=tensor_parallel, backend=backend or "vllm"))
@@ -62,20 +64,20 @@ def show(
     (file,) = table
     if not Path(file).is_file():
         raise ConfigError(
-            f"{file!r}", f"no such file; a shipped table is named by model and GPU, {_shipped(file)}"
+            f"{file!r}", f"no such file; a shipped table requires model and GPU, {_shipped(file)}"
         )
     for name, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
         if given is not None:
-            raise ConfigError(name, "is for shipped tables; a file has one table")
+            raise ConfigError(name, "requires a shipped table; a file has one table")
     _show(TimingTable.read(file))
 
 
 def _shipped(name: str) -> str:
     """The shipped tables of a model, or the models."""
-    gpus = [one.gpu for one in files() if one.model == name]
+    gpus = [shipped.gpu for shipped in files() if shipped.model == name]
     if gpus:
         return f"as in: inferq timing show {name} {gpus[0]} (or {', '.join(gpus[1:])})"
-    return f"and the models are {', '.join(dict.fromkeys(one.model for one in files()))}"
+    return f"and the models are {', '.join(dict.fromkeys(shipped.model for shipped in files()))}"
 
 
 def _show(table: TimingTable) -> None:
@@ -94,7 +96,7 @@ def _show(table: TimingTable) -> None:
 
 
 def _iterations(table: TimingTable) -> Grid:
-    """What some iterations take, as far as they are on the grid."""
+    """Times of some iterations that the grid covers."""
     rows: list[list[str]] = []
     last_tokens, last_chunk = table.linear.tokens[-1], table.chunk.chunk[-1]
     last_context, last_count = table.chunk.context[-1], table.decode.sequences[-1]
@@ -122,12 +124,12 @@ def _iterations(table: TimingTable) -> Grid:
 
 
 def _errors(held_out: Mapping[str, Any]) -> Grid:
-    """How far the table is from its source where it was not sampled, as far as its provenance says it."""
+    """The error of the table on held-out points, from its provenance."""
     rows: list[list[str]] = []
     for part, error in held_out.items():
         if isinstance(error, Mapping):
-            told = [error.get(name) for name in ("median", "p95", "max")]
-            cells = [f"{100 * one:.2f} %" if isinstance(one, (int, float)) else "-" for one in told]
+            values = [error.get(name) for name in ("median", "p95", "max")]
+            cells = [f"{100 * value:.2f} %" if isinstance(value, (int, float)) else "-" for value in values]
             rows.append([part.replace("_", " "), *cells])
     header = ("error on held-out points", "median", "p95", "max")
     return Grid(title="", header=header, lines=rows)

@@ -8,5 +8,8 @@ from .plans.fleet_plan import FleetPlan as FleetPlan
 from .plans.plan import plan as plan
 from .report import report as report
 from .sweeps.sweep import sweep as sweep
+from .validation.measured_run import MeasuredRun as MeasuredRun
+from .validation.reading import read_runs as read_runs
+from .validation.settings import engine_for as engine_for
 from .validation.validate import validate as validate
 from .validation.validation import Validation as Validation

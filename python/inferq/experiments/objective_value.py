@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferq.display.text import amount
-from inferq.interval import student
+from inferq.interval import confidence_interval
 from inferq.results.slo import Objective
 
 Verdict = Literal["met", "violated", "undecided"]
@@ -70,8 +70,8 @@ def evaluate(
     value, limit = math.fsum(values) / len(values), objective.limit
     if exact or math.isinf(value):
         return ObjectiveValue(objective, value, None, None, "met" if value <= limit else "violated")
-    high = value + student(values, 1 - 2 * chance).half_width
-    low = value - student(values, 1 - 2 * chance / among).half_width
+    high = value + confidence_interval(values, 1 - 2 * chance).half_width
+    low = value - confidence_interval(values, 1 - 2 * chance / among).half_width
     verdict: Verdict = "met" if high <= limit else "violated" if low > limit else "undecided"
     if limit == 0 and value > 0:  # the mean of a non-negative value is 0 only if the value is always 0
         verdict = "violated"

@@ -69,7 +69,7 @@ def report(
         >>> result = iq.simulate(workload, engine)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     page = iq.report(result, pathlib.Path(folder) / "run.html", slo=iq.Slo(ttft_p99=2.0))
-        ...     "The SLO is kept" in page.read_text(encoding="utf-8")
+        ...     "SLO met" in page.read_text(encoding="utf-8")
         True
     """
     page, title = checked(path), heading(title)

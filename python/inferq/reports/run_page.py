@@ -132,14 +132,14 @@ def _key_facts(result: Result, whole: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "ITL P99", seconds(whole["itl_p99"])
     unit = "stages" if result.has_jobs else "requests"
     if {"ttft_slo_s", "itl_slo_s"} & set(result._tables.workload.columns):
-        yield "goodput", f"{number(whole['request_goodput'])} {unit}/s"
+        yield f"goodput, {unit}/s", number(whole["request_goodput"])
     else:
-        yield "throughput", f"{number(whole['request_throughput'])} {unit}/s"
+        yield f"throughput, {unit}/s", number(whole["request_throughput"])
     used = run_data.kv_use(result)
     if used is not None:
         yield "KV cache in use, mean", percent(used)
     else:
-        yield "output", f"{number(whole['output_throughput'])} tokens/s"
+        yield "output tokens/s", number(whole["output_throughput"])
 
 
 def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -162,7 +162,6 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
         (f"E2E{stages} P50", seconds(whole["e2e_p50"])),
         (f"E2E{stages} P99", seconds(whole["e2e_p99"])),
         ("output tokens/s", number(whole["output_throughput"])),
-        (f"{'stages' if stages else 'requests'}/s", number(whole["request_throughput"])),
         ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
         ("failed stages" if stages else "failed", f"{whole['failed']:,}"),
     ]
@@ -208,7 +207,7 @@ def _latency(
     dashed = " Dashed: the objective." if any(limits.get(name) for name in others) else ""
     pictures = fitted(
         "Latency by percentile",
-        "The scale gives 90 %, 99 % and 99.9 % equal room, so that the slowest requests are visible."
+        "The scale gives P90, P99 and P99.9 equal room, so that the slowest requests are visible."
         f"{dashed}{_largest(len(sizes))}",
         lambda width: styled(
             run_charts.latency({"": result}, width, limits, others), run_data.classes(result)

@@ -118,6 +118,12 @@ def answer_notes(findings: Sequence[Finding], names: Iterable[str] = ()) -> list
     ]
 
 
+def answer(notes: Sequence[Note]) -> tuple[Note, tuple[Note, ...]]:
+    """The answer for the top of a page, and the other notes."""
+    first, *others = notes
+    return first, tuple(others)
+
+
 def _range(column: NDArray[np.float64]) -> str:
     low, high = float(np.nanmin(column)), float(np.nanmax(column))
     return seconds(low) if low == high else f"{seconds(low)} to {seconds(high)}"

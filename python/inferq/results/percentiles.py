@@ -1,4 +1,4 @@
-"""Percentiles of more numbers than memory holds."""
+"""Percentiles of data that exceeds the memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ _BITS = 21
 
 
 def percentiles(parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Sequence[float]) -> list[float]:
-    """The linear percentiles of numbers that come in parts: those of numpy for all at once, bit for bit.
+    """Linear percentiles of data in parts, bit for bit as numpy computes them from the whole.
 
-    Numbers that are not negative are in the order of their bits. Each time that the parts are gone through,
-    a third of the bits is settled of the numbers that are looked for; memory is that of a part. Numbers that
-    are one part are left to numpy.
+    Non-negative doubles have the order of their bits. Each pass over the parts determines a third of the bits
+    of the requested values, with the memory of one part. A single part is passed to numpy.
 
     Args:
-        parts: goes through the parts, each time from the first on; no number is negative or NaN.
+        parts: returns an iterator over the parts; no value is negative or NaN.
         percents: from 0 to 100.
 
     Returns:
-        One for each of `percents`; NaN where there is no number.
+        One value for each of `percents`; NaN without data.
 
     Example:
         >>> import numpy as np
@@ -41,12 +40,12 @@ def percentiles(parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Se
     places = [(rows - 1) * (percent / 100) for percent in percents]
     lower = [math.floor(place) for place in places]
     upper = [min(place + 1, rows - 1) for place in lower]
-    wanted = {*lower, *upper}
-    begins, before = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
-    """With which bits the number at a place begins, and how many numbers are below all that begin so."""
+    ranks = {*lower, *upper}
+    begins, before = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
+    """The known leading bits of the value at a rank, and the number of values with lower leading bits."""
     for shift in (2 * _BITS, _BITS, 0):
         counts = _counts(parts, {*begins.values()}, shift)
-        for place in wanted:
+        for place in ranks:
             reached = np.cumsum(counts[begins[place]])
             at = int(np.searchsorted(reached, place - before[place], side="right"))
             before[place] += int(reached[at - 1]) if at else 0
@@ -61,7 +60,7 @@ def percentiles(parts: Callable[[], Iterator[NDArray[np.float64]]], percents: Se
 def _counts(
     parts: Callable[[], Iterator[NDArray[np.float64]]], begins: Iterable[int], shift: int
 ) -> dict[int, NDArray[np.int64]]:
-    """How many numbers begin with given bits, by the bits that follow, the last of which is at `shift`."""
+    """Numbers of values with given leading bits, by the following bits, the last of which is at `shift`."""
     counts = {begin: np.zeros(1 << _BITS, np.int64) for begin in begins}
     for part in parts():
         bits = (part + 0.0).view(np.int64) >> shift  # a zero has no sign
@@ -71,6 +70,6 @@ def _counts(
 
 
 def _between(lower: float, upper: float, share: float) -> float:
-    """So much of the way between two neighbors, rounded as numpy does."""
-    way = upper - lower
-    return lower + way * share if share < 0.5 else upper - way * (1 - share)
+    """Linear interpolation between two neighbors, rounded as numpy does."""
+    step = upper - lower
+    return lower + step * share if share < 0.5 else upper - step * (1 - share)

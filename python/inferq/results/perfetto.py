@@ -1,4 +1,4 @@
-"""A trace of what every replica did at every instant, for Perfetto's viewer (https://ui.perfetto.dev)."""
+"""Export of a run as a trace for the Perfetto viewer (https://ui.perfetto.dev)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from inferq.files import replacing, writable
 from inferq.results.tables import RunTables
 
 REPLICAS, REQUESTS = 1, 2
-"""The processes of the trace."""
+"""Process ids in the trace."""
 
 _FIRST_THREAD = 10
-"""Perfetto takes a thread with the number of its process for the main one: ours begin above."""
+"""The first thread id; Perfetto treats a thread with the id of its process as the main thread."""
 _SLOWEST = 50
 _ROWS = 50_000
-"""So many rows become text at once."""
+"""Rows that are formatted at once."""
 
 _COUNTED = {"waiting": "requests waiting", "running": "requests running", "kv_used_tokens": "KV tokens"}
-"""What the counters of a replica are called."""
+"""Names of the counters of a replica, by column."""
 
 
 def write(
@@ -35,31 +35,30 @@ def write(
 ) -> Path:
     """Write a run in the Trace Event Format (JSON), which Perfetto and chrome://tracing open.
 
-    Time 0 of the trace is that of the workload; `ts` and `dur` are microseconds, exact to the nanosecond.
+    Time 0 is that of the workload; `ts` and `dur` are microseconds, exact to the nanosecond.
 
-    The process "replicas" has a thread for each replica, with a slice for each stretch of iterations: named
-    `prefill`, `decode` or `mixed`, with its `iterations`, `first_ms` and `growth_ms` (length of the first and
-    what each further one adds), `prefill_tokens`, `decodes`, `context_tokens` and `kv_used_tokens` (all of
-    the first). Beside them its counters at the samples of `Result.timeline`: requests waiting and running,
-    and KV tokens; under `GateAndRoute` those of the cluster by class.
+    The process "replicas" has a thread for each replica with a slice for each stretch of iterations, named
+    `prefill`, `decode` or `mixed`. Its arguments are `iterations`, `first_ms` and `growth_ms` (duration of
+    the first iteration, and increase for each further one), `prefill_tokens`, `decodes`, `context_tokens`
+    and `kv_used_tokens` (of the first). Counters show the samples of `Result.timeline`: waiting and running
+    requests and KV tokens; with `GateAndRoute` those of the cluster by class.
 
-    The process "requests" has a thread for each chosen request, with a slice from its arrival until it left,
-    and in it `queued`, `prefill`, `hand-off` and `decode`.
+    The process "requests" has a thread for each selected request, with a slice from its arrival to its end
+    that contains `queued`, `prefill`, `hand-off` and `decode`.
 
     Args:
-        tables: of a run with `iterations=True`.
+        tables: the tables of a run with `iterations=True`.
         path: the file; a name that ends in `.gz` is compressed.
-        requests: how many, the slowest by `e2e_s`, or their `id`s; None takes the 50 slowest.
+        requests: the number of the slowest requests by `e2e_s`, or their `id`s. Default: 50.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: the run did not record its iterations, there is no request of that id, or no path or no
-            such folder.
+        ConfigError: the run did not record its iterations, an unknown id, or a missing folder.
         OSError: the file cannot be written.
 
-    Source: Trace Event Format, Google, 2016; how Perfetto reads it: its documentation on other formats.
+    Source: Trace Event Format, Google, 2016; Perfetto documentation on other formats.
 
     Example:
         >>> import inferq as iq, json, tempfile, pathlib
@@ -68,8 +67,8 @@ def write(
         >>> result = iq.simulate(workload, engine, iterations=True)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     trace = json.loads(result.to_perfetto(pathlib.Path(folder) / "run.json").read_text())
-        >>> slices = [one for one in trace["traceEvents"] if one.get("cat") == "iterations"]
-        >>> [(one["name"], one["ts"], one["dur"]) for one in slices]
+        >>> slices = [event for event in trace["traceEvents"] if event.get("cat") == "iterations"]
+        >>> [(event["name"], event["ts"], event["dur"]) for event in slices]
         [('prefill', 0.0, 1000000.0), ('mixed', 1000000.0, 1000000.0), ('decode', 2000000.0, 1000000.0)]
     """
     place = writable("path", path)
@@ -86,15 +85,15 @@ def _opened(part: Path, packed: bool) -> IO[str]:
 
 
 def _write(file: IO[str], tables: RunTables, iterations: pl.DataFrame, chosen: pl.DataFrame) -> None:
-    """One event a line, so that the file is never whole in memory."""
+    """Write one event per line, so that the whole file is never in memory."""
     about = {
         "made by": f"inferq {__version__}",
         "findings": [finding.to_json() for finding in tables.findings],
     }
     file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
     timeline = tables.frame("timeline")
-    frames = [one for one in (iterations, timeline) if "replica" in one.columns and one.height]
-    replicas = 1 + max((int(one["replica"].to_numpy().max()) for one in frames), default=0)
+    frames = [frame for frame in (iterations, timeline) if "replica" in frame.columns and frame.height]
+    replicas = 1 + max((int(frame["replica"].to_numpy().max()) for frame in frames), default=0)
     first = _FIRST_THREAD + replicas
     file.write(",\n".join(_names(replicas, chosen, first)))
     for lines in (
@@ -134,8 +133,8 @@ def _microseconds(nanoseconds: pl.Expr) -> pl.Expr:
 
 
 def _text(*parts: str | pl.Expr) -> pl.Expr:
-    """Texts and columns side by side."""
-    return pl.concat_str([pl.lit(one) if isinstance(one, str) else one.cast(pl.String) for one in parts])
+    """Concatenated texts and columns."""
+    return pl.concat_str([pl.lit(part) if isinstance(part, str) else part.cast(pl.String) for part in parts])
 
 
 def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
@@ -150,7 +149,7 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
         .then(pl.lit("decode"))
         .otherwise(pl.lit("mixed"))
     )
-    # Slices of a thread must not overlap, not even by the rounding of the sum that is the end of one.
+    # Slices of a thread must not overlap, not even by rounding of their ends.
     stretches = iterations.with_columns(start=start, end_s=end_s, kind=kind).with_columns(
         end=pl.min_horizontal(_nanoseconds("end_s"), pl.col("start").shift(-1).over("replica")),
         first_ms=pl.col("first_s") * 1e3,
@@ -175,7 +174,7 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
 
 
 def _counters(timeline: pl.DataFrame) -> Iterator[str]:
-    """The samples of the timeline: Perfetto makes a track of each name and series."""
+    """The samples of the timeline; Perfetto creates a track for each name and series."""
     if timeline.is_empty():
         return
     if "class" in timeline.columns:
@@ -202,13 +201,13 @@ def _counters(timeline: pl.DataFrame) -> Iterator[str]:
 
 
 def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
-    """Each chosen request with its phases."""
+    """Each selected request with its phases."""
     events = []
     for place, row in enumerate(chosen.iter_rows(named=True)):
         phases = list(_phases(row, end_s))
-        begun, left = phases[0][1], max(end for _, _, end in phases)
+        start_ns, end_ns = phases[0][1], max(end for _, _, end in phases)
         phases = [(name, start, end) for name, start, end in phases if end > start]
-        kept = (
+        names = (
             "status",
             "class",
             "replica",
@@ -217,10 +216,10 @@ def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
             "preemptions",
             "cached_tokens",
         )
-        about = {name: row[name] for name in kept if row[name] is not None}
-        whole_of_it = (f"request {row['id']}", begun, left)
+        about = {name: row[name] for name in names if row[name] is not None}
+        whole_request = (f"request {row['id']}", start_ns, end_ns)
         for (name, start, end), args in zip(
-            [whole_of_it, *phases], [about, *({} for _ in phases)], strict=True
+            [whole_request, *phases], [about, *({} for _ in phases)], strict=True
         ):
             event = {
                 **{"ph": "X", "cat": "requests", "name": name, "pid": REQUESTS, "tid": first + place},
@@ -232,7 +231,7 @@ def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
 
 
 def _phases(row: dict[str, Any], end_s: float) -> Iterator[tuple[str, int, int]]:
-    """What a request went through, in whole nanoseconds; what is under way at its end ends there."""
+    """The phases of a request in integer nanoseconds; an open phase ends with the run."""
     last_s = row["left_s"] if row["left_s"] is not None else max(end_s, row["arrival_s"])
     handed_s = None
     if row.get("handoff_s") is not None:
@@ -250,23 +249,23 @@ def _phases(row: dict[str, Any], end_s: float) -> Iterator[tuple[str, int, int]]
 
 
 def _chosen(tables: RunTables, requests: int | Iterable[int] | None) -> pl.DataFrame:
-    """The rows of the requests that are shown, by arrival."""
+    """The rows of the selected requests, by arrival."""
     rows = tables.scan()
     if requests is None or isinstance(requests, numbers.Integral):
         count = _SLOWEST if requests is None else whole("requests", requests, 0)
         slowest = rows.sort(["e2e_s", "id"], descending=[True, False], nulls_last=True).head(count)
         return slowest.sort("arrival_s", "id").collect()
     if isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable):
-        raise ConfigError("requests", f"must be a number of them, or ids such as [0, 17], is {requests!r}")
-    ids = [whole("requests", one, 0) for one in requests]
+        raise ConfigError("requests", f"must be a count or ids such as [0, 17], got {requests!r}")
+    ids = [whole("requests", number, 0) for number in requests]
     chosen = rows.filter(pl.col("id").is_in(ids)).sort("arrival_s", "id").collect()
     missing = sorted(set(ids) - set(chosen["id"].to_list()))
     if missing:
-        raise ConfigError("requests", f"there is no request {missing[0]} among those that arrived")
+        raise ConfigError("requests", f"no request with id {missing[0]} arrived")
     return chosen
 
 
 def _lines(frame: pl.DataFrame, line: pl.Expr) -> Iterator[str]:
-    """The rows of a frame as text, some at a time."""
+    """The rows of a frame as text, in batches."""
     for part in frame.iter_slices(_ROWS):
         yield ",\n".join(part.select(line.alias("line"))["line"].to_list())

@@ -1,4 +1,4 @@
-"""What became of the requests of a run."""
+"""Results of a simulation run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import NDArray, np, pl
 from inferq._version import __version__
 from inferq.display.notebook import Viewed
-from inferq.display.text import number, seconds
+from inferq.display.text import counted, number, seconds
 from inferq.errors import ConfigError, NotThereError
 from inferq.files import frame_into, replacing_all, text_into
 from inferq.inputs import path_of
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(Viewed):
-    """What became of every request of a run; made by `inferq.simulate`.
+    """Results of a simulation run; `inferq.simulate` returns it.
 
-    All times are in seconds from the workload's time 0. Frames are polars, made when first asked for.
+    Times are in seconds from time 0 of the workload. Frames are polars frames, which are computed on first
+    access.
 
     Example:
         >>> import inferq as iq
@@ -61,20 +62,21 @@ class Result(Viewed):
 
     _tables: RunTables
     _options: dict[str, Any]
-    """The arguments of `simulate`, the description of the system among them."""
+    """The arguments of `simulate` with the description of the system."""
     _workload: Workload | None = None
-    """As for `_system`."""
+    """None for a stored run."""
     _system: System | None = None
-    """What served them; None where only its description is kept."""
+    """None for a stored run, which has its description."""
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> StoredResult:
-        """The result of a finished run with `simulate(..., out=directory)` or of `write`: see `StoredResult`.
+        """The result of a complete run that `simulate(..., out=directory)` or `write` stored.
+
+        All files are checked against their hashes, which takes about 1 s for 10⁷ requests.
 
         Raises:
-            ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
-            ResultError: a file in it is missing, or is not as the run wrote it; it names the file and the
-                field. Every byte is looked at, about a second for 10⁷ requests.
+            ConfigError: the directory contains no run, or an interrupted one.
+            ResultError: a file is missing or was changed; the error names the file and the field.
         """
         from inferq.results.stored_result import StoredResult
 
@@ -82,41 +84,39 @@ class Result(Viewed):
 
     @cached_property
     def requests(self) -> pl.DataFrame:
-        """One row for each request that arrived by the horizon; what never happened is null.
+        """One row per request that arrived by the horizon; events that did not happen are null.
 
-        `id` (its row in the workload), `class`, `replica`, `status` (finished, rejected, abandoned,
-        unfinished, lost), `measured` (false for what warm-up and cool-down cut), `arrival_s`, `admitted_s`
-        (start of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the
-        status), `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first
-        token) / (output tokens − 1), null for one token), `max_itl_s` (longest gap between two of its
-        tokens), `e2e_s` (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`,
-        `cached_tokens`; with `Restart` also `discarded_tokens` (emitted and thrown away); with `Speculation`
-        also `drafted_tokens` (verified) and `accepted_tokens` (of these, tokens of its output); with
-        `Failures` also `retries` (how often it was sent again because its replica had died).
+        `id` (row of the workload), `class`, `replica`, `status` (finished, rejected, abandoned, unfinished,
+        lost), `measured` (false during warm-up and cool-down), `arrival_s`, `admitted_s` (start of the first
+        iteration), `first_token_s`, `finish_s` (last token), `left_s` (end with any status), `queue_s`
+        (admission − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) / (output
+        tokens − 1), null for one token), `max_itl_s` (longest gap between two tokens), `e2e_s` (last token −
+        arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`. With `Restart` also
+        `discarded_tokens` (emitted and discarded), with `Speculation` also `drafted_tokens` (verified) and
+        `accepted_tokens` (of these), with `Failures` also `retries`.
 
-        A request that waits for others (a turn with `think_s`, a later stage of a job) is here once they have
-        finished; `arrival_s` is the instant at which it then arrived.
+        A request that waits for others (a turn with `think_s`, a later stage of a job) has a row after they
+        finish; `arrival_s` is its own arrival.
 
-        With `Disaggregated`, `replica` is the last one that a request was on, and there are `prefill_replica`
-        (null if it was not handed off), `prefilled_s` (end of the prompt's last iteration) and `handoff_s`
-        (from then to the start of its first iteration on the decode replica; null if there was none).
+        With `Disaggregated`, `replica` is the last replica of a request, and there are `prefill_replica`
+        (null without hand-off), `prefilled_s` (end of the last prefill iteration) and `handoff_s` (from then
+        to the start of the first iteration on the decode replica).
 
-        For a network a row is a stage of a job: `id` numbers all stages, job by job, each in the order of its
-        workflow, and `job` (row of the workload), `stage` and `engine` follow it.
+        For a network a row is a stage of a job: `id` numbers the stages job by job in the order of the
+        workflow, followed by `job` (row of the workload), `stage` and `engine`.
         """
         return as_frame(self._tables.requests, self._tables.names)
 
     @cached_property
     def jobs(self) -> pl.DataFrame:
-        """One row for each job of a network that arrived by the horizon; what never happened is null.
+        """One row per job of a network that arrived by the horizon; events that did not happen are null.
 
-        `job` (row of the workload), `workflow`, `status`, `measured`, `arrival_s`, `finish_s` (of the last
-        stage), `left_s` (`finish_s`; of a rejected, abandoned or lost job the instant when the last of its
-        stages that arrived left), `e2e_s` (finish − arrival), `stages` (that arrived), `finished_stages`,
-        `prompt_tokens`, `output_tokens` (of the stages that arrived).
+        `job` (row of the workload), `workflow`, `status`, `measured`, `arrival_s`, `finish_s` (last stage),
+        `left_s` (`finish_s`, or the end of the last arrived stage of a failed job), `e2e_s` (finish −
+        arrival), `stages` (arrived), `finished_stages`, `prompt_tokens`, `output_tokens` (of arrived stages).
 
-        A job is rejected if one of its stages was, else abandoned or lost if one was, finished if all have
-        finished, and else unfinished. One of which no stage has arrived yet is not measured.
+        A job is rejected if a stage is, else abandoned or lost if a stage is, finished if all stages are, and
+        else unfinished. A job without an arrived stage is not measured.
 
         Raises:
             ConfigError: the run was not over a network.
@@ -138,41 +138,39 @@ class Result(Viewed):
 
     @cached_property
     def itl(self) -> pl.DataFrame:
-        """Histogram of the gaps between successive tokens of measured requests, non-empty bins only.
+        """Histogram of inter-token latency of measured requests, non-empty bins only.
 
-        `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
-        same edges in every run. Gaps over a preemption and over a hand-off are included, with `Restart` also
-        those of tokens that were thrown away.
+        `class`, `lower_s`, `upper_s`, `count`. Bins have a relative width of at most 1/128 and the same edges
+        in every run. Gaps include preemptions and hand-offs, with `Restart` also discarded tokens.
 
-        Counts in all frames are signed, Int64 or Int32, so that numpy and differences take them; ids, codes
-        and replicas are unsigned.
+        Counts in all frames are signed (Int64 or Int32), so that differences are safe; ids, codes and
+        replicas are unsigned.
         """
         return self._tables.frame("itl")
 
     @cached_property
     def timeline(self) -> pl.DataFrame:
-        """Samples taken while the run went on, every `timeline_s`, one row for each replica.
+        """Samples every `timeline_s`, one row per replica.
 
         `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `tokens_in_system` (prompt
-        tokens not computed and output tokens not emitted, of the requests that wait or run here: of a session
-        or a network the turns and stages that have arrived), `prefill_tokens_per_s`, `output_tokens_per_s`,
-        `cached_tokens_per_s` (over the time since the sample before; the last are the tokens that admissions
-        found in a prefix cache, so that the hit rate is their share of them and the prefilled ones). Under
-        `GateAndRoute`: `time_s`, `class`, and how many of it are where in the cluster: `prefill_queue`,
-        `prefill`, `decode_queue`, `mixed` (decodes beside a prefill), `solo` (other decodes).
+        tokens to compute and output tokens to emit, of waiting and running requests),
+        `prefill_tokens_per_s`, `output_tokens_per_s`, `cached_tokens_per_s` (since the previous sample; the
+        cache hit rate is cached / (cached + prefill)). With `GateAndRoute`: `time_s`, `class`, and requests
+        by location: `prefill_queue`, `prefill`, `decode_queue`, `mixed` (decodes next to a prefill), `solo`
+        (other decodes).
         """
         return self._tables.frame("timeline")
 
     @cached_property
     def block_operations(self) -> pl.DataFrame:
-        """What the prefix caches did, in blocks: one row for each replica whose KV cache has one.
+        """Operations of prefix caches in blocks, one row per replica with a prefix cache.
 
-        `replica`, `hit_blocks` (that admissions took over, those after a preemption too), `cached_blocks`
-        (that entered the cache: with `prefix_cache="blocks"` every whole block that was computed, with
-        `"radix"` every page that was not in the tree yet), `evicted_blocks` (cached and free, until others
-        needed the memory). What was cached and not evicted is in the cache at the end.
+        `replica`, `hit_blocks` (reused by admissions, also after a preemption), `cached_blocks` (added to the
+        cache: with `prefix_cache="blocks"` every computed full block, with `"radix"` every new page),
+        `evicted_blocks` (unreferenced blocks whose memory was reused). Cached minus evicted blocks are in the
+        cache at the end.
 
-        Their sum is what a prefix cache costs the simulation: everything else takes time by the request.
+        The simulation time of a prefix cache is proportional to their sum.
 
         Example:
             >>> import inferq as iq
@@ -192,15 +190,15 @@ class Result(Viewed):
 
     @cached_property
     def fleet_events(self) -> pl.DataFrame:
-        """What happened to replicas, where a `Cluster` has an autoscaler or failures: one row for each event.
+        """Events of replicas of a `Cluster` with an autoscaler or failures, one row per event.
 
-        `at_s`, `replica`, `event`, and behind it `open`, `starting` and `draining`: how many replicas of its
-        cluster take requests, come (under repair or starting), and finish what they have. Events: `"asked"`
-        for, `"ready"` to take requests, `"drains"`, `"ended"`, `"died"`. Replicas that are there at the
-        beginning are ready at 0; one that is still there at the end of the run has no event for it.
+        `at_s`, `replica`, `event`, and the numbers of replicas after it: `open` (accept requests), `starting`
+        (or under repair) and `draining`. Events: `"asked"` (requested), `"ready"`, `"drains"`, `"ended"`,
+        `"died"`. Initial replicas are ready at 0; replicas that exist at the end of the run have no last
+        event.
 
         Raises:
-            ConfigError: no replica came or went.
+            ConfigError: the run has no fleet events.
 
         Example:
             >>> import inferq as iq
@@ -223,10 +221,10 @@ class Result(Viewed):
 
     @property
     def replica_s(self) -> float:
-        """Seconds of replicas paid for: of each from the asking to its end, its death or the end of the run.
+        """Paid replica seconds: of each replica from its request to its end, failure or the end of the run.
 
         Raises:
-            ConfigError: no replica came or went: they are as many as the cluster has, for `totals["end_s"]`.
+            ConfigError: the run has no fleet events; then all replicas are paid for `totals["end_s"]`.
         """
         whole = self._tables.totals.get("replica_time_as")
         if whole is None:
@@ -235,10 +233,11 @@ class Result(Viewed):
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
-        """One row for each stretch of identical iterations, in order of their start.
+        """One row per stretch of identical iterations, in order of start.
 
-        `start_s`, `replica`, `count` (iterations), `first_s` (length of the first), `growth_s` (added by each
-        further one), `prefill_tokens`, `decodes`, `context_tokens`, `kv_used_tokens` (all of the first).
+        `start_s`, `replica`, `count` (iterations), `first_s` (duration of the first), `growth_s` (increase
+        per further iteration), `prefill_tokens`, `decodes`, `context_tokens`, `kv_used_tokens` (of the
+        first).
 
         Raises:
             ConfigError: the run did not record them.
@@ -246,9 +245,9 @@ class Result(Viewed):
         return self._tables.frame("iterations")
 
     def single_iterations(self) -> pl.DataFrame:
-        """One row for each iteration, in order of their start, as `timing.fit` takes them.
+        """One row per iteration in order of start, in the format of `timing.fit`.
 
-        With them a rich timing model can be put into the words of a simple one that a theory knows.
+        Use them to fit a simple timing model to a detailed one, for example for theory.
 
         Returns:
             `start_s`, `duration_s`, `prefill_tokens`, `decodes`, `context_tokens`.
@@ -278,12 +277,11 @@ class Result(Viewed):
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """One row for each request in the batch of each stretch.
+        """One row per request in the batch of each stretch.
 
-        `iteration` (row of `iterations`), `request` (its `id` in `requests`), `tokens` (that one iteration
-        computes), `emits` (whether it emits a token at the end; that of a row that a policy planned ahead
-        behind a stop token is dropped); with `Speculation` also `emitted_tokens` (that the client gets, 0 for
-        a dropped row).
+        `iteration` (row of `iterations`), `request` (`id` in `requests`), `tokens` (computed per iteration),
+        `emits` (whether it emits a token at the end; tokens planned ahead after a stop token are dropped).
+        With `Speculation` also `emitted_tokens` (sent to the client, 0 for a dropped row).
 
         Raises:
             ConfigError: the run did not record them.
@@ -292,41 +290,40 @@ class Result(Viewed):
 
     @cached_property
     def has_prefix_cache(self) -> bool:
-        """Whether prompts could be found in a prefix cache: some `KvCache` had a `prefix_cache`."""
+        """Whether a `KvCache` has a `prefix_cache`."""
         return _has_prefix_cache(self._options)
 
     @property
     def has_jobs(self) -> bool:
-        """Whether the run was one over a `Network`, and has `jobs`."""
+        """Whether the run was over a `Network` and has `jobs`."""
         return self._tables.has("jobs")
 
     @property
     def is_priced(self) -> bool:
-        """Whether the run was one of a `GateAndRoute`, and has `occupancy` and `revenue`."""
+        """Whether the run was of a `GateAndRoute` and has `occupancy` and `revenue`."""
         return self._tables.has("revenue")
 
     @cached_property
     def occupancy(self) -> pl.DataFrame:
-        """Where the requests of each class were, on average over the time after the warm-up, per replica.
+        """Mean requests by class and location after the warm-up, per replica.
 
-        `class`, `prefill_queue`, `prefill`, `decode_queue`, `mixed` (decodes beside a prefill), `solo` (other
-        decodes): the q_p, x, q_d, y_m and y_s of an `Allocation`. Null where no time was measured.
+        `class`, `prefill_queue`, `prefill`, `decode_queue`, `mixed` (decodes next to a prefill), `solo`
+        (other decodes): q_p, x, q_d, y_m and y_s of an `Allocation`. Null without measured time.
 
         Raises:
-            ConfigError: the run was not one of a `GateAndRoute`.
+            ConfigError: the run was not of a `GateAndRoute`.
         """
         return self._tables.frame("occupancy")
 
     @cached_property
     def revenue(self) -> pl.DataFrame:
-        """What was earned since the warm-up, at every sample of the timeline after it and at the end.
+        """Revenue since the warm-up, at every sample of the timeline and at the end.
 
-        `time_s`, `bundled` (recognized when a request is finished), `separate` (at the end of each prefill
-        and each decode), and the same per replica and second: `bundled_per_replica_s`,
-        `separate_per_replica_s`.
+        `time_s`, `bundled` (recognized when a request finishes), `separate` (at the end of each prefill and
+        each decode), and both per replica and second: `bundled_per_replica_s`, `separate_per_replica_s`.
 
         Raises:
-            ConfigError: the run was not one of a `GateAndRoute`.
+            ConfigError: the run was not of a `GateAndRoute`.
         """
         return self._tables.frame("revenue")
 
@@ -348,22 +345,20 @@ class Result(Viewed):
         return charts
 
     def to_perfetto(self, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None) -> Path:
-        """Write the run as a trace that Perfetto's viewer opens: iterations, queue, KV cache, requests.
+        """Write the run as a trace for the Perfetto viewer: iterations, queue, KV cache, requests.
 
-        See `inferq.results.perfetto.write` for what it holds.
+        `inferq.results.perfetto.write` documents the content.
 
         Args:
-            path: the file, of JSON; it is replaced. A name that ends in `.gz` is compressed, which the viewer
-                opens too.
-            requests: how many are shown, the slowest by `e2e_s`, or the `id`s of those that are; None shows
-                the 50 slowest.
+            path: the JSON file; an existing file is replaced. A name that ends in `.gz` is compressed.
+            requests: the number of the slowest requests by `e2e_s`, or their `id`s. Default: 50.
 
         Returns:
             The path.
 
         Raises:
-            ConfigError: the run did not record its iterations (`simulate(..., iterations=True)`), there is no
-                request of that id, or no such folder.
+            ConfigError: the run did not record its iterations (`simulate(..., iterations=True)`), an unknown
+                id, or a missing folder.
             OSError: the file cannot be written.
         """
         return perfetto.write(self._tables, path, requests)
@@ -388,16 +383,15 @@ class Result(Viewed):
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Whole-number totals of the run, times in attoseconds where the name ends in `_as`."""
+        """Totals of the run; names that end in `_as` are integers in attoseconds."""
         return dict(self._tables.totals)
 
     @cached_property
     def drained(self) -> pl.Series:
-        """The `id`s of the requests that were still here when nothing was left to come.
+        """The `id`s of the requests that were still waiting after the last arrival.
 
-        Policies that wait for company (`Wait`, `NestedWait`) then serve below their thresholds, so that every
-        request ends; these requests do not tell how the policy does in the long run. Empty under policies
-        that never let a request wait while they could serve it.
+        Policies with thresholds (`Wait`, `NestedWait`) then serve below them, so that every request ends.
+        These requests do not represent the long-run behavior. Empty for other policies.
 
         Example:
             >>> import inferq as iq
@@ -411,41 +405,37 @@ class Result(Viewed):
 
     @property
     def stretched_share(self) -> float:
-        """The share of iterations that were advanced in stretches of two or more, 0 where there are none.
+        """The share of iterations that were simulated in stretches of two or more; 0 without iterations.
 
-        It says how much of the run went fast, and nothing about the requests.
+        It describes the speed of the simulation, not the requests.
         """
         totals = self._tables.totals
         return float(totals["stretched_iterations"] / max(totals["iterations"], 1))
 
     def work_conservation(self, budget: int | None = None) -> WorkConservation:
-        """The share of iterations that loaded fewer tokens than `budget` although another could be added.
+        """The share of iterations with fewer tokens than `budget` although more work was available.
 
-        An iteration below the budget breaks work conservation when a request could have loaded one more
-        token: one that has begun and was left out, or got less of its prompt than it owes, and needs no block
-        or finds a free one; or one that waits while a seat and a block are free and the policy did not ask
-        for it. Where the policy asked and was refused, or could not have asked, the cap on sequences
-        (`cap_share`) or the memory (`memory_share`) bound the iteration. What is left had nothing more to
-        load, or was full.
+        Such an iteration breaks work conservation if a request could have loaded one more token: a started
+        request that was left out or got less of its prompt than possible, or a waiting request while a
+        sequence slot and a block were free. If the sequence limit or the memory prevented it, the iteration
+        counts in `cap_share` or `memory_share`. Other iterations were full or had no more work.
 
-        Source: li2025 (2.6), whose Theorem 1 says that policies that never break it are throughput optimal.
-            The paper has neither a cap nor a memory limit; what they bind does not count as broken.
+        Source: li2025 (2.6), whose Theorem 1 states that work-conserving policies are throughput optimal. The
+            paper has no sequence limit and no memory limit; iterations that they bind do not count as broken.
 
         Args:
-            budget: tokens that an iteration should load, at least 1; None takes the scheduler's
-                `token_budget`, for `ClassPriority` that of its `inner`. Where there are several engines, all
-                of them must have the same.
+            budget: tokens that an iteration should load, at least 1. Default: `token_budget` of the
+                scheduler (of `inner` for `ClassPriority`), which must be the same for all engines.
 
         Returns:
-            `share`, `cap_share`, `memory_share`, `budget` and `iterations`; all shares are of all iterations,
-            and 0 where there are none.
+            `share`, `cap_share`, `memory_share`, `budget` and `iterations`; shares refer to all iterations,
+            and are 0 without iterations.
 
         Raises:
-            ConfigError: a budget that is no whole number above 0, or none where a scheduler has none or where
-                the budgets of several engines differ.
+            ConfigError: a budget that is not a positive integer, or no common budget of the schedulers.
 
         Example:
-            vLLM's first scheduler computes the second prompt alone and leaves the first decode out:
+            vLLM's V0 scheduler computes the second prompt without the decode of the first request:
 
             >>> import inferq as iq
             >>> scheduler = iq.VllmV0(token_budget=8)
@@ -458,10 +448,10 @@ class Result(Viewed):
 
     @cached_property
     def scenario(self) -> str:
-        """JSON that says what was run: the workload, what served it, and the options.
+        """The workload, the system and the options of the run as JSON.
 
-        `Scenario.read` reads it back, and `Scenario.read(result.scenario).run()` repeats the run; see there
-        for the rows of frames. `write` puts the requests themselves (for a network: the jobs) beside it.
+        `Scenario.read(result.scenario).run()` repeats the run; `Scenario` documents workloads from frames.
+        `write` stores the requests (for a network: the jobs) as well.
         """
         assert self._workload is not None
         return scenario_of(self._workload, self._options)
@@ -472,53 +462,51 @@ class Result(Viewed):
         slo: Mapping[str, float | None] | None = None,
         prices: Prices | str | os.PathLike[str] | None = None,
     ) -> pl.DataFrame:
-        """One row for each group of measured requests: counts, throughput, goodput and latencies.
+        """One row per group of measured requests: counts, throughput, goodput and latencies.
 
         | column | meaning |
         |---|---|
-        | the columns of `by` | the group, such as `"replica"`, `"stage"`, `"engine"`; groups are sorted |
+        | columns of `by` | the group, such as `"replica"`, `"stage"`, `"engine"`; sorted |
         | `completed` | finished requests |
-        | `failed` | rejected, abandoned and lost requests; the unfinished are in neither count |
-        | `lost` | those of them that died with their replicas |
-        | `duration_s` | first arrival to last finish of all measured requests; null when nothing finished |
-        | `request_throughput` | completed requests per second of `duration_s`; 0 when nothing finished |
+        | `failed` | rejected, abandoned and lost requests; unfinished requests are in neither count |
+        | `lost` | requests that failed with their replicas |
+        | `duration_s` | first arrival to last finish of all measured requests; null if nothing finished |
+        | `request_throughput` | completed requests per second of `duration_s`; 0 if nothing finished |
         | `output_throughput` | output tokens of completed requests per second |
         | `total_token_throughput` | prompt and output tokens of completed requests per second |
-        | `request_goodput` | finished with `ttft_s` and `max_itl_s` within objectives, per second |
-        | `ttft_mean`, then `_p50`, `_p90`, `_p95`, `_p99`, `_max` | seconds, of those that have it, or null |
-        | the same six of `itl`, `tpot`, `e2e`, `queue` | |
-        | `api_mean` | seconds of `ttft_mean` and of `e2e_mean` that are the API's, of the finished |
-        | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
-        | `hit_rate` | their share of all prompt tokens of admitted requests |
+        | `request_goodput` | completed with `ttft_s` and `max_itl_s` within objectives, per second |
+        | `ttft_mean`, then `_p50`, `_p90`, `_p95`, `_p99`, `_max` | seconds, or null |
+        | the same for `itl`, `tpot`, `e2e`, `queue` | seconds, or null |
+        | `api_mean` | API overhead in `ttft_mean` and `e2e_mean`, seconds |
+        | `cached_tokens` | prompt tokens of admitted requests that were in the prefix cache |
+        | `hit_rate` | share of `cached_tokens` in the prompt tokens of admitted requests |
 
-        The last two are null where there is no prefix cache; `hit_rate` also where none was admitted.
-        `api_mean` is null where none finished; of a stored run whose policy was written in Python it is not
-        known.
+        The last two are null without a prefix cache. `api_mean` is null if nothing finished, and for a stored
+        run with a policy written in Python.
 
-        With `prices` there follow `gpus`, `nodes`, `cost_per_hour`, `cost_per_request`,
+        With `prices` the columns `gpus`, `nodes`, `cost_per_hour`, `cost_per_request`,
         `cost_per_million_output_tokens`, `watts`, `joules_per_request`, `joules_per_million_output_tokens`
-        and `revenue_per_hour` (null unless tokens have a price). A replica is busy in the share of the
-        samples of `timeline` in which it runs a request; where it is not known what a card takes that waits,
-        it is taken to be what one takes that computes, so that energy is an upper bound.
+        and `revenue_per_hour` (null without token prices) follow. A replica is busy in the share of samples
+        of `timeline` at which it runs a request. Unknown idle power is taken as busy power, so that energy is
+        an upper bound.
 
-        `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
-        of groups add up to that of the whole.
+        `duration_s` is defined as in vLLM's benchmark and equal for all groups, so that throughputs of groups
+        add up to the total.
 
-        Percentiles are linear between the two nearest values. Those of `itl` are over all token gaps, not
-        over requests: from the histogram, the upper edge of the bin that holds the percentile; count, mean
-        and maximum are exact. The histogram is kept by class: with a `by` other than None or `"class"` the
-        `itl` columns are null.
+        Percentiles interpolate linearly. Those of `itl` are over all token gaps, not over requests: the upper
+        edge of the histogram bin that contains the percentile; count, mean and maximum are exact. The
+        histogram has classes only, so with another `by` the `itl` columns are null.
 
         Args:
-            by: a column of `requests`, or several; None makes one group of all.
-            slo: objectives in seconds, `{"ttft_s": …, "itl_s": …}`, instead of the workload's columns
-                `ttft_slo_s` and `itl_slo_s`. An objective that is null is met; without any, goodput is
+            by: one or several columns of `requests`. Default: one group.
+            slo: objectives in seconds, `{"ttft_s": …, "itl_s": …}`. Default: the columns `ttft_slo_s` and
+                `itl_slo_s` of the workload. A null objective is met; without objectives, goodput equals
                 throughput.
-            prices: of GPUs and tokens, or the path of their file, for all requests together: not beside `by`.
+            prices: prices of GPUs and tokens, or the path of their file; not available with `by`.
 
         Raises:
-            ConfigError: an unknown column or objective, or an objective that is no number of seconds; prices
-                beside `by`, without that of a card, or of an engine that says no card.
+            ConfigError: an unknown column or objective, an objective that is not a number of seconds, prices
+                with `by`, a GPU without a price, or an engine without a GPU.
 
         Example:
             >>> import inferq as iq
@@ -533,18 +521,18 @@ class Result(Viewed):
         """
         priced = Prices.of(prices)
         cached = self.has_prefix_cache
-        found = summary(self._tables, by, slo, has_prefix_cache=cached, api_s=self._api_s)
+        frame = summary(self._tables, by, slo, has_prefix_cache=cached, api_s=self._api_s)
         if priced is None:
-            return found
+            return frame
         if by is not None:
-            raise ConfigError("prices", "are of the whole fleet; leave out by")
-        return found.with_columns(
-            as_columns(costs(self._tables, self._served, priced, found.row(0, named=True)))
+            raise ConfigError("prices", "apply to the whole fleet; omit by")
+        return frame.with_columns(
+            as_columns(costs(self._tables, self._served, priced, frame.row(0, named=True)))
         )
 
     @cached_property
     def _api_s(self) -> NDArray[np.float64]:
-        """Seconds between a client and each replica; one 0 where no engine takes any; NaN: not known."""
+        """API overhead of each replica in seconds; a single 0 if no engine has one; NaN if unknown."""
         if '"api_s"' not in self.scenario:
             return np.zeros(1)
         try:
@@ -560,15 +548,15 @@ class Result(Viewed):
 
     @cached_property
     def system(self) -> System | None:
-        """The system that served the run. None for a stored run with a user-defined class."""
+        """The system of the run. None for a stored run with a user-defined class."""
         return self._system if self._system is not None else recorded_system(self._options)
 
     @cached_property
     def _served(self) -> System:
-        """What served them, of a stored run as its description says.
+        """The system of the run.
 
         Raises:
-            ConfigError: it had a class of the user's, of which the name alone is kept.
+            ConfigError: a stored run with a user-defined class, of which only the name is kept.
         """
         if self.system is None:
             raise ConfigError(
@@ -576,30 +564,37 @@ class Result(Viewed):
             )
         return self.system
 
-    def write(self, directory: str | os.PathLike[str]) -> Path:
-        """Write each frame and the workload as Parquet, the scenario and the findings as JSON.
+    if not TYPE_CHECKING:
 
-        Files of an earlier run in the same directory are replaced once all of this run are on the disk; those
-        that this run did not record are removed.
+        def __getattr__(self, name: str) -> Any:
+            """Name the current attribute for inter-token latency."""
+            if name == "tbt":
+                raise AttributeError("tbt: inter-token latency is the attribute `itl`")
+            return object.__getattribute__(self, name)  # it raises the error of a property again
+
+    def write(self, directory: str | os.PathLike[str]) -> Path:
+        """Write frames and workload as Parquet, scenario and findings as JSON.
+
+        Files of an earlier run are replaced after all new files are on disk, or removed if this run has none.
 
         Args:
-            directory: made where it is missing.
+            directory: the directory, created if missing.
 
         Returns:
-            The directory, which `Result.read` opens. It holds `requests.parquet`, `itl.parquet`,
+            The directory, which `Result.read` opens. It contains `requests.parquet`, `itl.parquet`,
             `timeline.parquet`, `block_operations.parquet` and `findings.json`; `jobs.parquet` for a network;
-            `occupancy.parquet` and `revenue.parquet` of a `GateAndRoute`; `iterations.parquet` and
-            `batches.parquet` where recorded; what repeats the run: `scenario.json` and `workload.parquet`,
-            the requests or jobs as they were drawn; and `totals.json` and `manifest.json`.
+            `occupancy.parquet` and `revenue.parquet` for a `GateAndRoute`; `iterations.parquet` and
+            `batches.parquet` if recorded; `scenario.json` and `workload.parquet` (drawn requests or jobs) to
+            repeat the run; `totals.json` and `manifest.json`.
 
         Raises:
-            ConfigError: it is no path, or holds a run of `simulate(..., out=…)`.
-            OSError: the directory cannot be made or written; what was in it is as it was.
+            ConfigError: not a path, or a directory with a run of `simulate(..., out=…)`.
+            OSError: the directory cannot be created or written; its content is unchanged.
         """
         place = path_of("directory", directory, "directory")
         if (place / "requests").is_dir():
             raise ConfigError(
-                "directory", f"{place} holds a run of simulate(..., out=…); take another directory"
+                "directory", f"{place} contains a run of simulate(..., out=…); use another directory"
             )
         place.mkdir(parents=True, exist_ok=True)
         names = [name for name in FRAMES if self._tables.has(name)]
@@ -616,7 +611,7 @@ class Result(Viewed):
             "totals.json": json.dumps(totals, indent=2) + "\n",
         }
         with replacing_all(place) as parts:
-            manifest = parts("manifest.json")  # the first to be opened takes its place last
+            manifest = parts("manifest.json")  # the first file to be opened is renamed last
             files = {}
             for name, frame in frames.items():
                 part = parts(name)
@@ -625,7 +620,7 @@ class Result(Viewed):
                 part = parts(name)
                 text_into(part, text)
                 files[name] = store.about(part)
-            del files["scenario.json"]  # of which the manifest has a hash of its own
+            del files["scenario.json"]  # the manifest has its hash
             text_into(manifest, store.whole_manifest(self.scenario, self.requests.height, files))
         for name in FRAMES:
             if name not in names:
@@ -635,12 +630,12 @@ class Result(Viewed):
     def __repr__(self) -> str:
         counts = self._tables.statuses
         by_status = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
-        told = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        findings = counted(len(self.findings), "finding")
         requests = f"{sum(counts):,} requests{': ' if by_status else ''}{by_status}"
-        return f"{type(self).__name__}({'; '.join([requests, *self._main(), told])})"
+        return f"{type(self).__name__}({'; '.join([requests, *self._main(), findings])})"
 
     def _main(self) -> list[str]:
-        """The numbers that matter most, in words; none where nothing was served."""
+        """The main metrics as text; empty if nothing was served."""
         row = self.summary().row(0, named=True)
         if row["ttft_p50"] is None or row["e2e_p99"] is None:
             return []
@@ -649,28 +644,28 @@ class Result(Viewed):
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")
-_RUN_IF_ASKED = ("max_in_flight",)
-"""The options of `simulate` that change a result; the second ones are recorded where they are given."""
+_RUN_IF_GIVEN = ("max_in_flight",)
+"""The options of `simulate` that change a result; the second group is recorded if given."""
 
 
 def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
-    """JSON that says what a run is: the workload, what serves it, the options."""
-    named = (*_RUN, *(name for name in _RUN_IF_ASKED if name in options))
-    run = {name: _as_given(options[name]) for name in named}
+    """The workload, the system and the options of a run as JSON."""
+    named = (*_RUN, *(name for name in _RUN_IF_GIVEN if name in options))
+    run = {name: _given(options[name]) for name in named}
     system = {name: value for name, value in options.items() if name not in named}
     record = {"inferq": __version__, "workload": workload.to_json(), **system, "run": run}
     return json.dumps(record, indent=2)
 
 
-def _as_given(option: Any) -> Any:
-    """An option of `simulate` as a user gives it: what is cut is a number of requests, or `"30s"`."""
+def _given(option: Any) -> Any:
+    """An option of `simulate` as a user writes it: warm-up and cool-down as requests or `"30s"`."""
     if not isinstance(option, dict):
         return option
     return option["requests"] if "requests" in option else f"{Decimal(repr(option['seconds'])):f}s"
 
 
 def _has_prefix_cache(described: Any) -> bool:
-    """Whether a KV cache in the description of what served a run knows prefixes; slots have none."""
+    """Whether a KV cache in the description of a system has a prefix cache; slots have none."""
     if isinstance(described, dict):
         if described.get("service") == "exponential":
             return False

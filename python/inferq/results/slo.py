@@ -1,4 +1,4 @@
-"""`Slo`: limits that the latencies of a service must keep."""
+"""`Slo`: limits of the latencies of a service."""
 
 from __future__ import annotations
 
@@ -23,46 +23,43 @@ FAILED = Metric.of("failed_share")
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One number that must stay at or below a limit."""
+    """A metric and its upper limit."""
 
     metric: Metric
     limit: float
     class_name: str | None = None
-    """The class whose requests it is about; None for all of them."""
+    """The class of the requests; None for all requests."""
 
     def __str__(self) -> str:
-        """The metric, and of which class."""
+        """The metric, with its class."""
         return self.metric.name if self.class_name is None else f"{self.metric.name} of {self.class_name}"
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class Slo:
-    """Objectives of a population of requests: a percentile, a mean or a maximum that must keep a limit.
+    """Service level objectives: upper limits of percentiles, means or maxima of latencies.
 
-    They are about all measured requests of a run together, as operators promise them ("99 % of the requests
-    get their first token within half a second"), unlike the columns `ttft_slo_s` and `itl_slo_s` of a
-    workload, which each request meets or misses.
+    They apply to all measured requests of a run ("99 % of the requests get their first token within 0.5 s").
+    In contrast, each single request meets or misses the columns `ttft_slo_s` and `itl_slo_s` of a workload.
 
-    A request that fails has no latency, and a service that turns slow requests away would look fast. So the
-    share of the measured requests that are rejected, abandoned, lost, or unfinished at the `horizon_s` of a
-    run is an objective as well, with the limit 0 unless told. Under a horizon, `cooldown` leaves out those
-    that came too late to finish. With a higher limit the latencies are those of the requests that have them.
+    A failed request has no latency, so a service that rejects slow requests would look fast. Therefore the
+    share of measured requests that are rejected, abandoned, lost, or unfinished at `horizon_s` is an
+    objective as well. With a horizon, set `cooldown` to exclude requests that arrive too late to finish.
 
-    Over a `Network`, `e2e` and the failed are those of jobs, the other latencies those of their stages.
+    For a `Network`, `e2e` and `failed_share` refer to jobs, other latencies to stages.
 
     Args:
         by_class: further objectives for the requests of a class, by its name.
-        failed_share: the largest share of requests that may fail, from 0 to 1. None is 0 for all requests
-            together, and no objective of its own within `by_class`.
-        **limits: seconds, 0 or above, by metric: `ttft`, `itl`, `tpot`, `e2e` or `queue`, then `_mean`,
-            `_p50`, `_p90`, `_p95`, `_p99` or `_max`.
+        failed_share: largest share of failed requests, from 0 to 1. Default: 0 for all requests, and no
+            objective within `by_class`.
+        **limits: non-negative seconds by metric: `ttft`, `itl`, `tpot`, `e2e` or `queue`, then `_mean`,
+            `_p50`, `_p90`, `_p95`, `_p99` or `_max`. `tbt` is read as `itl`.
 
     Raises:
-        ConfigError: an unknown metric, one that is no latency, a limit outside its range, objectives of
-            classes within those of a class, or none at all.
+        ConfigError: an unknown metric, a metric that is not a latency, a limit outside its range, nested
+            `by_class`, or no objective.
 
-    Source: percentiles as of `Result.summary`; targets of this kind bound P50 and P99 in the serving
-        benchmarks that the peers run.
+    Source: percentiles as in `Result.summary`; serving benchmarks use P50 and P99 targets of this kind.
 
     Example:
         >>> import inferq as iq
@@ -87,29 +84,31 @@ class Slo:
         for name, limit in limits.items():
             metric = Metric.of(name, "slo")
             if metric.unit != "s":
-                raise ConfigError(f"slo.{name}", "is no latency, and an SLO bounds latencies from above")
+                raise ConfigError(f"slo.{name}", "must be a latency, because an SLO sets upper limits")
             bounds[metric.name] = not_negative(f"slo.{name}", limit)
         if failed_share is not None:
             failed_share = finite("slo.failed_share", failed_share)
             if not 0 <= failed_share <= 1:
-                raise ConfigError("slo.failed_share", f"must be from 0 to 1, not {failed_share!r}")
+                raise ConfigError("slo.failed_share", f"must be from 0 to 1, got {failed_share!r}")
         classes = {} if by_class is None else by_class
         if not isinstance(classes, Mapping):
-            raise ConfigError("slo.by_class", f"must be a table of Slo by class, is {by_class!r}")
+            raise ConfigError("slo.by_class", f"must be a mapping from class to Slo, got {by_class!r}")
         for name, slo in classes.items():
             if not isinstance(name, str) or not isinstance(slo, Slo):
-                raise ConfigError("slo.by_class", f"must be a table of Slo by class, holds {name!r}: {slo!r}")
+                raise ConfigError(
+                    "slo.by_class", f"must be a mapping from class to Slo, got {name!r}: {slo!r}"
+                )
             if slo.by_class:
-                raise ConfigError(f"slo.by_class[{name!r}]", "has classes of its own, which a class has not")
+                raise ConfigError(f"slo.by_class[{name!r}]", "must not have by_class itself")
         if not bounds and not classes and failed_share is None:
-            raise ConfigError("slo", "bounds nothing; give a limit such as ttft_p99=0.5")
+            raise ConfigError("slo", "must have at least one limit, such as ttft_p99=0.5")
         object.__setattr__(self, "limits", Table(bounds))
         object.__setattr__(self, "by_class", Table(classes))
         object.__setattr__(self, "failed_share", failed_share)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Every objective: those of all requests, the failed among them, then those of each class."""
+        """All objectives: of all requests with `failed_share`, then of each class."""
         failed = Objective(FAILED, 0.0 if self.failed_share is None else self.failed_share)
         objectives = [*self._latencies(None), failed]
         for name, slo in self.by_class.items():
@@ -120,8 +119,12 @@ class Slo:
 
     @property
     def questions(self) -> list[Finding]:
-        """What to ask about limits that look like milliseconds."""
-        limits = [(one.metric.name, one.limit) for one in self.objectives if one.metric.unit == "s"]
+        """Findings about limits that look like milliseconds."""
+        limits = [
+            (objective.metric.name, objective.limit)
+            for objective in self.objectives
+            if objective.metric.unit == "s"
+        ]
         findings = (of_objective(name, limit) for name, limit in limits)
         return [finding for finding in findings if finding is not None]
 
@@ -129,12 +132,16 @@ class Slo:
         return [Objective(Metric.of(name), limit, class_name) for name, limit in self.limits.items()]
 
     def __str__(self) -> str:
-        """The objectives, but for a share of failures that must be 0."""
-        bounds = [f"{one} ≤ {amount(one.limit, one.metric.unit)}" for one in self.objectives if one.limit > 0]
+        """The objectives, without a `failed_share` of 0."""
+        bounds = [
+            f"{objective} ≤ {amount(objective.limit, objective.metric.unit)}"
+            for objective in self.objectives
+            if objective.limit > 0
+        ]
         return " and ".join(bounds) or repr(self)
 
     def __repr__(self) -> str:
-        """As the call that makes it."""
+        """The constructor call."""
         parts = [f"{name}={limit:g}" for name, limit in self.limits.items()]
         if self.failed_share is not None:
             parts.append(f"failed_share={self.failed_share:g}")
@@ -144,19 +151,18 @@ class Slo:
 
 
 def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> tuple[float, ...]:
-    """The value of each objective in a run; infinite where requests failed and none is left to tell it.
+    """The value of each objective in a run; infinite if requests failed and no other has a value.
 
     Args:
-        objectives: some.
-        rate: of the run, per second, for errors.
+        objectives: the objectives.
+        rate: requests per second of the run, for error messages.
         result: the run.
 
     Raises:
-        ConfigError: a class that the workload does not have, or an objective of which no request tells
-            anything although none failed.
+        ConfigError: an unknown class, or an objective without values although no request failed.
     """
     classes = result._tables.classes
-    named = {one.class_name for one in objectives if one.class_name is not None}
+    named = {objective.class_name for objective in objectives if objective.class_name is not None}
     for name in sorted(named - set(classes)):
         raise ConfigError("slo.by_class", f"the workload has no class {name!r}{nearest(name, classes)}")
     rows: dict[str | None, dict[str, Any]] = {None: result.summary().row(0, named=True)}
@@ -165,14 +171,15 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
         rows.update({str(row["class"]): row for row in by_class})
     failed: dict[str | None, float] = {name: _failed_share(result, name) for name in (None, *named)}
     values = []
-    for one in objectives:
-        value = _value(one, result, rows.get(one.class_name, {}), failed)
-        if value is None and failed[one.class_name] == 0:
-            which = "no request" if one.class_name is None else f"no request of class {one.class_name!r}"
+    for objective in objectives:
+        name = objective.class_name
+        value = _value(objective, result, rows.get(name, {}), failed)
+        if value is None and failed[name] == 0:
+            which = "no request" if name is None else f"no request of class {name!r}"
             raise ConfigError(
-                f"slo.{one.metric.name}",
-                f"{which} of a run at {number(rate, 4)} per second tells it: warm-up, "
-                "cool-down and horizon must leave some, and gaps between tokens need more than one token",
+                f"slo.{objective.metric.name}",
+                f"{which} of a run at {number(rate, 4)} per second has a value; warm-up, cool-down and "
+                "horizon must leave requests, and ITL requires outputs of two or more tokens",
             )
         values.append(math.inf if value is None else value)
     return tuple(values)
@@ -181,19 +188,22 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
 def _value(
     objective: Objective, result: Result, row: Mapping[str, Any], failed: Mapping[str | None, float]
 ) -> float | None:
-    """The value of an objective, from the row of its class; None where no request tells it."""
+    """The value of an objective, from the row of its class; None without a value."""
     name, metric = objective.class_name, objective.metric
     if metric == FAILED:
         return failed[name]
     if metric.name.startswith("e2e_") and result.has_jobs:
         if name is not None:
-            raise ConfigError(f"slo.by_class[{name!r}].{metric.name}", "a job has stages of several classes")
+            raise ConfigError(
+                f"slo.by_class[{name!r}].{metric.name}",
+                "not available, because jobs have stages of several classes",
+            )
         return _of_jobs(metric, result)
     return metric.of_row(row) if row else None
 
 
 def _failed_share(result: Result, class_name: str | None) -> float:
-    """The share of measured requests, of a network: jobs, that did not finish; 0 where there are none."""
+    """The share of measured requests, or jobs of a network, that did not finish; 0 without requests."""
     if class_name is None and result.has_jobs:
         jobs: pl.Series = result.jobs.filter("measured")["status"]
         return float((jobs != "finished").mean() or 0.0)  # type: ignore[arg-type]
@@ -206,7 +216,7 @@ def _failed_share(result: Result, class_name: str | None) -> float:
 
 
 def _of_jobs(metric: Metric, result: Result) -> float | None:
-    """A statistic of the time from the arrival of a job to its last token."""
+    """A statistic of the E2E of jobs."""
     e2e_s: Any = result.jobs.filter("measured")["e2e_s"].drop_nulls()
     if e2e_s.is_empty():
         return None

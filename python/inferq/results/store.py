@@ -1,18 +1,17 @@
-"""The directory of a run while it goes on, so that nothing finished is ever lost.
+"""Storage of a run in a directory, in parts that survive an interrupted run.
 
-    manifest.json             what is here: rows written, the parts, whether the run is over
-    scenario.json             what was run, as `Result.scenario`
-    requests/part-00000.parquet …  the rows of `requests`, 1,048,576 in each part but the last
-    workload.parquet          the requests as they came, where they were in memory as a whole
+    manifest.json             rows written, parts, files, and whether the run is complete
+    scenario.json             as `Result.scenario`
+    requests/part-00000.parquet …  rows of `requests`, 1,048,576 in each part except the last
+    workload.parquet          the drawn requests, if they were in memory
     itl.parquet, timeline.parquet, …, findings.json, totals.json   written at the end
 
-`Result.write` leaves the same of a run that was in memory, with `requests.parquet` as its only part.
+`Result.write` creates the same files for a run in memory, with `requests.parquet` as the only part.
 
-Parts are written on a thread of their own, one at a time, while the run goes on to the next. Every file is
-written under another name, forced to the disk and then given its own, and the manifest names a part only
-once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the truth and
-each part that it names can be read. While a run goes on it holds the directory alone (`.lock`). What is
-read back is held against the bytes and hashes in the manifest, and that against a hash of itself.
+A thread writes one part at a time while the run computes the next. Every file is written under a temporary
+name, synced and renamed, and the manifest lists a part only after that. So the manifest is correct and its
+parts are readable even after a crash of the machine. A running simulation locks the directory (`.lock`).
+Readers compare sizes and hashes with the manifest, and the manifest with its own hash.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from inferq.results.tables import (
 )
 
 _GROUP_ROWS = 2**17
-"""Rows of a row group, the least that a reader must take at once."""
+"""Rows of a row group, the smallest unit of a read."""
 
 _LOCK = ".lock"
 _FIRST = re.compile(rf"requests|{re.escape(_LOCK)}.*|\.manifest\.json\..*\.part")
-"""What can lie in a directory before its manifest does."""
+"""Files that may exist in a directory before its manifest."""
 
 
 class Store:
-    """The directory of one run, from its beginning to its end."""
+    """The directory of one run."""
 
     def __init__(
         self,
@@ -66,14 +65,14 @@ class Store:
         rows: int | None = None,
         workload: Path | None = None,
     ) -> None:
-        """Take a directory for a run; see `simulate` for what is refused.
+        """Prepare a directory for a run; `simulate` documents the errors.
 
         Args:
             out: the directory.
-            scenario: JSON that says what is run.
-            writer: the one thread that writes parts.
-            rows: of the workload, where they are known before the run.
-            workload: the path of the file that holds it, where it is scanned.
+            scenario: the scenario as JSON.
+            writer: the executor with the thread that writes parts.
+            rows: rows of the workload, if known before the run.
+            workload: the file of a scanned workload.
         """
         self.place = path_of("out", out, "directory")
         earlier = _earlier(self.place, scenario)
@@ -88,21 +87,21 @@ class Store:
             "files": {},
         }
         if earlier is not None:
-            kept = {part["file"]: earlier["files"][part["file"]] for part in earlier["parts"]}
-            self._manifest.update(written=earlier["written"], parts=earlier["parts"], files=kept)
+            files = {part["file"]: earlier["files"][part["file"]] for part in earlier["parts"]}
+            self._manifest.update(written=earlier["written"], parts=earlier["parts"], files=files)
         self.statuses = [0] * len(STATUSES)
         """Requests by status, in the order of `STATUSES`."""
         self._writer, self._writing = writer, Future[None]()
         self._writing.set_result(None)
         self._frames: list[pl.DataFrame] = []
-        """Rows that wait until there are as many as a part has."""
+        """Rows of the next part."""
         self._part = 0
         self.names: Mapping[str, Sequence[str]] = {}
-        """What the codes in a column of `requests` stand for."""
+        """Names of the codes in columns of `requests`."""
         self._write_manifest()
         if earlier is None:
-            for left in self.place.glob("*.parquet"):
-                left.unlink()
+            for file in self.place.glob("*.parquet"):
+                file.unlink()
         (self.place / "requests").mkdir(exist_ok=True)
         for file in (*self.place.glob(".*.part"), *self.place.glob("requests/.*.part")):
             file.unlink(missing_ok=True)
@@ -118,10 +117,10 @@ class Store:
         rows: int | None = None,
         workload: Path | None = None,
     ) -> Iterator[Store]:
-        """The directory of a run, held until the run is over; the other arguments are those of the class.
+        """The directory of a run, locked until the run ends; for the arguments see the class.
 
         Raises:
-            ConfigError: another process writes into it.
+            ConfigError: another process writes into the directory.
         """
         place = path_of("out", out, "directory")
         place.mkdir(parents=True, exist_ok=True)
@@ -129,11 +128,11 @@ class Store:
             yield cls(place, scenario, writer, rows=rows, workload=workload)
 
     def take(self, columns: Columns) -> None:
-        """Take the next rows of `requests`, in order of their ids."""
+        """Add the next rows of `requests`, in order of their ids."""
         frame = as_frame(columns, self.names)
         counts = np.bincount(columns["status"], minlength=len(STATUSES)).tolist()
         self.statuses = [before + count for before, count in zip(self.statuses, counts, strict=True)]
-        waiting = sum(one.height for one in self._frames)
+        waiting = sum(part.height for part in self._frames)
         while waiting + frame.height >= PART_ROWS:
             self._frames.append(frame.head(PART_ROWS - waiting))
             frame, waiting = frame.slice(PART_ROWS - waiting), 0
@@ -141,30 +140,30 @@ class Store:
         self._frames.append(frame)
 
     def _hand_over(self) -> None:
-        """Let what waits be written as a part, once the part before it is."""
+        """Write the waiting rows as a part, after the previous part."""
         part, self._frames = pl.concat(self._frames), []
         self.wait()
         self._writing = self._writer.submit(self._write, part)
 
     def wait(self) -> None:
-        """Wait until what was handed over is on the disk.
+        """Wait until the last part is on disk.
 
         Raises:
-            ConfigError, OSError: it could not be written.
+            ConfigError, OSError: the part could not be written.
         """
         self._writing.result()
 
     def _write(self, frame: pl.DataFrame) -> None:
-        """Write a part, or find that an earlier run of this scenario has written the same."""
+        """Write a part, or check that it equals the part of an earlier run of this scenario."""
         number, self._part = self._part, self._part + 1
         file, parts = f"requests/part-{number:05}.parquet", self._manifest["parts"]
         if number < len(parts):
-            there = pl.read_parquet(self.place / file)
-            if there.schema != frame.schema or not there.equals(frame):
+            stored = pl.read_parquet(self.place / file)
+            if stored.schema != frame.schema or not stored.equals(frame):
                 raise ConfigError(
                     "out",
-                    f"{self.place / file} holds other rows than this run gives: what runs is not what "
-                    "ran there (has a policy written in Python changed?); take another directory",
+                    f"{self.place / file} differs from the rows of this run, so the system has changed (a "
+                    "policy written in Python?); use another directory",
                 )
             return
         about = self._write_frame(file, frame)
@@ -174,12 +173,12 @@ class Store:
         self._write_manifest()
 
     def frame(self, file: str, frame: pl.DataFrame) -> None:
-        """Write a frame beside the parts."""
+        """Write a frame next to the parts."""
         self.wait()
         self._write_frame(file, frame)
 
     def _write_frame(self, file: str, frame: pl.DataFrame) -> dict[str, Any]:
-        """Write a frame; row groups are small enough to be read one by one."""
+        """Write a frame in small row groups."""
         about = self._manifest["files"][file] = write_frame(
             self.place / file, frame, compression="zstd", compression_level=1, row_group_size=_GROUP_ROWS
         )
@@ -192,7 +191,7 @@ class Store:
             tables: of the run.
             findings_of: computes the findings of the run from its rows of `requests`.
         """
-        if any(one.height for one in self._frames) or not self._part:
+        if any(part.height for part in self._frames) or not self._part:
             self._hand_over()
         self.wait()
         for name in FRAMES:
@@ -205,7 +204,7 @@ class Store:
         self.complete()
 
     def complete(self) -> None:
-        """Say that the run is over and everything is here."""
+        """Mark the run as complete."""
         self._manifest["complete"] = True
         self._write_manifest()
 
@@ -221,7 +220,7 @@ class Store:
 
 
 WHOLE = "requests.parquet"
-"""The only part of a run that was in memory, and was written when it was over."""
+"""The only part of a run that was written from memory."""
 
 
 def totals_of(tables: RunTables, statuses: Sequence[int]) -> dict[str, Any]:
@@ -238,7 +237,7 @@ def totals_of(tables: RunTables, statuses: Sequence[int]) -> dict[str, Any]:
 
 
 def about(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file that is there, as `frame_into` of one that it writes."""
+    """The entry of an existing file in the manifest; `frame_into` returns it for new files."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
 
 
@@ -248,7 +247,7 @@ def manifest_text(record: Mapping[str, Any]) -> str:
 
 
 def whole_manifest(scenario: str, rows: int, files: Mapping[str, Mapping[str, Any]]) -> str:
-    """The manifest of a run that was in memory, whose requests are one file."""
+    """The manifest of a run in memory, with one file of requests."""
     part = {"file": WHOLE, "first": 0, "rows": rows, "sha256": files[WHOLE]["sha256"]}
     return manifest_text(
         {
@@ -265,10 +264,10 @@ def whole_manifest(scenario: str, rows: int, files: Mapping[str, Mapping[str, An
 
 
 def manifest(place: Path) -> dict[str, Any] | None:
-    """What a directory says of itself; None where no run is in it.
+    """The manifest of a directory; None without a run.
 
     Raises:
-        ResultError: its manifest is damaged; it names the field.
+        ResultError: a damaged manifest; the error names the field.
     """
     path = place / "manifest.json"
     try:
@@ -278,40 +277,40 @@ def manifest(place: Path) -> dict[str, Any] | None:
     record = parsed_json(text, partial(ResultError, path), constants=False)
     _check(path, record, _MANIFEST)
     written = 0
-    for place_of_part, part in enumerate(record["parts"]):
-        field = f"parts[{place_of_part}]"
+    for number, part in enumerate(record["parts"]):
+        field = f"parts[{number}]"
         _check(path, part, _PART, field)
-        alone = len(record["parts"]) == 1 and part["file"] == WHOLE
-        expected = (WHOLE if alone else f"requests/part-{place_of_part:05}.parquet", written)
+        is_whole = len(record["parts"]) == 1 and part["file"] == WHOLE
+        expected = (WHOLE if is_whole else f"requests/part-{number:05}.parquet", written)
         for name, value in zip(("file", "first"), expected, strict=True):
             if part[name] != value:
-                raise ResultError(path, f"{field}.{name}: must be {value!r}, is {part[name]!r}")
+                raise ResultError(path, f"{field}.{name}: must be {value!r}, got {part[name]!r}")
         if part["file"] not in record["files"]:
-            raise ResultError(path, f"files: has no {part['file']}")
+            raise ResultError(path, f"files: {part['file']} is missing")
         written += part["rows"]
     for file, about in record["files"].items():
         _check(path, about, _FILE, f"files.{file}")
         if not _NAME.fullmatch(file):
-            raise ResultError(path, f"files: {file!r} is no name of a file of a run")
+            raise ResultError(path, f"files: {file!r} is not a file of a run")
     if record["written"] != written:
-        raise ResultError(path, f"written: is {record['written']:,}, and its parts have {written:,} rows")
+        raise ResultError(path, f"written: is {record['written']:,}, but the parts have {written:,} rows")
     if record["complete"] and not record["parts"]:
-        raise ResultError(path, "parts: a run that is over has one at least")
+        raise ResultError(path, "parts: a complete run has at least one part")
     own = record.pop("sha256")
     if own != _sha256(json.dumps(record)):
-        raise ResultError(path, "sha256: the manifest is not as the run wrote it")
+        raise ResultError(path, "sha256: the manifest was changed after the run")
     return dict(record)
 
 
 def check_file(place: Path, record: Mapping[str, Any], file: str) -> Path:
-    """The path of a file of a run, whose bytes are those that the run wrote.
+    """The path of a file of a run after a check of its size and hash.
 
     Raises:
-        ResultError: it is missing or has changed; it names the file.
+        ResultError: the file is missing or was changed; the error names it.
     """
     path = place / file
     if file not in record["files"]:
-        raise ResultError(place / "manifest.json", f"files: has no {file}")
+        raise ResultError(place / "manifest.json", f"files: {file} is missing")
     about = record["files"][file]
     try:
         size = inputs.check_file(path, partial(ResultError, path))
@@ -319,14 +318,14 @@ def check_file(place: Path, record: Mapping[str, Any], file: str) -> Path:
     except OSError as error:
         raise ResultError(path, _reason(error)) from None
     if size != about["bytes"]:
-        raise ResultError(path, f"has {size:,} bytes, the run wrote {about['bytes']:,}")
+        raise ResultError(path, f"has {size:,} bytes, but the run wrote {about['bytes']:,}")
     if digest != about["sha256"]:
-        raise ResultError(path, "is not as the run wrote it: its SHA-256 is not that of the manifest")
+        raise ResultError(path, "was changed after the run: its SHA-256 differs from the manifest")
     return path
 
 
 def read_json(place: Path, file: str, shape: Shape) -> Any:
-    """The content of a JSON file of a run, checked field by field; whole it is held against the manifest."""
+    """The content of a JSON file of a run, checked field by field."""
     path = place / file
     try:
         value = parsed_json(
@@ -353,38 +352,38 @@ def read_findings(place: Path) -> list[Finding]:
 
 
 def read_scenario(place: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run, which must be what the manifest says."""
+    """The scenario of a run, checked against the manifest."""
     path = place / "scenario.json"
     scenario: dict[str, Any] = read_json(place, path.name, dict)
     _check(path, scenario.get("run"), dict, "run")
     if _sha256(read_text(path).removesuffix("\n")) != record["scenario_sha256"]:
-        raise ResultError(path, "is not the scenario whose scenario_sha256 the manifest has")
+        raise ResultError(path, "differs from the scenario_sha256 in the manifest")
     return scenario
 
 
 def check_all(place: Path, record: Mapping[str, Any], totals: Mapping[str, Any]) -> None:
-    """Hold the totals of a run against its rows, and all of its files against the manifest.
+    """Check the totals of a run against its rows, and all of its files against the manifest.
 
     Raises:
-        ResultError: they do not fit; it names the file, and the field where it has some.
+        ResultError: a difference; the error names the file and the field.
     """
     path, statuses, classes = place / "totals.json", totals["statuses"], totals["classes"]
-    # Before replicas could die no request was lost, and none of them was counted.
+    # Runs of versions without replica failures have no count of lost requests.
     if len(statuses) not in (len(STATUSES) - 1, len(STATUSES)) or sum(statuses) != record["written"]:
-        raise ResultError(path, f"statuses: must count {record['written']:,} requests, is {statuses}")
+        raise ResultError(path, f"statuses: must sum to {record['written']:,} requests, got {statuses}")
     if len(totals["itl_totals"]) != len(classes) or len(set(classes)) != len(classes) or not classes:
-        raise ResultError(path, f"itl_totals: must have an entry for each of the classes {classes}")
+        raise ResultError(path, f"itl_totals: must have one entry per class of {classes}")
     for file in record["files"]:
         check_file(place, record, file)
     for part in record["parts"]:
         file = place / part["file"]
         rows = parquet_height(file, partial(ResultError, file))
         if rows != part["rows"]:
-            raise ResultError(file, f"holds {rows:,} rows, the manifest says {part['rows']:,}")
+            raise ResultError(file, f"has {rows:,} rows, but the manifest has {part['rows']:,}")
 
 
 Shape = Any
-"""A type, or a pattern; several, of which one fits; `[shape]`, a list; shapes by key, or `{str: shape}`."""
+"""A type or a pattern; a tuple of alternatives; `[shape]` for a list; shapes by key, or `{str: shape}`."""
 
 _WHOLE, _TEXT, _HASH = int, str, re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z_]+\.(parquet|json)|rows-[0-9a-f]{16}\.parquet|requests/part-\d{5,}\.parquet")
@@ -416,26 +415,26 @@ FINDINGS: Shape = [
 
 
 def _check(path: Path, value: Any, shape: Shape, field: str = "") -> None:
-    """A `ResultError` naming file and field where a value has another shape; none is a number below 0."""
+    """Raise a `ResultError` that names file and field if a value has another shape or is negative."""
     at = f"{field}." if field else ""
     if isinstance(shape, tuple):
-        kinds = [one for one in shape if _is_of(value, one)]
-        if not kinds:
-            _refuse(path, field, " or ".join(map(_called, shape)), value)
-        _check(path, value, kinds[0], field)
+        matches = [alternative for alternative in shape if _is_of(value, alternative)]
+        if not matches:
+            _refuse(path, field, " or ".join(map(_name, shape)), value)
+        _check(path, value, matches[0], field)
     elif not _is_of(value, shape):
-        _refuse(path, field, _called(shape), value)
+        _refuse(path, field, _name(shape), value)
     elif isinstance(shape, re.Pattern):
         if not shape.fullmatch(value):
             _refuse(path, field, "a SHA-256", value)
     elif shape is _WHOLE and value < 0:
-        _refuse(path, field, "a whole number, 0 or above", value)
+        _refuse(path, field, "a non-negative integer", value)
     elif isinstance(shape, list):
-        for place, one in enumerate(value):
-            _check(path, one, shape[0], f"{field}[{place}]")
+        for index, item in enumerate(value):
+            _check(path, item, shape[0], f"{field}[{index}]")
     elif isinstance(shape, dict) and str in shape:
-        for name, one in value.items():
-            _check(path, one, shape[str], f"{at}{name}")
+        for name, item in value.items():
+            _check(path, item, shape[str], f"{at}{name}")
     elif isinstance(shape, dict):
         for name, inner in shape.items():
             if name not in value:
@@ -447,7 +446,7 @@ def _check(path: Path, value: Any, shape: Shape, field: str = "") -> None:
 
 
 def _is_of(value: Any, shape: Shape) -> bool:
-    return type(value) is _kind_of(shape)  # True is no whole number here
+    return type(value) is _kind_of(shape)  # bool is not int here
 
 
 def _kind_of(shape: Shape) -> Any:
@@ -456,14 +455,14 @@ def _kind_of(shape: Shape) -> Any:
     return str if isinstance(shape, re.Pattern) else shape
 
 
-def _called(shape: Shape) -> str:
-    names = {int: "a whole number", str: "a text", bool: "true or false", float: "a number"}
+def _name(shape: Shape) -> str:
+    names = {int: "an integer", str: "a text", bool: "true or false", float: "a number"}
     names |= {list: "a list", dict: "a table", type(None): "null"}
     return names[_kind_of(shape)]
 
 
-def _refuse(path: Path, field: str, wanted: str, value: Any) -> NoReturn:
-    raise ResultError(path, f"{field}{': ' if field else ''}must be {wanted}, is {shown(value)}")
+def _refuse(path: Path, field: str, expected: str, value: Any) -> NoReturn:
+    raise ResultError(path, f"{field}{': ' if field else ''}must be {expected}, got {shown(value)}")
 
 
 def _reason(error: OSError) -> str:
@@ -471,31 +470,30 @@ def _reason(error: OSError) -> str:
 
 
 def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
-    """The manifest of the same run where it was stopped; a `ConfigError` for all else that is in the way."""
+    """The manifest of the same run if it was interrupted; raise a `ConfigError` for any other content."""
     record = manifest(place)
     if record is None:
-        if place.is_dir() and not all(_FIRST.fullmatch(one.name) for one in place.iterdir()):
-            raise ConfigError("out", f"{place} is not empty, and no run is in it; take an empty directory")
+        if place.is_dir() and not all(_FIRST.fullmatch(file.name) for file in place.iterdir()):
+            raise ConfigError("out", f"{place} is not empty and contains no run; use an empty directory")
         return None
     if not record["complete"] and not record["parts"]:
-        return None  # it failed before anything was there that could be lost
+        return None  # it failed before the first part
     same = record["scenario_sha256"] == _sha256(scenario)
-    which = "this very run" if same else "a run of another scenario"
+    run = "this run" if same else "a run of another scenario"
     if record["complete"]:
-        how = f"read it with iq.Result.read({str(place)!r}), or take another directory"
+        how = f"read it with iq.Result.read({str(place)!r}), or use another directory"
         rows = f"{record['written']:,} requests"
-        raise ConfigError("out", f"{place} holds {which}, finished, with {rows}: {how}")
+        raise ConfigError("out", f"{place} contains {run}, complete with {rows}: {how}")
     of_all = "" if record["rows"] is None else f" of {record['rows']:,}"
-    came = f"which was stopped after {record['written']:,}{of_all} requests"
+    progress = f"interrupted after {record['written']:,}{of_all} requests"
     if not same:
-        raise ConfigError("out", f"{place} holds {which}, {came}: take another directory, or remove this one")
+        raise ConfigError("out", f"{place} contains {run}, {progress}: use another directory, or remove it")
     for part in record["parts"]:
         try:
             check_file(place, record, part["file"])
         except ResultError as error:
-            what = f"{error}; it holds {which}, {came}: remove the directory"
-            raise ResultError(what) from None
-    warnings.warn(f"out: {place} holds {which}, {came}: they stay, and it is run again", stacklevel=8)
+            raise ResultError(f"{error}; {run} was {progress}: remove the directory") from None
+    warnings.warn(f"out: {place} contains {run}, {progress}; it is resumed", stacklevel=8)
     return record
 
 

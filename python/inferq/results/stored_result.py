@@ -1,4 +1,4 @@
-"""What became of the requests of a run whose results lie in a directory."""
+"""Results of a run in a directory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from inferq.results.tables import StoredTables
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredResult(Result):
-    """What became of every request of a run with `simulate(..., out=directory)`, or of one that was written.
+    """Results of a run in a directory, from `simulate(..., out=directory)`, `Result.write` or `Result.read`.
 
-    It has everything that a `Result` has. `requests` is a polars `LazyFrame` over its files in the directory,
-    whose rows, columns and order are those of the frame in memory; `summary` reads a part after the other.
-    `Result.read(directory)` opens it again, in any process.
+    It has the interface of `Result`. `requests` is a polars `LazyFrame` over the files in the directory, with
+    the same rows, columns and order as the frame in memory. `summary` reads one part at a time.
 
     Example:
         >>> import inferq as iq, tempfile
@@ -46,21 +45,21 @@ class StoredResult(Result):
         """The result in a directory; `Result.read` calls this.
 
         Args:
-            directory: a finished run is in it.
-            is_known: whether this process has written all of it just now, and need not look at every byte.
+            directory: the directory of a complete run.
+            is_known: whether this process has just written the files, so that hashes need no check.
         """
         place = path_of("directory", directory, "directory")
         record = manifest(place)
         if record is None:
             raise ConfigError(
-                "directory", f"{place} holds no run of simulate(..., out=…), Result.write or --out"
+                "directory", f"{place} contains no run of simulate(..., out=…), Result.write or --out"
             )
         if not record["complete"]:
             of_all = "" if record["rows"] is None else f" of {record['rows']:,}"
             raise ConfigError(
                 "directory",
-                f"{place} holds a run that was stopped after {record['written']:,}{of_all} requests; its "
-                "parts can be read with polars, and the same run with this `out` ends it",
+                f"{place} contains a run that was interrupted after {record['written']:,}{of_all} requests; "
+                "run the same scenario with this `out` to complete it, or read its parts with polars",
             )
         scenario = read_scenario(place, record)
         totals, findings = read_json(place, "totals.json", TOTALS), read_findings(place)
@@ -71,12 +70,12 @@ class StoredResult(Result):
 
     @property
     def height(self) -> int:
-        """The number of rows of `requests`."""
+        """Number of rows of `requests`."""
         return sum(self._tables.statuses)
 
     @property
     def requests(self) -> pl.LazyFrame:  # type: ignore[override]
-        """One row for each request that arrived by the horizon: the columns of `Result.requests`."""
+        """One row per request that arrived by the horizon, with the columns of `Result.requests`."""
         return self._tables.scan()
 
     @cached_property
@@ -85,13 +84,13 @@ class StoredResult(Result):
 
     @property
     def scenario(self) -> str:
-        """As `Result.scenario`, from its file."""
+        """The content of `scenario.json`, as `Result.scenario`."""
         return (self.directory / "scenario.json").read_text(encoding="utf-8").removesuffix("\n")
 
     def _main(self) -> list[str]:
-        """None: they would be read from the disk."""
+        """Nothing, because the numbers would be read from disk."""
         return []
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
-        """Refused: the result is written already, in `directory`."""
-        raise ConfigError("directory", f"the result lies in {self.directory}; copy that to {directory}")
+        """Raise an error: the result is already stored in `directory`."""
+        raise ConfigError("directory", f"the result is stored in {self.directory}; copy it to {directory}")

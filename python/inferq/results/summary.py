@@ -1,4 +1,4 @@
-"""The summary of a run: counts, throughput, goodput and latencies of groups of its measured requests."""
+"""Summary of a run: counts, throughput, goodput and latencies of groups of measured requests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.checks import nearest, not_negative
 from inferq.errors import ConfigError
-from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS
+from inferq.results.metric import LATENCIES, PERCENTILES, QUANTITIES, STATISTICS, current_name
 from inferq.results.tables import LOST, STATUSES, Columns, RunTables, has_failed, in_parts
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "itl_s": ("max_itl_s", "itl_slo_s")}
-"""For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
+"""For each objective, the bounded column of `requests` and the column of the workload that sets it."""
 
 
 class _Measured:
-    """The measured requests, part by part, each with its group."""
+    """Measured requests in parts, with their groups."""
 
     def __init__(self, tables: RunTables, keys: Sequence[str]) -> None:
         self._columns = tables.requests
         self.named: pl.DataFrame | None = None
-        """The distinct rows of the keys, sorted; None where there is one group of all."""
+        """The sorted distinct rows of the keys; None for a single group."""
         self._groups: NDArray[np.unsignedinteger] | None = None
         self.count = 1
-        """Groups."""
+        """Number of groups."""
         if keys:
             named = pl.concat(frame.unique() for frame in self._keys(tables, keys)).unique().sort(keys)
             self.named, self.count = named, named.height
@@ -45,7 +45,7 @@ class _Measured:
         return (frame.filter(flags) for frame, flags in zip(tables.frames(keys), measured, strict=True))
 
     def parts(self, *names: str) -> Iterator[tuple[NDArray[np.uint32], dict[str, NDArray[Any]]]]:
-        """Some columns, with the group of each row."""
+        """Columns with the group of each row."""
         done = 0
         for flags, *columns in in_parts(self._columns, ["measured", *names]):
             rows = _places(flags)
@@ -56,7 +56,7 @@ class _Measured:
             done += here
 
     def statistics(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Those of a column, for each group."""
+        """Statistics of a column for each group."""
         statistics = _core.Statistics(self.count)
         while True:
             for groups, columns in self.parts(name):
@@ -66,7 +66,7 @@ class _Measured:
 
 
 def _places(flags: NDArray[np.bool_]) -> slice | NDArray[np.intp]:
-    """Where flags are set. Warm-up and cool-down cut the ends: as a rule a range, whose columns are views."""
+    """Positions of set flags: usually a range between warm-up and cool-down, so that columns are views."""
     count = int(np.count_nonzero(flags))
     first = int(flags.argmax()) if count else 0
     return slice(first, first + count) if flags[first : first + count].all() else np.flatnonzero(flags)
@@ -83,14 +83,14 @@ def summary(
     """One row for each group of measured requests; see `Result.summary`.
 
     Args:
-        tables: of the run.
-        by: a column of `requests`, or several; None makes one group of all.
-        slo: objectives instead of those of the workload.
-        has_prefix_cache: whether prompts could be found in a prefix cache.
-        api_s: seconds between a client and each replica; one number for all of them; NaN: not known.
+        tables: the tables of the run.
+        by: one or several columns of `requests`; None for a single group.
+        slo: objectives that replace those of the workload.
+        has_prefix_cache: whether an engine had a prefix cache.
+        api_s: API overhead of each replica in seconds, or one number for all; NaN if unknown.
 
     Raises:
-        ConfigError: an unknown column or objective, or an objective that is no number of seconds.
+        ConfigError: an unknown column or objective, or an objective that is not a number of seconds.
     """
     keys = _keys(by, tables.requests)
     measured = _Measured(tables, keys)
@@ -117,7 +117,7 @@ def summary(
         add("prompts", finished, columns["prompt_tokens"])
         if api_s.size == 1:
             each_s = np.broadcast_to(api_s, status.size)
-        else:  # by replica; a request that was refused has none
+        else:  # by replica; a rejected request has none
             each_s = np.append(api_s, math.nan)[np.minimum(columns["replica"], api_s.size)]
         add("api_s", finished, each_s)
         if has_prefix_cache:
@@ -139,7 +139,7 @@ def summary(
         "total_token_throughput": (outputs + sums["prompts"]) / span_s,
         "request_goodput": sums["good"] / span_s,
     }
-    for name in QUANTITIES:  # one after the other: of a stored result each is read when its turn comes
+    for name in QUANTITIES:  # one at a time: a stored result reads each column when needed
         is_gap = name == "itl"
         statistics = _gaps(tables, keys, named, count) if is_gap else measured.statistics(f"{name}_s")
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})
@@ -162,8 +162,8 @@ def _add(
     which: NDArray[np.bool_],
     weights: NDArray[Any] | None = None,
 ) -> None:
-    """Add to a sum, for each group, the weights of some of its rows; or how many these are."""
-    if sums[name].size == 1:  # the sum of all, without a copy of each
+    """Add the weights of selected rows to the sum of each group; without weights, their number."""
+    if sums[name].size == 1:  # one group: no copy
         sums[name] += which.sum() if weights is None else weights.sum(where=which)
         return
     kept = None if weights is None else weights[which]
@@ -176,12 +176,12 @@ def _keys(by: str | Iterable[str] | None, columns: Columns) -> list[str]:
         if key not in columns:
             raise ConfigError("by", f"unknown column {key!r}{nearest(str(key), columns)}")
     if len(set(keys)) < len(keys):
-        raise ConfigError("by", f"a column twice in {keys}")
+        raise ConfigError("by", f"must not name a column twice, got {keys}")
     return keys
 
 
 def in_time(tables: RunTables, slo: Mapping[str, float | None] | None, columns: Columns) -> NDArray[np.bool_]:
-    """Which rows of `requests` finished within their objectives; `slo` takes the place of the workload's."""
+    """Rows of `requests` that finished within their objectives; `slo` replaces those of the workload."""
     return _in_time(_limits(tables, slo), columns)
 
 
@@ -189,40 +189,46 @@ def _in_time(limits: Mapping[str, Any], columns: Columns) -> NDArray[np.bool_]:
     good: NDArray[np.bool_] = columns["status"] == STATUSES.index("finished")
     for measure, limit in limits.items():
         each = limit[columns[_row_of(columns)]] if isinstance(limit, np.ndarray) else limit
-        good &= ~(columns[measure] > each)  # a comparison with NaN is false: what is absent misses nothing
+        good &= ~(
+            columns[measure] > each
+        )  # a comparison with NaN is false: a missing latency meets the objective
     return good
 
 
 def _limits(
     tables: RunTables, slo: Mapping[str, float | None] | None
 ) -> dict[str, float | NDArray[np.float64]]:
-    """The columns of `requests` that objectives bound: one number for all, or one a row of the workload."""
+    """Limits by column of `requests`: one number, or one per row of the workload."""
     given = objectives(slo)
-    found = {
+    limits = {
         measure: given[name] if name in given else tables.objective(objective)
         for name, (measure, objective) in _OBJECTIVES.items()
     }
-    return {measure: limit for measure, limit in found.items() if limit is not None}
+    return {measure: limit for measure, limit in limits.items() if limit is not None}
 
 
 def _row_of(columns: Columns) -> str:
-    """The column of `requests` that says which row of the workload each is of."""
+    """The column of `requests` with the row of the workload."""
     return "job" if "job" in columns else "id"
 
 
 def objectives(slo: object) -> Mapping[str, float | None]:
-    """The objectives that `Result.summary` takes, empty for None.
+    """The objectives of `Result.summary` under their current names, empty for None.
 
     Raises:
-        ConfigError: an unknown objective, or one that is no number of seconds.
+        ConfigError: an unknown objective, or one that is not a number of seconds.
     """
     if slo is not None and not isinstance(slo, Mapping):
-        raise ConfigError("slo", f"must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
-    given: Mapping[str, Any] = slo or {}
+        raise ConfigError("slo", f"must be a mapping such as {{'ttft_s': 0.5}}, got {slo!r}")
+    given = {
+        current_name(name) if isinstance(name, str) else name: limit for name, limit in (slo or {}).items()
+    }
     for name, limit in given.items():
         if name not in _OBJECTIVES:
             if f"{(quantity := str(name).partition('_')[0])}_s" in _OBJECTIVES and name in LATENCIES:
-                raise ConfigError("slo", f"{name} is of a run: a limit for each request is {quantity}_s")
+                raise ConfigError(
+                    "slo", f"{name} is a metric of a run; the limit of a request is {quantity}_s"
+                )
             raise ConfigError("slo", f"unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
         if limit is not None:
             not_negative(f"slo.{name}", limit)
@@ -232,7 +238,7 @@ def objectives(slo: object) -> Mapping[str, float | None]:
 def _gaps(
     tables: RunTables, keys: list[str], named: pl.DataFrame | None, count: int
 ) -> dict[str, NDArray[np.float64]]:
-    """The statistics of the token gaps of each group, NaN where the histogram cannot tell them."""
+    """Statistics of the token gaps of each group, NaN if the histogram has no such groups."""
     classes = tables.classes
     groups: list[list[int]] = [[]] * count
     if named is None:
@@ -244,9 +250,9 @@ def _gaps(
 
 
 def _gaps_of(tables: RunTables, codes: list[int]) -> dict[str, float]:
-    """The statistics of all token gaps of some classes: whole counts, so classes merge exactly."""
+    """Statistics of the token gaps of some classes; counts are integers, so classes merge exactly."""
     bins, totals = tables.itl, [tables.itl_totals[code] for code in codes]
-    gaps = sum(one["count"] for one in totals)
+    gaps = sum(total["count"] for total in totals)
     if gaps == 0:
         return dict.fromkeys(STATISTICS, math.nan)
     here = np.isin(bins["class"], codes)
@@ -255,5 +261,5 @@ def _gaps_of(tables: RunTables, codes: list[int]) -> dict[str, float]:
     percentiles = {
         f"p{p}": float(upper_s[np.searchsorted(reached, -(-p * gaps // 100))]) for p in PERCENTILES
     }
-    mean_s = sum(one["sum_as"] for one in totals) / (gaps * 10**18)  # of whole numbers, rounded once
-    return {"mean": mean_s, **percentiles, "max": max(one["max_s"] for one in totals if one["count"])}
+    mean_s = sum(total["sum_as"] for total in totals) / (gaps * 10**18)  # integers, rounded once
+    return {"mean": mean_s, **percentiles, "max": max(total["max_s"] for total in totals if total["count"])}

@@ -1,4 +1,4 @@
-"""The tables of a run as the core gives them, one numpy column after the other, and frames of them."""
+"""Tables of a run as numpy columns, in memory or in a directory, and frames of them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from inferq.workload.parts import Scanned
 Columns = Mapping[str, "NDArray[Any]"]
 
 PART_ROWS = 2**20
-"""Rows of a part, of which a run into a directory has one or more, and as which columns are gone through."""
+"""Rows of a part; runs are stored and processed in parts."""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished", "lost")
 LOST = STATUSES.index("lost")
 FAILED = ("rejected", "abandoned", "lost")
-"""How a request leaves that does not finish."""
+"""Statuses of failed requests."""
 
 EVENTS = ("asked", "ready", "drains", "ended", "died")
-"""What can happen to a replica, in the order of the codes of the core."""
+"""Events of replicas, in the order of the codes of the core."""
 
 REQUESTS = (
     *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
     *("left_s", "queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "prompt_tokens", "output_tokens"),
     *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
 )
-"""The columns of `Result.requests`; the last three where requests are handed off."""
+"""The columns of `Result.requests`; the last three with prefill/decode disaggregation."""
 
 _REPLICAS = ("replica", "prefill_replica")
 
@@ -50,21 +50,21 @@ _BLOCK_OPERATIONS = {
 
 _ABSENT = {
     "jobs": "only a run over a Network has jobs; see requests",
-    "iterations": "not recorded; ask for them with simulate(..., iterations=True)",
-    "batches": "not recorded; ask for them with simulate(..., batches=True)",
+    "iterations": "not recorded; use simulate(..., iterations=True)",
+    "batches": "not recorded; use simulate(..., batches=True)",
     "fleet_events": "only runs of a Cluster with an autoscaler or failures have them",
     "occupancy": "only runs of a GateAndRoute have it",
     "revenue": "only runs of a GateAndRoute have it",
 }
 FRAMES = ("itl", "timeline", "block_operations", *_ABSENT)
-"""The frames of a result besides `requests`: each an attribute of `RunTables`, and a file of that name."""
+"""The frames of a result besides `requests`, each an attribute of `RunTables` and a file name."""
 
 
 def has_failed(status: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which requests have left without their last token, by the codes of their statuses."""
+    """Whether requests failed, from the codes of their statuses."""
     codes = [STATUSES.index(name) for name in FAILED]
-    found: NDArray[np.bool_] = np.isin(status, codes)
-    return found
+    failed: NDArray[np.bool_] = np.isin(status, codes)
+    return failed
 
 
 def _empty(kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
@@ -78,24 +78,24 @@ def core_findings(findings: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunTables:
-    """What a run gives, in memory."""
+    """The tables of a run in memory."""
 
     names: dict[str, Sequence[str]]
-    """For each column of codes (`class`, `status`, …) what the codes stand for."""
+    """The names of the codes in each coded column (`class`, `status`, …)."""
     workload: pl.DataFrame
-    """The requests as they were drawn; for a network the jobs."""
+    """The drawn requests, or jobs of a network."""
     requests: Columns
     timeline: Columns
     totals: dict[str, Any]
     itl_totals: list[dict[str, Any]]
-    """Of each class the `count`, sum (`sum_as`) and largest (`max_s`) of its token gaps."""
+    """`count`, sum (`sum_as`) and maximum (`max_s`) of the token gaps of each class."""
     findings: list[Finding] = field(default_factory=list)
     """Findings of the core."""
     drained: NDArray[np.uint32] | Sequence[int] = ()
     itl: Columns = field(default_factory=lambda: _empty(_ITL))
     block_operations: Columns = field(default_factory=lambda: _empty(_BLOCK_OPERATIONS))
     work: Columns | None = None
-    """By the tokens that an iteration loaded: `load`, `iterations`, `broken`, `cap` and `memory`."""
+    """Iterations by their tokens: `load`, `iterations`, `broken`, `cap` and `memory`."""
     jobs: Columns | None = None
     iterations: Columns | None = None
     batches: Columns | None = None
@@ -122,14 +122,14 @@ class RunTables:
         return counts
 
     def has(self, name: str) -> bool:
-        """Whether there is a table of that name of `FRAMES`."""
+        """Whether the run has this table of `FRAMES`."""
         return getattr(self, name) is not None
 
     def frame(self, name: str) -> pl.DataFrame:
         """A table as a frame.
 
         Raises:
-            ConfigError: the run has it not.
+            ConfigError: the run does not have the table.
         """
         if not self.has(name):
             raise NotThereError(name, _ABSENT[name])
@@ -140,23 +140,23 @@ class RunTables:
         return as_frame(self.requests, self.names).lazy()
 
     def frames(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Some columns of `requests`, part by part, with their names."""
+        """Columns of `requests` as frames, part by part."""
         for part in in_parts(self.requests, columns):
             yield as_frame(dict(zip(columns, part, strict=True)), self.names)
 
     def objective(self, name: str) -> NDArray[np.float64] | None:
-        """A column of objectives of the workload, NaN for none; None where it has no such column."""
+        """A column of objectives of the workload, NaN for null; None without such a column."""
         return _seconds(self.workload[name]) if name in self.workload.columns else None
 
 
 class StoredTables(RunTables):
-    """What a run left in a directory, each table read when it is asked for.
+    """The tables of a run in a directory, which are read on access.
 
     Args:
         place: the directory.
-        manifest: what it says of itself.
+        manifest: the content of `manifest.json`.
         totals: the content of `totals.json`.
-        findings: that of `findings.json`.
+        findings: the content of `findings.json`.
     """
 
     __slots__ = ("_counts", "_files", "_frames", "_place", "_scanned")
@@ -186,11 +186,11 @@ class StoredTables(RunTables):
 
     @property
     def statuses(self) -> list[int]:
-        """Requests by status, counted when they were written."""
+        """Requests by status, as counted at the end of the run."""
         return [*self._counts, *[0] * (len(STATUSES) - len(self._counts))]
 
     def has(self, name: str) -> bool:
-        """Whether the run wrote a file of that name."""
+        """Whether the run has a file of this name."""
         return f"{name}.parquet" in self._frames
 
     def frame(self, name: str) -> pl.DataFrame:
@@ -201,7 +201,7 @@ class StoredTables(RunTables):
         return read_parquet(file, partial(ResultError, file))
 
     def frames(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Some columns of `requests`, part by part, from their files."""
+        """Columns of `requests`, part by part, from their files."""
         return (pl.read_parquet(file, columns=list(columns)) for file in self._files)
 
     def objective(self, name: str) -> NDArray[np.float64] | None:
@@ -213,7 +213,7 @@ class StoredTables(RunTables):
         return _seconds(lazy.select(name).collect()[name]) if name in lazy.collect_schema() else None
 
     def _sessions(self) -> pl.DataFrame:
-        """The columns of the workload that say which request waited for which; none where none did."""
+        """The columns of the workload with sessions and think times; empty without think times."""
         file = self._place / "workload.parquet"
         schema = pl.read_parquet_schema(file) if self.has("workload") else {}
         if "think_s" not in schema:
@@ -223,7 +223,7 @@ class StoredTables(RunTables):
 
 
 class StoredColumns(Mapping[str, "NDArray[Any]"]):
-    """The columns of `requests` as the core gave them, each read when it is asked for."""
+    """The columns of `requests` in files, which are read on access."""
 
     def __init__(self, files: Sequence[Path], manifest: Mapping[str, Any]) -> None:
         self._files, self._parts, self._height = files, manifest["parts"], manifest["written"]
@@ -241,7 +241,7 @@ class StoredColumns(Mapping[str, "NDArray[Any]"]):
         return column
 
     def parts(self, names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Some columns, each part as it was written."""
+        """Columns, part by part."""
         for file in self._files:
             frame = pl.read_parquet(file, columns=list(dict.fromkeys(names)))
             yield tuple(_as_given(frame[name]) for name in names)
@@ -257,17 +257,17 @@ class StoredColumns(Mapping[str, "NDArray[Any]"]):
 
 
 class RequestColumns(Mapping[str, "NDArray[Any]"]):
-    """The columns of `requests`, each made of the core's rows when it is asked for.
+    """The columns of `requests`, which are computed on access from the rows of the core.
 
-    Once all of them have been made they are kept in the place of the rows.
+    After all columns have been computed, they replace the rows.
     """
 
     def __init__(self, rows: _core.RequestRows, beside: Columns | None = None) -> None:
-        """Columns of rows.
+        """Store the rows.
 
         Args:
-            rows: of the core.
-            beside: columns that stand after `id`.
+            rows: the rows of the core.
+            beside: columns to insert after `id`.
         """
         self._rows: _core.RequestRows | None = rows
         self._beside = beside or {}
@@ -276,12 +276,12 @@ class RequestColumns(Mapping[str, "NDArray[Any]"]):
         self._names = (first, *self._beside, *others)
 
     def beside(self, columns: Columns) -> RequestColumns:
-        """The same with other columns after `id`."""
-        assert self._rows is not None, "the rows are there until all columns are made"
+        """The same rows with further columns after `id`."""
+        assert self._rows is not None, "rows exist until all columns are computed"
         return RequestColumns(self._rows, columns)
 
     def whole(self) -> dict[str, tuple[NDArray[Any], bool]]:
-        """All columns, each with whether cells in it are absent."""
+        """All columns, each with a flag for missing values."""
         if self._rows is not None:
             made = {name: (values, absent > 0) for name, values, absent in self._rows.columns()}
             made |= {name: (values, False) for name, values in self._beside.items()}
@@ -308,7 +308,7 @@ class RequestColumns(Mapping[str, "NDArray[Any]"]):
 
 
 def _as_given(column: pl.Series) -> NDArray[Any]:
-    """A column of `requests` as the core gave it."""
+    """A column of `requests` in the form of the core."""
     if isinstance(column.dtype, pl.Enum):
         return column.to_physical().to_numpy()
     if column.dtype.is_float():
@@ -317,10 +317,7 @@ def _as_given(column: pl.Series) -> NDArray[Any]:
 
 
 def in_parts(columns: Columns, names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
-    """Some columns, so many rows of all of them at a time as a part has; at least one part.
-
-    The parts of columns in memory are those of the same columns in a directory.
-    """
+    """Columns in parts of `PART_ROWS` rows, with the same parts in memory and in a directory."""
     if isinstance(columns, StoredColumns):
         yield from columns.parts(names)
         return
@@ -330,15 +327,12 @@ def in_parts(columns: Columns, names: Sequence[str]) -> Iterator[tuple[NDArray[A
 
 
 def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """A frame on the memory of numpy columns; codes get their names, and NaN is null.
-
-    A column without NaN is adopted as it is, one with NaN is copied.
-    """
+    """A frame of numpy columns, with names for codes and null for NaN; only columns with NaN are copied."""
 
     def series(name: str, values: NDArray[Any], has_absent: bool) -> pl.Series:
         if name in names:
             known = pl.Series(name, names[name], dtype=pl.Enum(names[name]))
-            if len(known) == 1 or not values.any():  # all are the first: none need be looked up
+            if len(known) == 1 or not values.any():  # all codes are 0
                 return known.new_from_index(0, values.size)
             return known.gather(pl.Series(values))
         column = pl.Series(name, values, nan_to_null=has_absent)
@@ -348,7 +342,7 @@ def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFra
 
 
 def _whole(columns: Columns) -> dict[str, tuple[NDArray[Any], bool]]:
-    """All columns, each with whether cells in it are absent."""
+    """All columns, each with a flag for missing values."""
     if isinstance(columns, RequestColumns):
         return columns.whole()
     return {name: (values, _has_absent(name, values)) for name, values in columns.items()}

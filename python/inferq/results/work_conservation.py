@@ -1,4 +1,4 @@
-"""Work conservation: the work that a scheduler left undone and could have done."""
+"""Work conservation: iterations that could have loaded more tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from inferq.results.tables import Columns
 
 
 class WorkConservation(float):
-    """The share of iterations that broke work conservation, a number, with what bound the others.
+    """The share of iterations that broke work conservation, with the limits that bound other iterations.
 
-    Made by `Result.work_conservation`. All shares are of all iterations of the run.
+    `Result.work_conservation` returns it. Shares refer to all iterations of the run.
 
     Example:
         >>> import inferq as iq
@@ -23,9 +23,9 @@ class WorkConservation(float):
     """
 
     cap_share: float
-    """Loaded fewer tokens than `budget` because no further request may run."""
+    """Share with fewer tokens than `budget` because of the sequence limit."""
     memory_share: float
-    """Loaded fewer tokens than `budget` because blocks were short."""
+    """Share with fewer tokens than `budget` because KV blocks were short."""
     budget: int
     """Tokens that an iteration should load."""
     iterations: int
@@ -40,7 +40,7 @@ class WorkConservation(float):
         budget: int = 0,
         iterations: int = 0,
     ) -> WorkConservation:
-        """Keep the parts beside the number."""
+        """Store the parts as attributes of the number."""
         number = super().__new__(cls, share)
         parts = {"cap_share": cap_share, "memory_share": memory_share}
         vars(number).update(parts, budget=budget, iterations=iterations)
@@ -48,7 +48,7 @@ class WorkConservation(float):
 
     @property
     def share(self) -> float:
-        """Loaded fewer tokens than `budget` although another could have been added."""
+        """Share with fewer tokens than `budget` although more work was available."""
         return float(self)
 
     def __repr__(self) -> str:
@@ -57,18 +57,18 @@ class WorkConservation(float):
 
 
 def work_conservation(work: Columns | None, system: object, budget: int | None) -> WorkConservation:
-    """The audit of a run; see `Result.work_conservation`.
+    """Work conservation of a run; see `Result.work_conservation`.
 
     Args:
-        work: the core's table of loads; None where there are no iterations.
+        work: the table of loads from the core; None without iterations.
         system: JSON-ready data with the descriptions of all schedulers.
-        budget: tokens that an iteration should load; None takes that of the schedulers.
+        budget: tokens that an iteration should load. Default: the budget of the schedulers.
 
     Raises:
         ConfigError: naming `budget`.
     """
     if work is None:
-        raise ConfigError("work_conservation", "exponential services have no iterations")
+        raise ConfigError("work_conservation", "runs with exponential services have no iterations")
     tokens = _common_budget(system) if budget is None else whole("budget", budget, 1)
     below = work["load"] < min(tokens, 2**63)
     iterations = int(work["iterations"].sum())
@@ -79,25 +79,25 @@ def work_conservation(work: Columns | None, system: object, budget: int | None) 
 
 
 def _common_budget(system: object) -> int:
-    """The token budget that all schedulers of a run have."""
+    """The common token budget of all schedulers of a run."""
     budgets: dict[int, None] = {}
     for scheduler in _schedulers(system):
         while "inner" in scheduler:
             scheduler = scheduler["inner"]
         budget = scheduler.get("token_budget")
         if budget is None:
-            raise ConfigError("budget", f"{scheduler['kind']} has no token budget: give one")
+            raise ConfigError("budget", f"required, because {scheduler['kind']} has no token budget")
         budgets[budget] = None
     if len(budgets) > 1:
         several = ", ".join(map(str, budgets))
-        raise ConfigError("budget", f"the schedulers have several, {several}: give one")
+        raise ConfigError("budget", f"required, because the schedulers have different budgets: {several}")
     if not budgets:
-        raise ConfigError("budget", "the replicas have slots and no token budget: give one")
+        raise ConfigError("budget", "required, because slots have no token budget")
     return next(iter(budgets))
 
 
 def _schedulers(system: object) -> Iterator[Mapping[str, Any]]:
-    """The descriptions of all schedulers in that of what served a run."""
+    """Descriptions of all schedulers in the description of a system."""
     if isinstance(system, Mapping):
         if "scheduler" in system and "first_token" in system:  # an engine
             yield system["scheduler"]

@@ -1,1 +1,1 @@
-"""A simulated fleet behind real clients: the routes of an engine's server, and the core in wall time."""
+"""An OpenAI-compatible server in front of a simulated fleet."""

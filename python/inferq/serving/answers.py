@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form, whole and as a stream of events."""
+"""Responses of the OpenAI API, complete and as event streams."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 DONE = b"data: [DONE]\n\n"
 
 
-class Form:
-    """The form of the answers to one request of a client.
+class ResponseFormat:
+    """The response format of one client request.
 
     Args:
-        number: of the request, which names it.
-        model: that is said to answer.
-        is_chat: whether the answers are messages, else texts.
+        number: number of the request, part of its id.
+        model: model name in the response.
+        is_chat: whether the response has messages (chat completions) or text (completions).
     """
 
     def __init__(self, number: int, model: str, is_chat: bool) -> None:
@@ -35,40 +35,40 @@ class Form:
         return b'data: %b,"choices":[%b]}\n\n' % (self._chunk_head, choices.encode())
 
     def opening(self, choice: int) -> bytes:
-        """The event before the first token; none of a text."""
+        """The event before the first token; empty for completions."""
         if not self._is_chat:
             return b""
         delta = '{"role":"assistant","content":""}'
         return self._event(f'{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":null}}')
 
-    def around_word(self, choice: int) -> tuple[bytes, bytes]:
-        """What stands before the word of a token in its event, and behind it. Words need no escapes."""
+    def around_token(self, choice: int) -> tuple[bytes, bytes]:
+        """The event of a token, split around its word. Words need no escape sequences."""
         before, behind = ('"delta":{"content":"', '"}') if self._is_chat else ('"text":"', '"')
         event = self._event(f'{{"index":{choice},{before}\0{behind},"logprobs":null,"finish_reason":null}}')
         parts = event.split(b"\0")
         return parts[0], parts[1]
 
     def closing(self, choice: int, reason: str) -> bytes:
-        """The event behind the last token."""
-        said = '"delta":{}' if self._is_chat else '"text":""'
-        return self._event(f'{{"index":{choice},{said},"logprobs":null,"finish_reason":"{reason}"}}')
+        """The event after the last token."""
+        content = '"delta":{}' if self._is_chat else '"text":""'
+        return self._event(f'{{"index":{choice},{content},"logprobs":null,"finish_reason":"{reason}"}}')
 
     def usage(self, prompt_tokens: int, tokens: int) -> bytes:
-        """The event that says how many tokens there were."""
+        """The event with the token counts."""
         event = {**self._head(stream=True), "choices": [], "usage": usage(prompt_tokens, tokens)}
         return b"data: %b\n\n" % json.dumps(event, separators=(",", ":")).encode()
 
     def whole(self, answers: Sequence[tuple[str, str]], prompt_tokens: int, tokens: int) -> dict[str, Any]:
-        """All answers, each with the reason for its end, at once."""
+        """The complete response; each answer has its finish reason."""
         choices: list[Mapping[str, Any]] = []
         for index, (text, reason) in enumerate(answers):
-            said = {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": reason})
+            content = {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
+            choices.append({"index": index, **content, "logprobs": None, "finish_reason": reason})
         return {**self._head(stream=False), "choices": choices, "usage": usage(prompt_tokens, tokens)}
 
 
 def usage(prompt_tokens: int, tokens: int) -> dict[str, int]:
-    """How many tokens were asked and answered."""
+    """Token counts of prompt and completion."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,

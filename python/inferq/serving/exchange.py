@@ -1,4 +1,4 @@
-"""One request of a client and its answers, from the first token to the last."""
+"""One client request and its response."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from inferq.serving.answers import DONE, Form
-from inferq.serving.fleet import Ask
+from inferq.serving.answers import DONE, ResponseFormat
+from inferq.serving.fleet import FleetRequest
 from inferq.serving.metrics import Metrics
 from inferq.serving.requests import ApiError
 from inferq.serving.texts import Vocabulary
 
 _MOST_UNREAD_BYTES = 8 << 20
-"""A client that leaves more than this unread is taken to be gone."""
+"""Unread bytes above which a client is disconnected."""
 
 
 class Exchange:
-    """All answers to one request of a client, whole or as a stream.
+    """The response to one client request, complete or streamed.
 
-    A token is written to the connection where it falls, without a task that wakes: at 20,000 tokens a second
-    there is no time for one.
+    Tokens are written to the connection directly, without a task: at 20,000 tokens/s tasks are too slow.
 
     Args:
-        form: of the answers.
-        stream: whether they are told token by token.
-        include_usage: whether a stream ends with its counts.
-        prompt_tokens: of all prompts.
-        cut_after: tokens behind which the connection breaks; None: it does not.
+        form: response format.
+        stream: whether tokens are streamed.
+        include_usage: whether the stream ends with token counts.
+        prompt_tokens: tokens of all prompts.
+        cut_after: tokens after which the connection is cut. None: never.
     """
 
     def __init__(
-        self, form: Form, *, stream: bool, include_usage: bool, prompt_tokens: int, cut_after: int | None
+        self,
+        form: ResponseFormat,
+        *,
+        stream: bool,
+        include_usage: bool,
+        prompt_tokens: int,
+        cut_after: int | None,
     ) -> None:
         self.form, self.is_stream, self._include_usage = form, stream, include_usage
         self._prompt_tokens, self._cut_after = prompt_tokens, cut_after
@@ -44,19 +49,19 @@ class Exchange:
         self.error: ApiError | None = None
 
     def add(self, choice: Choice) -> None:
-        """One more answer."""
+        """Add an answer."""
         self._choices.append(choice)
         self._open += 1
 
     def begin(self, transport: asyncio.WriteTransport) -> None:
-        """The head of the stream is sent: events go there from now on."""
+        """Start streaming to a connection, after the response headers were sent."""
         self._transport = transport
         unsent, self._unsent = self._unsent, []
         for event in unsent:
             self._write(event)
 
     def token(self, choice: Choice, first: bool) -> None:
-        """An answer got a token."""
+        """Process a new token of an answer."""
         self._tokens += 1
         if self.is_stream:
             event = choice.event()
@@ -65,7 +70,7 @@ class Exchange:
             self._break()
 
     def end(self, choice: Choice, error: ApiError | None) -> None:
-        """An answer is over."""
+        """Process the end of an answer."""
         self.error = self.error or error
         if self.is_stream and error is None:
             self._write(self.form.closing(choice.index, choice.reason))
@@ -81,7 +86,7 @@ class Exchange:
         self.over.set_result(None)
 
     def whole(self) -> dict[str, object]:
-        """All answers at once."""
+        """The complete response."""
         answers = [(choice.text(), choice.reason) for choice in self._choices]
         return self.form.whole(answers, self._prompt_tokens, self._tokens)
 
@@ -95,7 +100,7 @@ class Exchange:
                 transport.abort()
 
     def _break(self) -> None:
-        """The connection breaks, as it does on demand."""
+        """Cut the connection (injected fault)."""
         if self._transport is not None:
             self._transport.abort()
         if not self.over.done():
@@ -103,55 +108,55 @@ class Exchange:
 
 
 class Choice:
-    """One answer: hears of its tokens.
+    """One answer of a response; it receives the tokens.
 
     Args:
-        exchange: that it belongs to.
-        index: its number there.
-        ask: what was asked.
-        answered: called when it is whole.
-        vocabulary: the words.
-        metrics: are told.
+        exchange: the response that it belongs to.
+        index: its index in the response.
+        ask: the request to the fleet.
+        on_answer: called when the answer is complete.
+        vocabulary: words of the answer.
+        metrics: metrics to update.
     """
 
     def __init__(
         self,
         exchange: Exchange,
         index: int,
-        ask: Ask,
-        answered: Callable[[Choice], object],
+        ask: FleetRequest,
+        on_answer: Callable[[Choice], object],
         vocabulary: Vocabulary,
         metrics: Metrics,
     ) -> None:
         self.index, self.ask = index, ask
-        self._answered = answered
+        self._on_answer = on_answer
         self._exchange, self._vocabulary, self._metrics = exchange, vocabulary, metrics
-        self._before, self._behind = exchange.form.around_word(index)
+        self._before, self._behind = exchange.form.around_token(index)
         self.request = 0
         self.tokens = 0
         self._arrived_s = self._last_s = 0.0
         exchange.add(self)
 
     def arrives(self, request: int, at_s: float) -> None:
-        """It has an id from now on."""
+        """Set the id and the arrival."""
         self.request, self._arrived_s = request, at_s
 
     @property
     def reason(self) -> str:
-        """Why it ends: its length, where its client allowed no more, else by itself."""
-        return "length" if self.ask.output_tokens == self.ask.most_tokens else "stop"
+        """The finish reason: `length` at the client's limit, else `stop`."""
+        return "length" if self.ask.output_tokens == self.ask.max_tokens else "stop"
 
     def event(self) -> bytes:
-        """That of its last token."""
+        """The event of the last token."""
         return self._before + self._vocabulary.word(self.request, self.tokens - 1) + self._behind
 
     def text(self) -> str:
-        """All of its words."""
+        """The text of the answer."""
         words = (self._vocabulary.word(self.request, place) for place in range(self.tokens))
         return b"".join(words).decode()
 
     def token(self, at_s: float) -> None:
-        """The next token is there."""
+        """Process the next token."""
         first = self.tokens == 0
         if first:
             self._metrics.first_s.note(at_s - self._arrived_s)
@@ -162,22 +167,22 @@ class Choice:
         self._exchange.token(self, first)
 
     def end(self, status: str) -> None:
-        """Nothing more comes."""
+        """Process the end of the request."""
         error = None
         if status == "finished":
             self._metrics.ended[self.reason] += 1
             self._metrics.whole_s.note(self._last_s - self._arrived_s)
             self._metrics.answer.note(self.tokens)
-            self._answered(self)
+            self._on_answer(self)
         elif status == "abandoned":
             self._metrics.ended["abort"] += 1
         elif status == "lost":
             self._metrics.ended["error"] += 1
-            error = ApiError(502, "the replica that served the request died", "bad_gateway")
+            error = ApiError(502, "the replica that served the request failed", "bad_gateway")
         elif status == "rejected":
             self._metrics.ended["error"] += 1
-            error = ApiError(400, "the request can never be served: it does not fit")
+            error = ApiError(400, "the request exceeds the capacity of the server")
         else:
             self._metrics.ended["error"] += 1
-            error = ApiError(500, "the simulation cannot go on", "internal_error")
+            error = ApiError(500, "the simulation stopped with an error", "internal_error")
         self._exchange.end(self, error)

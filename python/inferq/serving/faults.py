@@ -1,4 +1,4 @@
-"""Faults on demand: streams that are cut, requests that are refused, replicas that are slow, die or drain."""
+"""Fault injection: cut streams, refused requests, slow, failing and draining replicas."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from inferq.serving.requests import ApiError, whole, wrong
 
 _COMMANDS = {"kill": "die", "drain": "drain", "start": "start"}
-"""What replicas are told, and how the run calls that."""
+"""Commands to replicas, with their names in the run."""
 _KINDS = ("cut", "refuse", "slow", *_COMMANDS)
 
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong from now on.
+    """The active faults.
 
-    Chance depends on the seed, the fault and the number of the request alone, so that a test that is run
-    again meets the same faults.
+    Draws depend only on the seed, the fault and the number of the request, so a repeated test sees the same
+    faults.
     """
 
     seed: int
@@ -30,14 +30,14 @@ class Faults:
     slow_s: dict[int, float] = field(default_factory=dict)
 
     def cuts_after(self, number: int) -> int | None:
-        """Behind how many tokens the connection of a request breaks; None: it does not."""
+        """Tokens after which the connection of a request is cut; None: never."""
         return self.cut_after_tokens if self._happens("cut", self.cut_share, number) else None
 
     def refuses(self, number: int) -> ApiError | None:
-        """With what the request is refused, if it is."""
+        """The error with which a request is refused; None: it is accepted."""
         if not self._happens("refuse", self.refuse_share, number):
             return None
-        return ApiError(self.refuse_status, "refused on demand", "fault_injected")
+        return ApiError(self.refuse_status, "refused by fault injection", "fault_injected")
 
     def _happens(self, fault: str, share: float, number: int) -> bool:
         if share <= 0:
@@ -46,14 +46,14 @@ class Faults:
         return int.from_bytes(drawn, "little") < share * 2**56
 
     def set(self, data: Mapping[str, Any], replicas: int) -> list[tuple[str, int]]:
-        """Change some; see `serve` for their form. Returns what is told to which replica.
+        """Change faults; `serve` documents the format. Return the commands to replicas.
 
         Raises:
-            ApiError: a fault that is not known, or a number out of range.
+            ApiError: the fault is unknown, or a number is out of range.
         """
         for kind, fields in data.items():
             if kind not in _KINDS:
-                raise wrong(kind, f"no such fault; there are {', '.join(_KINDS)}")
+                raise wrong(kind, f"unknown fault; known faults: {', '.join(_KINDS)}")
             if not isinstance(fields, dict):
                 raise wrong(kind, "must be an object")
         if "cut" in data:
@@ -68,11 +68,14 @@ class Faults:
             replica = _replica(data["slow"], "slow", replicas)
             self.slow_s[replica] = _number(data["slow"], "slow", "by_s", 3600.0)
 
-        asked = [(kind, what) for kind, what in _COMMANDS.items() if kind in data]
-        return [(what, _replica(data[kind], kind, replicas)) for kind, what in asked]
+        return [
+            (command, _replica(data[kind], kind, replicas))
+            for kind, command in _COMMANDS.items()
+            if kind in data
+        ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of them."""
+        """The active faults as JSON."""
         return {
             "cut": {"share": self.cut_share, "after_tokens": self.cut_after_tokens},
             "refuse": {"share": self.refuse_share, "status": self.refuse_status},
@@ -83,7 +86,7 @@ class Faults:
 def _replica(fields: Mapping[str, Any], kind: str, replicas: int) -> int:
     replica = whole(fields, "replica", 0, replicas - 1)
     if replica is None:
-        raise wrong(f"{kind}.replica", "must be a whole number")
+        raise wrong(f"{kind}.replica", "must be an integer")
     return replica
 
 

@@ -1,4 +1,4 @@
-"""How late the server itself was: nobody should take the jitter of the host for that of the fleet."""
+"""Lateness of the server itself, to tell jitter of the host from latency of the fleet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 _FINEST_S = 1e-6
 _STEP = 1.05
-"""A bin ends so many times later than it begins."""
+"""Ratio of the upper to the lower edge of a bin."""
 
 
 class Lateness:
-    """A histogram of how late things were done, in seconds of the wall, in bins 5 % wide.
+    """A histogram of lateness in seconds of wall time, with bins 5 % wide.
 
     Example:
         >>> lateness = Lateness()
@@ -25,14 +25,14 @@ class Lateness:
         self._bins: dict[int, int] = {}
 
     def note(self, late_s: float) -> None:
-        """Something was done so late."""
+        """Add a value."""
         self.count += 1
         self.longest_s = max(self.longest_s, late_s)
         place = 0 if late_s <= _FINEST_S else 1 + int(math.log(late_s / _FINEST_S) / math.log(_STEP))
         self._bins[place] = self._bins.get(place, 0) + 1
 
     def at(self, share: float) -> float:
-        """What so large a share of all was not later than, to 5 %; 0 where nothing was done."""
+        """The quantile at `share`, within 5 %; 0 if there are no values."""
         left = math.ceil(share * self.count)
         for place in sorted(self._bins):
             left -= self._bins[place]
@@ -41,7 +41,7 @@ class Lateness:
         return 0.0
 
     def __str__(self) -> str:
-        """In milliseconds."""
+        """Percentiles in milliseconds."""
         if not self.count:
             return "no token was sent"
         p50, p99 = (f"{self.at(share) * 1000:.2f}" for share in (0.5, 0.99))

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, under the names of vLLM. Times are those of the simulation."""
+"""Prometheus metrics under vLLM's names, in simulated time."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _TOKENS = tuple(mantissa * 10**power for power in range(6) for mantissa in (1, 2
 
 
 class Histogram:
-    """Counts in buckets, the sum and the number of all."""
+    """A Prometheus histogram."""
 
     def __init__(self, name: str, about: str, bounds: Sequence[float]) -> None:
         self._name, self._about, self._bounds = name, about, bounds
         self._counts, self._sum = [0] * (len(bounds) + 1), 0.0
 
     def note(self, value: float) -> None:
-        """A value more."""
+        """Add a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def lines(self, labels: str) -> Iterable[str]:
-        """As Prometheus reads it."""
+        """The histogram in the Prometheus text format."""
         yield from _about(self._name, "histogram", self._about)
         below = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
@@ -60,7 +60,7 @@ def _about(name: str, kind: str, about: str) -> Iterable[str]:
 
 
 class Metrics:
-    """What has been counted since the server began."""
+    """Metrics since the start of the server."""
 
     def __init__(self, model: str, kv_tokens: Sequence[int | None]) -> None:
         self._model, self._kv_tokens = _escaped(model), kv_tokens
@@ -73,7 +73,7 @@ class Metrics:
         self.prompt_tokens = self.hit_tokens = 0
 
     def text(self, replicas: Sequence[Sequence[int]]) -> str:
-        """All of it, with what each replica has now; see `Live.replicas`."""
+        """All metrics in the Prometheus text format, with the state of each replica (`Live.replicas`)."""
         lines: list[str] = []
 
         def each(name: str, kind: str, about: str, values: Iterable[float]) -> None:
@@ -85,19 +85,26 @@ class Metrics:
             0.0 if size is None else replica[2] / size
             for replica, size in zip(replicas, self._kv_tokens, strict=True)
         ]
-        each("vllm:num_requests_running", "gauge", "Requests that run.", (one[1] for one in replicas))
-        each("vllm:num_requests_waiting", "gauge", "Requests that wait.", (one[0] for one in replicas))
-        each("vllm:kv_cache_usage_perc", "gauge", "KV cache in use; 1 is all of it.", used)
-        each("vllm:prompt_tokens_total", "counter", "Prompt tokens computed.", (one[3] for one in replicas))
-        each("vllm:generation_tokens_total", "counter", "Tokens generated.", (one[4] for one in replicas))
-        each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens cached.", (one[5] for one in replicas))
+        each("vllm:num_requests_running", "gauge", "Running requests.", (state[1] for state in replicas))
+        each("vllm:num_requests_waiting", "gauge", "Waiting requests.", (state[0] for state in replicas))
+        each("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use.", used)
+        each(
+            "vllm:prompt_tokens_total", "counter", "Prompt tokens computed.", (state[3] for state in replicas)
+        )
+        each("vllm:generation_tokens_total", "counter", "Tokens generated.", (state[4] for state in replicas))
+        each(
+            "vllm:prefix_cache_hits_total",
+            "counter",
+            "Prompt tokens cached.",
+            (state[5] for state in replicas),
+        )
         each(
             "vllm:prefix_cache_queries_total",
             "counter",
             "Prompt tokens computed or cached.",
-            (one[3] + one[5] for one in replicas),
+            (state[3] + state[5] for state in replicas),
         )
-        lines.extend(_about("vllm:request_success_total", "counter", "Requests that are over."))
+        lines.extend(_about("vllm:request_success_total", "counter", "Finished requests."))
         for reason, count in self.ended.items():
             labels = f'model_name="{self._model}",engine="0",finished_reason="{reason}"'
             lines.append(f"vllm:request_success_total{{{labels}}} {count}")

@@ -1,8 +1,8 @@
-"""With what prompts begin: blocks of the same tokens, and prompts that go on from an answer.
+"""Prefixes of prompts: hashed blocks, and prompts that continue an earlier answer.
 
-A prompt is hashed block by block, each hash over all blocks before it, as engines do. An answer is of its
-request alone; a prompt that begins with the prompt and the answer of an earlier request goes on from it, as
-the next turn of a chat does, and is told by the tokens of both.
+Prompts are hashed block by block, each hash covering all earlier blocks, as in engines. A prompt that starts
+with the prompt and the answer of an earlier request continues that request, as the next turn of a chat does;
+it is recognized by the tokens of both.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from inferq.serving.texts import packed
 from inferq.simulation.live import Chain
 
 _HASHES = 2**62 - 1
-_REMEMBERED = 1 << 21
-"""Contents of the chains of answers from which a prompt may go on, over the latest of them."""
-_AN_ANSWER = 64
-"""An answer takes the memory of so many contents beside those of its chain."""
+_MOST_CONTENTS = 1 << 21
+"""Upper limit of stored contents over the chains of recent answers."""
+_ANSWER_CONTENTS = 64
+"""Memory of an answer in addition to its chain, in contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, and with what it begins."""
+    """The tokens of a prompt and its prefix."""
 
     ids: list[int]
     hashes: list[int]
-    """Of its blocks, the last of which may be a part of one; empty where it goes on from a request."""
+    """Hashes of its blocks, including a partial last block; empty if the prompt continues a request."""
     continues: int | None
     chain: Chain
 
 
 class Prompts:
-    """Reads prompts in the order in which they arrive.
+    """Prompts in order of arrival.
 
     Args:
-        block: tokens of a block.
+        block: tokens per block.
     """
 
     def __init__(self, block: int) -> None:
@@ -46,12 +46,12 @@ class Prompts:
         self._contents = 0
 
     def read(self, ids: list[int], answers_end: Sequence[int] = (), salt: bytes = b"") -> Prompt:
-        """A prompt of these tokens.
+        """Create a prompt.
 
         Args:
-            ids: its tokens.
-            answers_end: behind how many of them an answer ends.
-            salt: keeps apart what must not be shared, as `cache_salt` does.
+            ids: tokens of the prompt.
+            answers_end: positions after which an answer ends.
+            salt: separates prefixes that must not be shared (`cache_salt`).
         """
         for end in reversed(answers_end):
             earlier = self._answers.get(_key(ids[:end], salt)) if end < len(ids) else None
@@ -66,17 +66,17 @@ class Prompts:
             sizes.append(len(part))
         return Prompt(ids, hashes, None, Chain.of(hashes, sizes))
 
-    def answered(self, prompt: Prompt, answer: list[int], request: int, salt: bytes = b"") -> None:
-        """A request has its whole answer: prompts may go on from it."""
+    def remember(self, prompt: Prompt, answer: list[int], request: int, salt: bytes = b"") -> None:
+        """Store a complete answer, which later prompts may continue."""
         context = prompt.ids + answer
         key = _key(context, salt)
         if key in self._answers:
             return
         self._answers[key] = (request, prompt.chain, len(context))
-        self._contents += len(prompt.chain.contents) + _AN_ANSWER
-        while self._contents > _REMEMBERED:
+        self._contents += len(prompt.chain.contents) + _ANSWER_CONTENTS
+        while self._contents > _MOST_CONTENTS:
             _, (_, chain, _) = self._answers.popitem(last=False)
-            self._contents -= len(chain.contents) + _AN_ANSWER
+            self._contents -= len(chain.contents) + _ANSWER_CONTENTS
 
 
 def _key(ids: list[int], salt: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The requests of a run that was served, as a trace that `simulate` replays."""
+"""Recording of served requests as a trace for `simulate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.inputs import path_of
-from inferq.serving.fleet import Ask
+from inferq.serving.fleet import FleetRequest
 from inferq.simulation.live import NANOSECONDS
 from inferq.systems.failures import Failures
 
@@ -28,27 +28,27 @@ _SCHEMA = {
 
 
 class Record:
-    """Rows on their way into a Parquet file, some thousand in memory.
+    """A writer of served requests to a Parquet file.
 
-    Where replicas were told to die, to drain or to start, a file `.failures.json` beside it has the
-    `Failures` with which the run repeats.
+    If replicas received commands, a `.failures.json` file next to it holds the `Failures` that repeat the
+    run.
 
     Args:
-        path: the file, made when the record is closed; parts of it stand beside it until then.
-        block: tokens of a block of `prefix_hashes`.
+        path: the file, created on close; temporary parts are next to it.
+        block: tokens per block of `prefix_hashes`.
 
     Raises:
-        ConfigError: a name that does not end in `.parquet`, or a file that is there.
+        ConfigError: the name does not end in `.parquet`, or the file exists.
     """
 
     def __init__(self, path: str | os.PathLike[str], block: int) -> None:
         self._path, self._block = path_of("record", path), block
         if self._path.suffix != ".parquet":
-            raise ConfigError("record", f"must end in .parquet, is {str(path)!r}")
+            raise ConfigError("record", f"must end in .parquet, got {str(path)!r}")
         self._failures = self._path.with_suffix(".failures.json")
         for file in (self._path, self._failures):
             if file.exists():
-                raise ConfigError("record", f"{file} is there already")
+                raise ConfigError("record", f"{file} already exists; choose another name")
         self._parts: list[Path] = []
         self._cancel_s: dict[int, float] = {}
         self._begin()
@@ -56,8 +56,8 @@ class Record:
     def _begin(self) -> None:
         self._rows: dict[str, list[object]] = {name: [] for name in _SCHEMA}
 
-    def add(self, at_ns: int, ask: Ask, request: int) -> None:
-        """A request came. They come in the order of their ids."""
+    def add(self, at_ns: int, ask: FleetRequest, request: int) -> None:
+        """Add a request; ids are in order."""
         prompt, rows = ask.prompt, self._rows
         rows["arrival_s"].append(at_ns / NANOSECONDS)
         rows["prompt_tokens"].append(len(prompt.ids))
@@ -67,12 +67,12 @@ class Record:
         rows["prefix_hashes"].append(prompt.hashes if prompt.continues is None else None)
         rows["prefix_block_tokens"].append(self._block)
         rows["continues"].append(prompt.continues)
-        rows["max_output_tokens"].append(ask.most_tokens)
+        rows["max_output_tokens"].append(ask.max_tokens)
         if len(rows["arrival_s"]) == _ROWS:
             self._flush()
 
-    def take_back(self, request: int, after_ns: int) -> None:
-        """The client of a request went away so long after it had come."""
+    def cancel(self, request: int, after_ns: int) -> None:
+        """Record that the client of a request disconnected."""
         self._cancel_s[request] = after_ns / NANOSECONDS
 
     def _flush(self) -> None:
@@ -88,7 +88,7 @@ class Record:
         return pl.DataFrame(self._rows, schema=kinds)
 
     def close(self, failures: Failures | None) -> int:
-        """Write the file, if any request came, and the failures. Returns how many came."""
+        """Write the file, unless it has no rows, and the failures; return the number of rows."""
         if failures is not None:
             self._failures.write_text(json.dumps(failures.to_json()) + "\n")
         self._flush()
@@ -101,7 +101,7 @@ class Record:
         return rows
 
     def _with_cancels(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows with `cancel_s`."""
+        """Add the column `cancel_s`."""
         columns = {"row": list(self._cancel_s), "cancel_s": list(self._cancel_s.values())}
         cancels = pl.LazyFrame(columns, schema={"row": pl.UInt32, "cancel_s": pl.Float64})
         numbered = frame.with_row_index("row")

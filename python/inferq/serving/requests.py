@@ -1,8 +1,8 @@
-"""What clients ask, in OpenAI's form: read, checked, and refused in the same form.
+"""Parsing and validation of OpenAI API requests.
 
-A field that changes only which words come is taken and changes nothing: temperature, seeds, penalties, stop
-texts and tools are of no consequence where the words mean nothing. A field that would change the form of the
-answer, and is not simulated, is refused.
+Fields that only affect the wording (temperature, seed, penalties, stop strings, tools) are accepted and
+ignored, since the words have no meaning. Fields that change the response format and are not supported are
+refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from inferq.serving.texts import Texts
 
 MOST_CHOICES = 128
 _START, _END, _LINE = -1, -2, -3
-"""Tokens of the template: `<|im_start|>`, a role, a line; a message; `<|im_end|>`, a line."""
-_UNSIMULATED = {
+"""Tokens of the chat template: `<|im_start|>`, role, newline; message; `<|im_end|>`, newline."""
+_UNSUPPORTED = {
     "best_of": 1,
     "echo": False,
     "logprobs": False,
@@ -26,11 +26,11 @@ _UNSIMULATED = {
     "top_logprobs": 0,
     "use_beam_search": False,
 }
-"""Fields that would change the form of an answer, and the value that does not."""
+"""Unsupported fields, with the value that has no effect."""
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer."""
+    """An error response."""
 
     def __init__(
         self, status: int, message: str, kind: str = "invalid_request_error", param: str | None = None
@@ -39,29 +39,29 @@ class ApiError(Exception):
         self.status, self.kind, self.param = status, kind, param
 
     def body(self) -> dict[str, Any]:
-        """In OpenAI's form."""
+        """The error in OpenAI's format."""
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
 
 def wrong(param: str, message: str) -> ApiError:
-    """A field that is wrong."""
+    """An error about a field."""
     return ApiError(400, f"{param}: {message}", param=param)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One request of a client, which may want several answers."""
+class ApiRequest:
+    """A validated client request."""
 
     prompts: list[tuple[list[int], list[int]]]
-    """The tokens of each, and behind how many of them an answer of the conversation ends."""
+    """Tokens of each prompt, and the positions after which an answer of the conversation ends."""
     is_chat: bool
     choices: int
     stream: bool
     include_usage: bool
-    most_tokens: int | None
-    """That the client allows; None: it does not say."""
-    least_tokens: int
+    max_tokens: int | None
+    """Output limit of the client; None if it sets none."""
+    min_tokens: int
     ignore_eos: bool
     priority: int
     session: str | None
@@ -69,30 +69,30 @@ class Question:
 
 
 def parsed(body: bytes) -> Mapping[str, Any]:
-    """The object that a body holds."""
+    """Parse the body as a JSON object."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}") from None
+        raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ApiError(400, "the body must be a JSON object")
     return data
 
 
 def whole(data: Mapping[str, Any], name: str, least: int, most: int = 2**31 - 1) -> int | None:
-    """A field that is a whole number, or is not there."""
+    """An integer field; None if missing."""
     value = data.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(name, "must be a whole number")
+        raise wrong(name, "must be an integer")
     if not least <= value <= most:
         raise wrong(name, f"must be from {least} to {most}")
     return value
 
 
 def flag(data: Mapping[str, Any], name: str) -> bool:
-    """A field that is true or false; false where it is not there."""
+    """A boolean field; False if missing."""
     value = data.get(name)
     if value is None:
         return False
@@ -102,53 +102,53 @@ def flag(data: Mapping[str, Any], name: str) -> bool:
 
 
 def text(param: str, value: object) -> str:
-    """A text that can be written as UTF-8."""
+    """A string that UTF-8 can encode."""
     if not isinstance(value, str):
-        raise wrong(param, "must be a text")
+        raise wrong(param, "must be a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise wrong(param, "has half a surrogate pair, which is no text") from None
+        raise wrong(param, "contains an unpaired surrogate") from None
     return value
 
 
-def question(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: str | None) -> Question:
-    """What a body asks.
+def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: str | None) -> ApiRequest:
+    """Validate the body of a request.
 
     Args:
         data: the body.
-        texts: takes texts apart.
-        is_chat: whether it has messages, else a prompt.
-        session: the session that its headers name.
+        texts: tokenizer.
+        is_chat: whether the body has messages or a prompt.
+        session: session id from the headers.
 
     Raises:
-        ApiError: what is wrong with it.
+        ApiError: a field is invalid or unsupported.
     """
-    for name, unchanged in _UNSIMULATED.items():
+    for name, unchanged in _UNSUPPORTED.items():
         if data.get(name) not in (None, unchanged, False):
-            raise wrong(name, "is not simulated")
+            raise wrong(name, "is not supported")
     form = data.get("response_format")
     if form is not None and (not isinstance(form, dict) or form.get("type", "text") != "text"):
-        raise wrong("response_format", "is not simulated, but for text")
+        raise wrong("response_format", "supports only type text")
     stop = data.get("stop")
     stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    for one in stops:
-        text("stop", one)
+    for entry in stops:
+        text("stop", entry)
     stream = flag(data, "stream")
     about = data.get("stream_options")
     if about is not None and not (isinstance(about, dict) and stream):
-        raise wrong("stream_options", "is an object that goes with stream")
+        raise wrong("stream_options", "must be an object and requires stream")
     most = [whole(data, name, 1) for name in ("max_completion_tokens", "max_tokens")]
     user = data.get("user")
     salt = data.get("cache_salt")
-    return Question(
+    return ApiRequest(
         prompts=[messages(data, texts)] if is_chat else [(ids, []) for ids in prompts(data, texts)],
         is_chat=is_chat,
         choices=whole(data, "n", 1, MOST_CHOICES) or 1,
         stream=stream,
         include_usage=flag(about or {}, "include_usage"),
-        most_tokens=most[0] if most[0] is not None and is_chat else most[1],
-        least_tokens=whole(data, "min_tokens", 0) or 0,
+        max_tokens=most[0] if most[0] is not None and is_chat else most[1],
+        min_tokens=whole(data, "min_tokens", 0) or 0,
         ignore_eos=flag(data, "ignore_eos"),
         priority=whole(data, "priority", -(2**31)) or 0,
         session=session if user is None else text("user", user),
@@ -157,13 +157,13 @@ def question(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: str 
 
 
 def messages(data: Mapping[str, Any], texts: Texts) -> tuple[list[int], list[int]]:
-    """The tokens of the messages of a chat, up to where the answer begins, and where answers in it end.
+    """Tokens of chat messages up to the start of the answer, and the ends of earlier answers.
 
-    Each message has five tokens around it, and the answer three before it, as with ChatML.
+    As in ChatML, each message has five template tokens, and three tokens precede the answer.
     """
     given = data.get("messages")
     if not isinstance(given, list) or not given:
-        raise wrong("messages", "must be a list of messages, not empty")
+        raise wrong("messages", "must be a non-empty list of messages")
     ids: list[int] = []
     ends: list[int] = []
     for place, message in enumerate(given):
@@ -181,7 +181,7 @@ def messages(data: Mapping[str, Any], texts: Texts) -> tuple[list[int], list[int
 
 
 def _role(role: str) -> int:
-    """The token of a role, below those of the template."""
+    """The token of a role, below the template tokens."""
     return _LINE - 1 - int.from_bytes(role.encode()[:7], "little")
 
 
@@ -192,7 +192,7 @@ def _content(where: str, message: Mapping[str, Any], texts: Texts) -> list[int]:
     if isinstance(content, str):
         return texts.ids(text(f"{where}.content", content))
     if not isinstance(content, list):
-        raise wrong(f"{where}.content", "must be a text or a list of parts")
+        raise wrong(f"{where}.content", "must be a string or a list of parts")
     ids: list[int] = []
     for place, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") != "text":
@@ -202,7 +202,7 @@ def _content(where: str, message: Mapping[str, Any], texts: Texts) -> list[int]:
 
 
 def prompts(data: Mapping[str, Any], texts: Texts) -> list[list[int]]:
-    """The tokens of each prompt: a text, tokens, or a list of either."""
+    """Tokens of each prompt: a string, tokens, or a list of either."""
     given = data.get("prompt")
     if isinstance(given, str):
         given = [given]
@@ -212,7 +212,7 @@ def prompts(data: Mapping[str, Any], texts: Texts) -> list[list[int]]:
         given = [given]
     if len(given) > MOST_CHOICES:
         raise wrong("prompt", f"must be {MOST_CHOICES} prompts at most")
-    found = []
+    tokens_of_prompts = []
     for place, one in enumerate(given):
         where = "prompt" if len(given) == 1 else f"prompt.{place}"
         if isinstance(one, str):
@@ -222,8 +222,8 @@ def prompts(data: Mapping[str, Any], texts: Texts) -> list[list[int]]:
                 raise wrong(where, "tokens must be whole numbers from 0")
             ids = [int(token) for token in one]
         else:
-            raise wrong(where, "must be a text or tokens")
+            raise wrong(where, "must be a string or tokens")
         if not ids:
-            raise wrong(where, "must have a token at least")
-        found.append(ids)
-    return found
+            raise wrong(where, "must not be empty")
+        tokens_of_prompts.append(ids)
+    return tokens_of_prompts

@@ -1,4 +1,4 @@
-"""The routes of a server of the OpenAI API, as vLLM has them."""
+"""HTTP routes of the OpenAI API, as in vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inferq.serving.requests import ApiError, parsed
 from inferq.serving.service import Service
 
 _MOST_BYTES = 64 << 20
-"""Of a body."""
+"""Upper limit of a request body."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -24,8 +24,8 @@ def _json(data: Any, status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def _in_openais_form(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors of any kind as the API has them."""
+async def _as_api_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Convert exceptions to error responses of the API."""
     try:
         return await handler(request)
     except ApiError as error:
@@ -35,21 +35,21 @@ async def _in_openais_form(request: web.Request, handler: Handler) -> web.Stream
             raise
         return _json(ApiError(error.status, error.reason).body(), error.status)
     except ConnectionError:
-        raise asyncio.CancelledError from None  # no client listens
+        raise asyncio.CancelledError from None  # the client disconnected
     except Exception:
         traceback.print_exc()
-        return _json(ApiError(500, "an error of the server", "internal_error").body(), 500)
+        return _json(ApiError(500, "internal server error", "internal_error").body(), 500)
 
 
 async def _body(request: web.Request) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes") from None
+        raise ApiError(413, f"the body exceeds {_MOST_BYTES} bytes") from None
 
 
 def application(service: Service) -> web.Application:
-    """The routes that clients know."""
+    """The routes for clients."""
 
     async def chat(request: web.Request) -> web.StreamResponse:
         return await answer(request, is_chat=True)
@@ -59,9 +59,9 @@ def application(service: Service) -> web.Application:
 
     async def answer(request: web.Request, is_chat: bool) -> web.StreamResponse:
         body = await _body(request)
-        came_ns = service.fleet.clock.now_ns()
+        received_ns = service.fleet.clock.now_ns()
         session = request.headers.get("X-Session-ID")
-        exchange, requests = service.begin(parsed(body), is_chat, session, came_ns)
+        exchange, requests = service.begin(parsed(body), is_chat, session, received_ns)
         try:
             if not exchange.is_stream:
                 await exchange.over
@@ -81,15 +81,15 @@ def application(service: Service) -> web.Application:
             await response.write_eof()
             return response
         finally:
-            # Those whose client has gone, or whose connection was cut.
-            for one in requests:
-                service.fleet.take_back(one)
+            # Requests of a disconnected client, or of a cut connection.
+            for request_id in requests:
+                service.fleet.cancel(request_id)
 
     async def models(_: web.Request) -> web.StreamResponse:
         return _json(service.models())
 
     async def health(_: web.Request) -> web.StreamResponse:
-        is_well = service.fleet.broken is None and not service.is_draining
+        is_well = service.fleet.error is None and not service.is_draining
         return web.Response(status=200 if is_well else 503)
 
     async def metrics(_: web.Request) -> web.StreamResponse:
@@ -97,9 +97,9 @@ def application(service: Service) -> web.Application:
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def tokenize(request: web.Request) -> web.StreamResponse:
-        return _json(service.counted(parsed(await _body(request))))
+        return _json(service.tokenized(parsed(await _body(request))))
 
-    app = web.Application(middlewares=[_in_openais_form], client_max_size=_MOST_BYTES)
+    app = web.Application(middlewares=[_as_api_errors], client_max_size=_MOST_BYTES)
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/v1/models", models)
@@ -110,16 +110,16 @@ def application(service: Service) -> web.Application:
 
 
 def administration(service: Service) -> web.Application:
-    """The routes on which faults are asked for."""
+    """The routes for fault injection."""
 
     async def show(_: web.Request) -> web.StreamResponse:
-        return _json(service.faults_now())
+        return _json(service.current_faults())
 
     async def change(request: web.Request) -> web.StreamResponse:
         service.change_faults(parsed(await _body(request)))
-        return _json(service.faults_now())
+        return _json(service.current_faults())
 
-    app = web.Application(middlewares=[_in_openais_form])
+    app = web.Application(middlewares=[_as_api_errors])
     app.router.add_get("/faults", show)
     app.router.add_post("/faults", change)
     return app

@@ -1,4 +1,4 @@
-"""Serve: a simulated fleet behind real clients of the OpenAI API."""
+"""`serve`: an OpenAI-compatible server in front of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -43,45 +43,47 @@ def serve(
     record: str | os.PathLike[str] | None = None,
     admin_port: int | None = None,
 ) -> None:
-    """Answer clients of the OpenAI API as a fleet would, until SIGTERM or Ctrl-C.
+    """Serve the OpenAI API from a simulated fleet, until SIGTERM or Ctrl-C.
 
-    The fleet is simulated in wall time: a request is fed to the run as it comes, and each token of its answer
-    is sent when the simulated iteration that brings it is over. So clients meet queues, batches, preemptions
-    and prefix hits as `simulate` has them. The words mean nothing. It needs the extra `inferq[serve]`.
+    The fleet is simulated in wall time: a request joins the run on arrival, and each token is sent when its
+    simulated iteration ends. Clients therefore see the queues, batches, preemptions and prefix-cache hits of
+    `simulate`. The words have no meaning. Requires the extra `inferq[serve]`.
 
-    Routes: `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` (under the names of
-    vLLM; in seconds of the simulation) and `/tokenize`. A prompt begins like another one as far as its tokens
-    do, block by block; the next turn of a chat goes on from the answer before it. The header `X-Session-ID`,
-    or `user`, names a session for a router that asks for it. A request of which prompt and answer are longer
-    than `max_model_len` or the KV cache is refused with 400. One whose client goes away leaves.
+    Routes: `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` (vLLM's names,
+    simulated seconds) and `/tokenize`. Prompts share prefixes block by block; the next turn of a chat
+    continues the previous answer. The header `X-Session-ID`, or the field `user`, sets the session for
+    session routers. A request whose prompt and answer exceed `max_model_len` or the KV cache is refused with
+    400. The request of a disconnected client is cancelled.
 
     Args:
         system: an `Engine`, a `Cluster` or a `Disaggregated`.
-        host: the address to listen on: by default only this machine reaches it.
-        port: to listen on; 0 takes any that is free.
-        speed: seconds of the simulation in a second of the wall. Clients see all times that much shorter.
-        seed: of routers, of lengths and of faults.
-        model: the name under which it serves; None: that of the engine's model, or `"inferq"`.
-        tokenizer: a `tokenizer.json`, or a folder with one, that takes texts apart (the extra
-            `inferq[tokenizers]`). The words of answers are then a token each.
-        characters_per_token: counts tokens of texts instead; None: 4, where there is no tokenizer.
-        output: how long answers are, where clients do not ask for all that they allow (`ignore_eos`): a
-            distribution, a workload whose lengths are taken row by row, or a list of lengths. None: as many
-            tokens as a client allows, or 128.
-        max_waiting: requests that may wait in all queues; one more is refused with 503. None: any number.
-        record: a Parquet file, written at the end, of the requests as they came. `simulate` of it, on the
-            same system and with the same seed, is the run that was served, in each instant and batch.
-        admin_port: on which faults are asked for, on the loopback address alone; None: on none. `POST
-            /faults` takes `{"cut": {"share": 0.1, "after_tokens": 5}}`: so many connections break behind so
-            many tokens; `{"refuse": {"share": 0.1, "status": 429}}`; `{"slow": {"replica": 0, "by_s": 0.1}}`:
-            its tokens come so much later, in seconds of the simulation; `{"kill": {"replica": 0}}`, or
-            `"drain"`, or `"start"`: what `Failures` says, now, of a replica of a `Cluster`. `GET /faults`
-            shows them.
+        host: address to listen on. The default is reachable from this machine only.
+        port: port to listen on; 0 selects a free port.
+        speed: simulated seconds per second of wall time; clients see all times divided by it.
+        seed: seed of routers, lengths and faults.
+        model: served model name. Default: the name of the engine's model, or `"inferq"`.
+        tokenizer: a `tokenizer.json`, or a directory with one (requires the extra `inferq[tokenizers]`). Each
+            word
+            of an answer is then one token.
+        characters_per_token: characters per token if there is no tokenizer. Default: 4.
+        output: lengths of answers, unless the client sets `ignore_eos`: a distribution, a workload whose
+            lengths
+            are used row by row, or a list. Default: the client's `max_tokens`, or 128.
+        max_waiting: upper limit of waiting requests over all queues; further requests are refused with 503.
+            Default: no limit.
+        record: Parquet file for the received requests, written at the end. `simulate` on it, with the same
+            system
+            and seed, repeats the served run exactly.
+        admin_port: port for fault injection, on the loopback address. Default: none. `POST /faults` accepts
+            `{"cut": {"share": 0.1, "after_tokens": 5}}` (share of connections that are cut),
+            `{"refuse": {"share": 0.1, "status": 429}}`, `{"slow": {"replica": 0, "by_s": 0.1}}` (delay of its
+            tokens, in simulated seconds), and `{"kill": {"replica": 0}}`, `"drain"` or `"start"` for a
+            replica of a `Cluster`, as in `Failures`. `GET /faults` returns the active faults.
 
     Raises:
-        ConfigError: an option outside its range, or a system whose requests wait for one another.
+        ConfigError: an option is out of range, or the system is a `Network` or under `GateAndRoute`.
         SimulationError: a policy broke a rule, or the clock overflowed.
-        OSError: the port cannot be opened, or the record not written.
+        OSError: the port cannot be opened, or the record cannot be written.
     """
     member("system", system, SYSTEMS)
     try:
@@ -89,9 +91,9 @@ def serve(
     except ImportError:
         raise _no_extra() from None
     if tokenizer is not None and characters_per_token is not None:
-        raise ConfigError("tokenizer, characters_per_token: give one of the two")
+        raise ConfigError("tokenizer and characters_per_token are mutually exclusive")
     if model is not None and (not isinstance(model, str) or not model):
-        raise ConfigError("model", f"must be a name, is {model!r}")
+        raise ConfigError("model", f"must be a non-empty string, got {model!r}")
     seed = whole("seed", seed, 0, 2**64 - 1)
     ratio = CHARACTERS_PER_TOKEN if characters_per_token is None else characters_per_token
     engine = pools_of(system)[0].engines[0]
@@ -113,38 +115,38 @@ def run(
     host: str,
     port: int,
     admin_port: int | None,
-    said: Callable[[str], object],
+    log: Callable[[str], object],
 ) -> None:
-    """Serve until a signal, and say how it went."""
+    """Serve until a signal, and log a summary."""
     from inferq.serving.server import Server, serving
 
     whole("port", port, 0, 2**16 - 1)
     if admin_port is not None:
         whole("admin_port", admin_port, 0, 2**16 - 1)
 
-    def began(server: Server) -> None:
+    def started(server: Server) -> None:
         where = f"[{host}]" if ":" in host else host
-        said(f"{settings.model} is served at http://{where}:{server.port}/v1, speed {settings.speed:g}")
+        log(f"serving {settings.model} at http://{where}:{server.port}/v1, speed {settings.speed:g}")
         if server.admin_port is not None:
-            said(f"faults are asked for at http://127.0.0.1:{server.admin_port}/faults")
+            log(f"fault injection at http://127.0.0.1:{server.admin_port}/faults")
 
     async def main() -> None:
         server = Server(system, settings, host, port, admin_port)
         try:
-            # A garbage collection of all that was loaded at the start takes milliseconds.
+            # Without freezing, a garbage collection scans all loaded modules, which takes milliseconds.
             gc.freeze()
-            await serving(server, said, began)
+            await serving(server, log, started)
         finally:
             gc.unfreeze()
             if hasattr(server, "service"):
                 fleet = server.service.fleet
-                said(f"{fleet.asked} requests; the server was late by {fleet.lateness}")
+                log(f"{fleet.asked} requests; server lateness: {fleet.lateness}")
 
     asyncio.run(main())
 
 
 def _name(model: object) -> str:
-    """What a model is called that an engine was made of."""
+    """The name of an engine's model."""
     if isinstance(model, str):
         return model
     if isinstance(model, Path):

@@ -1,4 +1,4 @@
-"""The server: sockets, signals, and what is said at the beginning and the end."""
+"""The server: ports, signals and log lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOOPBACK = "127.0.0.1"
 
 
 class Server:
-    """A service on its ports, from `start` to `stop`, inside a running event loop.
+    """A service on its ports, inside a running event loop.
 
     Args:
-        system: what serves.
-        settings: how.
-        host: the address that clients reach; port 0 takes any that is free.
-        port: that of the clients.
-        admin_port: that of the faults, on the loopback address alone; None: there is none.
+        system: the simulated system.
+        settings: settings of the service.
+        host: address for clients.
+        port: port for clients; 0 selects a free port.
+        admin_port: port for fault injection, on the loopback address. None: no such port.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Server:
     async def start(self) -> None:
         """Open the ports."""
         takes_commands = self._admin_at is not None
-        self.service = Service(self._system, self._settings, self._broke, takes_commands=takes_commands)
+        self.service = Service(self._system, self._settings, self._on_error, takes_commands=takes_commands)
         self.port = await self._open(application(self.service), *self._at)
         self.admin_port: int | None = None
         if self._admin_at is not None:
@@ -53,11 +53,11 @@ class Server:
         await web.TCPSite(runner, host, port, reuse_address=True, backlog=4096).start()
         return int(runner.addresses[0][1])
 
-    def _broke(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         self.stopping.set()
 
     async def stop(self, *, drain: bool = True) -> dict[str, Any] | None:
-        """Refuse what comes, let end what is there, close the ports and the run. Returns its tables."""
+        """Refuse new requests, finish current ones, close the ports and end the run; return its tables."""
         self.service.is_draining = True
         if drain:
             await self.service.fleet.drained()
@@ -67,20 +67,20 @@ class Server:
 
 
 async def serving(
-    server: Server, said: Callable[[str], object], began: Callable[[Server], object] | None = None
+    server: Server, log: Callable[[str], object], started: Callable[[Server], object] | None = None
 ) -> None:
-    """Serve until a signal: the first lets answers end, the second does not.
+    """Serve until a signal: the first one finishes current answers, a second one aborts them.
 
     Args:
-        server: to serve with.
-        said: gets lines that tell how the server fares.
-        began: called once the ports are open.
+        server: the server.
+        log: receives log lines.
+        started: called when the ports are open.
     """
     await server.start()
     signals = 0
     now = asyncio.Event()
 
-    def asked_to_stop() -> None:
+    def on_signal() -> None:
         nonlocal signals
         signals += 1
         server.stopping.set()
@@ -88,23 +88,23 @@ async def serving(
             now.set()
 
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, asked_to_stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
     try:
-        if began is not None:
-            began(server)
+        if started is not None:
+            started(server)
         await server.stopping.wait()
         left = len(server.service.fleet)
         if left:
-            said(f"draining: {left} answers are under way; another signal ends them")
+            log(f"draining: {left} answers in progress; a second signal aborts them")
         server.service.is_draining = True
         waits = [asyncio.ensure_future(server.service.fleet.drained()), asyncio.ensure_future(now.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
     finally:
-        for one in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(one)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
         await server.stop(drain=False)
-    if server.service.fleet.broken is not None:
-        raise server.service.fleet.broken
+    if server.service.fleet.error is not None:
+        raise server.service.fleet.error

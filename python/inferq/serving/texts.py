@@ -1,4 +1,4 @@
-"""Texts and tokens: how many tokens a prompt has, which they are, and words for the answers."""
+"""Tokenization of prompts, and words for answers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from inferq.errors import ConfigError
 from inferq.workload.traces.token_counters import TokenizerFile
 
 _WORDS = 256
-"""Different words in answers."""
+"""Number of distinct words in answers."""
 _TOKENS_LOOKED_AT = 50_000
 
 
 class Texts(Protocol):
-    """Takes texts apart, and has words that are one token each, also behind one another."""
+    """A tokenizer with words that are one token each, also in sequence."""
 
     words: list[str]
 
     def ids(self, text: str) -> list[int]:
-        """The tokens of a text, by numbers: two are the same iff their texts are."""
+        """Tokens of a text as numbers, equal if and only if their texts are equal."""
         ...
 
 
 class Characters:
-    """So many characters are a token: a stated ratio, where no tokenizer is at hand."""
+    """A fixed number of characters per token, if there is no tokenizer."""
 
     def __init__(self, per_token: int) -> None:
-        """Take the number of characters, 1 or above."""
+        """Set the number of characters, at least 1."""
         self._size = whole("characters_per_token", per_token, 1, 1024)
         letters = "abcdefghijklmnopqrstuvwxyz"
 
@@ -43,60 +43,60 @@ class Characters:
         self.words = [word(number) for number in range(_WORDS)]
 
     def ids(self, text: str) -> list[int]:
-        """Each piece of so many characters is a token; the last may be shorter."""
+        """Split a text into pieces of the fixed length; the last may be shorter."""
         size = self._size
         pieces = (text[at : at + size] for at in range(0, len(text), size))
         return [_number(piece.encode()) for piece in pieces]
 
 
 def _number(piece: bytes) -> int:
-    """A number for a piece: itself, or where it is too long a hash."""
+    """The number of a piece: its bytes, or a hash if it is long."""
     short = piece if len(piece) < 8 else blake2b(piece, digest_size=7).digest() + b"\x7f"
     return int.from_bytes(short, "little")
 
 
 class Tokenizer:
-    """Tokens as a `tokenizer.json` has them, without special tokens or chat template.
+    """The tokenizer of a `tokenizer.json`, without special tokens or chat template.
 
     Args:
-        path: the file, or a folder with a `tokenizer.json` in it.
+        path: the file, or a directory that contains it.
 
     Raises:
-        ConfigError: no such file, or one in which no words are found that stay one token side by side.
+        ConfigError: the file does not exist, or it has no words that remain single tokens in sequence.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         place = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
         self._file = TokenizerFile(place)
-        self.words = self._found()
+        self.words = self._single_token_words()
 
     def ids(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Tokens of a text."""
         return self._file.ids(text)
 
-    def _found(self) -> list[str]:
-        """Words of a space and letters, each one token, in any order."""
+    def _single_token_words(self) -> list[str]:
+        """Words (a space and letters) that are single tokens in any order."""
         spelled = self._file.spelled(_TOKENS_LOOKED_AT)
         texts = (text if text.startswith(" ") else f" {text}" for text in spelled)
         plain = (text for text in texts if len(text) > 2 and text[1:].isascii() and text[1:].isalpha())
-        found = list(islice((text for text in plain if len(self.ids(text)) == 1), _WORDS))
-        if not found or len(self.ids("".join(found[::-1] + found))) != 2 * len(found):
+        words = list(islice((text for text in plain if len(self.ids(text)) == 1), _WORDS))
+        if not words or len(self.ids("".join(words[::-1] + words))) != 2 * len(words):
             raise ConfigError(
-                "tokenizer", "has no words of a space and letters that are one token each in any text"
+                "tokenizer", "has no words of a space and letters that are single tokens in any text"
             )
-        return found
+        return words
 
 
 def packed(ids: list[int]) -> bytes:
-    """Tokens as bytes, eight each."""
+    """Tokens as bytes, eight per token."""
     return array("q", ids).tobytes()
 
 
 class Vocabulary:
-    """The words of all answers: they depend on the request and their place alone.
+    """The words of answers, a function of the request and the position.
 
     Args:
-        texts: has the words.
+        texts: source of the words.
     """
 
     def __init__(self, texts: Texts) -> None:
@@ -104,11 +104,11 @@ class Vocabulary:
         self._ids = [texts.ids(word)[0] for word in texts.words]
 
     def word(self, request: int, place: int) -> bytes:
-        """A word of an answer."""
+        """The word of an answer at a position."""
         return self.words[self._at(request, place)]
 
     def ids(self, request: int, tokens: int) -> list[int]:
-        """The tokens of an answer."""
+        """Tokens of an answer."""
         return [self._ids[self._at(request, place)] for place in range(tokens)]
 
     def _at(self, request: int, place: int) -> int:

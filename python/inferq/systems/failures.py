@@ -28,7 +28,7 @@ class Failures(Description):
 
     Each of its requests is retried at that time, through the router, up to `retries` times; then its status
     is `"lost"`. The client keeps the tokens that it has: the new replica recomputes prompt and delivered
-    tokens and continues with the next one, so that a request emits described token once. `arrival_s`, first
+    tokens and continues with the next one, so that a request emits every token once. `arrival_s`, first
     token and admission do not change, and the request joins the new queue as a new arrival. If no replica is
     open, requests wait for one in the order of their ids; patience applies until the first admission. If no
     replica opens again, they remain unfinished, and a finding reports them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.checks import nearest
@@ -19,9 +19,6 @@ from inferq.systems.pools import entries
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
-
-if TYPE_CHECKING:
-    from inferq.results.tables import RequestColumns
 
 _STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s")
 """Columns of a job that apply to each of its requests."""
@@ -71,10 +68,9 @@ class Jobs:
         immediate: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
         return immediate
 
-    def placed(self, requests: RequestColumns) -> RequestColumns:
-        """Add `job`, `stage` and `engine` after `id` to the core's columns of requests."""
-        rows = requests["id"]
-        return requests.beside({name: getattr(self, name)[rows] for name in ("job", "stage", "engine")})
+    def columns_of(self, rows: NDArray[Any]) -> dict[str, NDArray[np.uint32]]:
+        """The columns `job`, `stage` and `engine` of requests, by their ids."""
+        return {name: getattr(self, name)[rows] for name in ("job", "stage", "engine")}
 
     def table(
         self,
@@ -87,7 +83,7 @@ class Jobs:
         """Compute the columns of `Result.jobs` for the jobs that arrived by the horizon.
 
         Args:
-            requests: the columns of `placed`.
+            requests: the core's columns, with those of `columns_of`.
             elapsed_s: seconds from the arrival of its job to the end of each request.
             arrival_s: arrivals of all jobs of the workload.
             horizon_s: end of the run, or None.
@@ -228,7 +224,7 @@ def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
         if len(names) > 1:
             raise ConfigError(
                 "workload.class",
-                f"missing: the network has several workflows; set the one of each job: {', '.join(names)}",
+                f"missing: the network has several workflows; set the workflow of each job: {', '.join(names)}",
             )
         return np.zeros(frame.height, dtype=np.uint32)
     given = frame["class"]

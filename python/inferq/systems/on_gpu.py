@@ -124,7 +124,7 @@ class OnGpu:
         share = self.utilization(gpus)
         if self.served_by.engine == "sglang":
             # SGLang's fraction applies to memory free before the weights load, and excludes activations.
-            usage = {
+            usage: dict[str, Any] = {
                 "batched_tokens": 1,
                 "sampled_rows": 1,
                 "reserved_bytes": share * CONTEXT_BYTES,

@@ -1,23 +1,22 @@
-"""What does queueing theory say about a scenario, beside what a simulation shows?
+"""Queueing theory for scenarios: capacities, stability, thresholds and allocations.
 
-Every function takes a `Workload` or request classes with rates, and returns a frozen result with every number
-that enters it; `explain()` puts the numbers into the inequality. Formulas come from five papers on LLM
-serving, each named where it stands.
+Every function accepts a `Workload` or request classes with rates, and returns a frozen result with all its
+numbers; `explain()` inserts the numbers into the inequality. The formulas are from five papers on LLM
+serving, named in each docstring.
 
-| question | call |
+| question | function |
 |---|---|
 | How many tokens can be computed? | `token_capacity` (li2025) |
-| What do seats allow, or whole batches? | `sequence_capacity`, `request_level_capacity` |
-| How much is asked of each engine of a network? | `network_capacity` (li2025) |
+| What do the sequence limit or whole batches allow? | `sequence_capacity`, `request_level_capacity` |
+| What is the load of each engine of a network? | `network_capacity` (li2025) |
 | How many requests fit the KV cache over time? | `kv_capacity`, `replicas_needed`, `slot` (nie2026) |
 | What do whole tiles allow? | `tile_capacity` (bari2025) |
-| Where does the fluid settle? | `fluid` (ao2025) |
+| What is the fluid equilibrium? | `fluid` (ao2025) |
 | Which thresholds should WAIT use? | `wait_thresholds`, `nested_wait_thresholds` (ao2025) |
 | How should a fleet be divided? | `allocation` (lin2026) |
-| Is this scenario stable, and which limit binds? | `stability` |
-| Was this run stable? | `observed` |
-| How far is the run from the theory? | `agree` |
-
+| Is a scenario stable, and which limit binds? | `stability` |
+| Was a run stable? | `observed` |
+| How far is a run from the theory? | `agree` |
 Example:
     >>> import inferq as iq
     >>> chat = iq.theory.RequestClass(rate=10.0, prompt=129, output=112)

@@ -15,6 +15,7 @@ from .capacities.sequence_capacity import request_level_capacity as request_leve
 from .capacities.sequence_capacity import sequence_capacity as sequence_capacity
 from .capacities.slot import slot as slot
 from .capacities.tile_capacity import TileCapacity as TileCapacity
+from .capacities.tile_capacity import TilePrices as TilePrices
 from .capacities.tile_capacity import tile_capacity as tile_capacity
 from .capacities.token_capacity import TokenCapacity as TokenCapacity
 from .capacities.token_capacity import token_capacity as token_capacity

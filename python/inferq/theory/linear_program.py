@@ -64,7 +64,8 @@ def minimize(
     program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     program.a_matrix_.start_ = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
     program.a_matrix_.index_, program.a_matrix_.value_ = np.nonzero(used)[1], rows[used]
-    solver = highspy.Highs()
+    # The base class: creating a `Highs` prints a banner on standard output, whatever `output_flag` is.
+    solver: Any = highspy.Highs.__mro__[1]()
     for name, value in (
         ("output_flag", False),
         ("primal_feasibility_tolerance", tolerance),

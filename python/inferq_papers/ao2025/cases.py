@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
 
 BASE_S, PER_TOKEN_S, KV_TOKENS = 0.015, 2.6e-7, 125_000
 """d0, d1 and C, about Llama-2-7B on an A100; the paper states none of them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from inferq._lazy import np, pl
-from inferq.interval import Interval
+import numpy as np
+import polars as pl
+
+from inferq import Interval
 from inferq_papers.ao2025 import cases
 from inferq_papers.report import Rows, Section, Table, interval
 

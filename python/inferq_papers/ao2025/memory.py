@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import altair as alt
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, INK, ORANGE, VERMILION, colored
+from inferq.display import BLUE, INK, ORANGE, VERMILION, colored
 from inferq_papers.ao2025 import cases
 from inferq_papers.report import Picture, Row, Rows, Section, Table
 

@@ -7,11 +7,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import altair as alt
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
 import inferq as iq
-from inferq._lazy import NDArray, alt, np, pl
-from inferq.display.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
-from inferq.interval import Interval, quantile
-from inferq_papers.report import Picture, Rows, Section, interval, spelled
+from inferq import Interval
+from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
+from inferq_papers.report import Picture, Rows, Section, interval, with_half_width
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
@@ -184,9 +188,9 @@ def memory_greedy(quick: bool) -> Section:
             ),
         ),
         remarks=(
-            f"**The loss is there**: the queue grows linearly, by {spelled(literal, 3)} per "
+            f"**The loss is there**: the queue grows linearly, by {with_half_width(literal, 3)} per "
             f"step with "
-            f"restarts from the beginning, by {spelled(kept, 4)} under VllmV1.",
+            f"restarts from the beginning, by {with_half_width(kept, 4)} under VllmV1.",
             f"**But not with 0.3 per step.** A.3 derives a chance of {CLAIMED_OVERFLOW} in *two* steps "
             f"(the right "
             f"one is {overflow_chances()[1]:.3f}), hence at most {CLAIMED_OVERFLOW / 2:.3f} per step, and "
@@ -220,7 +224,7 @@ def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> Interval:
     runs = len(gaps)
     without = np.array([slope(np.delete(gaps, place, axis=0)) for place in range(runs)])
     error = math.sqrt((runs - 1) / runs * float(((without - without.mean()) ** 2).sum()))
-    return Interval(slope(gaps), quantile(0.99, runs - 1) * error, 0.99, runs)
+    return Interval.of_estimate(slope(gaps), error, runs, 0.99)
 
 
 def convergence(quick: bool) -> Section:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import altair as alt
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, ORANGE, VERMILION, colored
-from inferq.interval import Interval
+from inferq import Interval
+from inferq.display import BLUE, ORANGE, VERMILION, colored
 from inferq_papers.ao2025 import cases
 from inferq_papers.report import Picture, Row, Rows, Section, Table, interval
 

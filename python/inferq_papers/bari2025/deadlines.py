@@ -10,16 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from inferq._lazy import np, pl
-from inferq.errors import ConfigError
-from inferq.results.result import Result
-from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
-from inferq.simulation.simulate import simulate
-from inferq.systems.engine import Engine
-from inferq.systems.kv_cache import KvCache
-from inferq.timing import PiecewiseLinear
-from inferq.workload.distributions import Empirical, Poisson
-from inferq.workload.workload import Workload
+import numpy as np
+import polars as pl
+
+from inferq import (
+    ConfigError,
+    Engine,
+    KvCache,
+    PiecewiseLinear,
+    Result,
+    Sarathi,
+    Scheduler,
+    VllmV0,
+    Workload,
+    simulate,
+)
+from inferq.dist import Empirical, Poisson
+from inferq.research import DynamicOffset, Slai
 from inferq_papers.edge import edge, unit
 from inferq_papers.report import Row, interval
 

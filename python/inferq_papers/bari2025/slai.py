@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, GRAY, INK, ORANGE, VERMILION
+import altair as alt
+import polars as pl
+
+from inferq.display import BLUE, GRAY, INK, ORANGE, VERMILION
 from inferq_papers.bari2025.deadlines import (
     FULL,
     ITL_SLO_S,

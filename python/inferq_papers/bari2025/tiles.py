@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inferq._lazy import alt, np, pl
-from inferq.display.style import BLUE, ORANGE, SKY, VERMILION
-from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
-from inferq.simulation.simulate import simulate
-from inferq.systems.engine import Engine
-from inferq.systems.kv_cache import KvCache
-from inferq.theory.capacities.tile_capacity import TileCapacity, TilePrices, tile_capacity
-from inferq.timing import TiledGemm
-from inferq.workload.distributions import Empirical, Poisson
-from inferq.workload.workload import Workload
+import altair as alt
+import numpy as np
+import polars as pl
+
+from inferq import Engine, KvCache, Sarathi, Scheduler, Workload, simulate
+from inferq.display import BLUE, ORANGE, SKY, VERMILION
+from inferq.dist import Empirical, Poisson
+from inferq.research import Rad, RadPhased, TiledGemm
+from inferq.theory import TileCapacity, TilePrices, tile_capacity
 from inferq_papers.bari2025.deadlines import together
 from inferq_papers.edge import edge, unit
 from inferq_papers.report import Picture, Row, Rows, Section, Table

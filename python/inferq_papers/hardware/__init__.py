@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inferq._lazy import pl
-from inferq.experiments.validation.host import one_at_a_time, without_times
-from inferq.experiments.validation.measured_run import MeasuredRun
-from inferq.experiments.validation.reading import read_runs
-from inferq.experiments.validation.validate import validate
-from inferq.experiments.validation.validation import Validation
+import polars as pl
+
+from inferq import MeasuredRun, Validation, read_runs, validate
 from inferq.timing import roofline_against_tables, shipped_tables
+from inferq_papers.hardware.engines import one_at_a_time, without_times
 from inferq_papers.hardware.residual_charts import MOST, of_residuals
 from inferq_papers.lin2026.fits import fits_section
 from inferq_papers.nie2026 import FULL, QUICK
@@ -141,12 +139,13 @@ def measured_section() -> Section:
     found = validate(runs)
     steps = stages(runs)
     assumed = (
-        found.assumed.group_by("setting", "why", maintain_order=True)
+        found.assumed.rename({"reason": "why"})
+        .group_by("setting", "why", maintain_order=True)
         .agg(pl.len().alias("runs"), pl.col("value").unique(maintain_order=True))
         .with_columns(assumed=pl.col("value").list.head(3).list.join(", "))
         .sort("setting", "runs", descending=[False, True], maintain_order=True)
     )
-    judged = int(found.runs["judged"].sum())
+    judged = int(found.runs["evaluated"].sum())
     common = found.in_common().head(6)
     return Section(
         title="How far off is it?",
@@ -202,10 +201,12 @@ def judged_table(found: Validation, others: tuple[Validation, Validation], *, by
     for name, one in (("one at a time", others[0]), ("by rule", others[1]), ("preset", found)):
         rows = one.frame.filter(pl.col("metric").is_in(MAIN)).join(load, on="run")
         if by_load:
-            words = pl.when("judged").then(pl.lit("judged, 192 sequences")).otherwise(pl.lit("taken on, 128"))
+            words = (
+                pl.when("evaluated").then(pl.lit("judged, 192 sequences")).otherwise(pl.lit("taken on, 128"))
+            )
             rows = rows.filter(pl.col("source").str.contains("inference-perf")).with_columns(rows=words)
         else:
-            rows = rows.filter("judged")
+            rows = rows.filter("evaluated")
         size = 100 * pl.col("error").abs()
         frames.append(
             rows.group_by(key, maintain_order=True).agg(
@@ -285,8 +286,8 @@ RUNS_REMARKS = (
     "adjusted for them.",
     "**One choice was made in view of rows**: measured kernels of decode attention with as many heads of "
     "keys as of queries (Llama-2-7b), and of experts, are SGLang's where vLLM's were not tuned ([Measured "
-    "tables](../reference/measured-tables.md)). The rows of Llama-2-7b and of Mixtral are no evidence for it; "
-    "before, their E2E was 10 to 75 % and 1 to 22 % too long.",
+    "tables](../reference/measured-tables.md)). The rows of Llama-2-7b and of Mixtral are no evidence for "
+    "it; before, their E2E was 10 to 75 % and 1 to 22 % too long.",
 )
 READINGS: tuple[tuple[str, str, Callable[[MeasuredRun], dict[str, Any]]], ...] = (
     ("vLLM 0.12: a token budget of 4,096", "0.12.0", lambda _: {"max_num_batched_tokens": 4096}),
@@ -315,9 +316,9 @@ def readings_table(found: Validation, runs: list[MeasuredRun]) -> Table:
         read = validate([replace(run, **other(run)) for run in mine])
         for metric in MAIN:
             before, after = (
-                one.frame.filter(pl.col("run").is_in([run.id for run in mine]), judged=True, metric=metric)[
-                    "error"
-                ].abs()
+                one.frame.filter(
+                    pl.col("run").is_in([run.id for run in mine]), evaluated=True, metric=metric
+                )["error"].abs()
                 for one in (found, read)
             )
             if before.len():

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import cycle
 from typing import Any
 
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, VERMILION, colored
+import altair as alt
+import polars as pl
+
+from inferq.display import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, VERMILION, colored
 
 _COLORS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, GRAY)
 _WIDTH = 230

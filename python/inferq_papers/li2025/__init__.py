@@ -1,12 +1,13 @@
-"""What does li2025 (arXiv 2504.07347) report, and what do theory and simulation give beside it?"""
+"""li2025 (arXiv 2504.07347): reported numbers, theory and simulation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
-from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory import token_capacity
 from inferq_papers.edge import unit
 from inferq_papers.li2025 import networks
 from inferq_papers.li2025.one_engine import CHAT, TIMING, Sizes, Tell, engine, figure_1, poisson
@@ -15,18 +16,18 @@ from inferq_papers.report import Report, Row, Section, Slip, Table
 
 
 def measured_on_gpus(sizes: Sizes) -> Section:
-    """What cannot be repeated without the paper's GPUs, and Figure 9 in kind."""
+    """Results that require the paper's GPUs, and the setting of Figure 9."""
     notes = {
-        "Figure 3": "batch times at a fixed budget vary little: measured with SGLang; here t(n) is exact",
-        "Figure 4": "fits of (2.3) with R² > 0.985: measured on GPUs; no data given to fit",
-        "Figure 9": "latency by token budget, CodeLlama-34B, production traces: neither is given",
+        "Figure 3": "batch times vary little at a fixed budget: measured with SGLang; here t(n) is exact",
+        "Figure 4": "fits of (2.3) with R² > 0.985: measured on GPUs; no data is published",
+        "Figure 9": "latency by token budget, CodeLlama-34B, production traces: neither is published",
     }
-    asked = unit(poisson(sizes.requests // 4)).speed(LATENCY_RATE)
-    found = []
+    workload = unit(poisson(sizes.requests // 4)).speed(LATENCY_RATE)
+    lines = []
     for budget in (128, 256, 512, 1024, 2048):
-        result = iq.simulate(asked, engine(iq.Sarathi(token_budget=budget, max_seqs=budget)), warmup=1000)
+        result = iq.simulate(workload, engine(iq.Sarathi(token_budget=budget, max_seqs=budget)), warmup=1000)
         row = result.summary().row(0, named=True)
-        found.append(
+        lines.append(
             {
                 "token budget": budget,
                 "limit (2.7), per s": token_capacity(
@@ -37,32 +38,32 @@ def measured_on_gpus(sizes: Sizes) -> Section:
                 "99th percentile of E2E, s": row["e2e_p99"],
             }
         )
-    small, paper, large = found[0], found[2], found[3]
+    small, paper, large = lines[0], lines[2], lines[3]
     return Section(
-        title="What was measured on GPUs",
-        text="These need the paper's GPUs, or numbers that it does not print.",
+        title="Measurements on GPUs",
+        text="These results require the paper's GPUs, or numbers that it does not print.",
         rows=tuple(Row(where=where, what="–", unit="–", note=note) for where, note in notes.items()),
         tables=(
             Table(
-                title=f"Figure 9 in kind: Sarathi by token budget at {LATENCY_RATE} requests per second",
-                frame=pl.DataFrame(found),
-                note="Our engine and equal requests instead of CodeLlama-34B and production traces.",
+                title=f"Setting of Figure 9: Sarathi by token budget at {LATENCY_RATE} requests per second",
+                frame=pl.DataFrame(lines),
+                note="This engine and equal requests, instead of CodeLlama-34B and production traces.",
             ),
         ),
         remarks=(
-            "**Budgets trade little in model (2.3).** In the paper 512 tokens give the lower median time "
-            "to the end and 1,024 the earlier first token, and small budgets compute attention over and "
-            "over. Here time goes by tokens alone, and at this rate a batch seldom has more than 256 of "
-            f"them, so that larger budgets change nothing: {paper['median E2E, s']:.2f} s to the end with "
-            f"512, {large['median E2E, s']:.2f} s with 1,024. With 128 iterations are shorter, the median "
-            f"time to the end is {small['median E2E, s']:.2f} s, but first tokens and the slowest requests "
-            f"wait longer: its limit is {small['limit (2.7), per s']:.2f} a second.",
+            "**Budgets matter little in model (2.3).** In the paper 512 tokens have the lower median E2E, "
+            "1,024 the lower TTFT, and small budgets recompute attention repeatedly. Here time depends on "
+            "tokens alone, and at this rate a batch rarely has more than 256 of them. So larger budgets "
+            f"change nothing: median E2E is {paper['median E2E, s']:.2f} s with 512 and "
+            f"{large['median E2E, s']:.2f} s with 1,024. With 128, iterations are shorter and median E2E is "
+            f"{small['median E2E, s']:.2f} s, but TTFT and the slowest requests get worse: the limit is "
+            f"{small['limit (2.7), per s']:.2f} per second.",
         ),
     )
 
 
 LATENCY_RATE = 7.0
-"""Requests a second at which budgets are compared: below the limit of each."""
+"""Requests per second for the comparison of budgets, below the limit of each."""
 
 
 SLIPS = (
@@ -80,8 +81,8 @@ SLIPS = (
     Slip(
         where="(C.19), section 4.2, C.5",
         printed="total workload f = m_p Z_p + (m_p + m_d) Z_d",
-        right="f = (m_p + m_d) Z_p + m_d Z_d: those in phase p still owe all their tokens, those in d "
-        "their decodes; only so does f' = λ(m_p + m_d) − b/t_b follow from (C.10)–(C.14)",
+        right="f = (m_p + m_d) Z_p + m_d Z_d: requests in phase p have all their tokens left, requests in d "
+        "their decodes; only then f' = λ(m_p + m_d) − b/t_b follows from (C.10)–(C.14)",
     ),
     Slip(
         where="Appendix B",
@@ -91,23 +92,23 @@ SLIPS = (
     Slip(
         where="section 3",
         printed="Orca is work-conserving",
-        right="only if it cuts prompts: whole prompts leave the end of a budget empty",
+        right="only if it cuts prompts: whole prompts leave the end of a budget unused",
     ),
     Slip(
         where="section 3",
         printed="FasterTransformer, without a limit on its batch",
-        right="its stable rate is that of full batches, S / (t(S·m_p) + m_d·t(S)), by their size S",
+        right="its stable rate is that of full batches of size S, S / (t(S·m_p) + m_d·t(S))",
     ),
 )
 
 
 def report(*, quick: bool = False, traces: Path | None = None, tell: Tell = lambda text: None) -> Report:
-    """All of li2025 that needs no GPU.
+    """Reproduce all of li2025 that requires no GPU.
 
     Args:
         quick: shorter runs, wider intervals, the same rows.
-        traces: of no use here; nothing in the paper that can be repeated needs real lengths.
-        tell: is told what is run next.
+        traces: not used; no reproducible result of the paper uses real lengths.
+        tell: receives the name of each step.
 
     Example:
         >>> from inferq_papers import li2025
@@ -122,7 +123,7 @@ def report(*, quick: bool = False, traces: Path | None = None, tell: Tell = lamb
         setting=(
             "Theory: `iq.theory.token_capacity`, `sequence_capacity`, `request_level_capacity` and "
             '`network_capacity`. The paper counts a decode for each output token (`first_token="decode"`) '
-            "and has no limit of memory."
+            "and has no memory limit."
         ),
         sections=(
             figure_1(sizes, tell),

@@ -1,4 +1,4 @@
-"""What does theory say of the two networks of li2025 section 4.3, and how are they run and measured?"""
+"""The two networks of li2025 section 4.3: theory, runs and measures."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
 import inferq as iq
-from inferq._lazy import NDArray, np, pl
-from inferq.interval import Interval
+from inferq import Interval
 from inferq_papers.report import interval
 
 TOKEN_BUDGET = 768
 SHORT, LONG = (32, 32), (512, 32)
-"""Mean prompt and output tokens of the first and of the last sub-task of a job, li2025 (4.4) and (4.5)."""
+"""Mean prompt and output tokens of the first and last task of a job, li2025 (4.4) and (4.5)."""
 
 FORK_JOIN = {
     "one slow branch": {"0": (128, 64), "1": (512, 64), "2": (256, 128), "3": (192, 192)},
     "two slow branches": {"0": (128, 64), "1": (512, 64), "2": (288, 288), "3": (192, 192)},
 }
-"""Mean prompt and output tokens at each agent; the paper gives none. The slow ones have 576 tokens in all."""
+"""Mean prompt and output tokens at each agent, not published. The slow agents have 576 tokens in total."""
 BRANCHES = ("1", "2")
 
 SHORT_TOKENS, LONG_TOKENS = sum(SHORT), sum(LONG)
 CRITICAL_LOAD = (SHORT_TOKENS + LONG_TOKENS) / (2 * LONG_TOKENS)
-"""Where the virtual station of Rybko and Stolyar is full, see `virtual_station_growth`: 0.559."""
+"""Load at which the virtual station of Rybko and Stolyar is full, see `virtual_station_growth`: 0.559."""
 SERVED = TOKEN_BUDGET / LONG_TOKENS
-"""Jobs per slot that it lets go: b/M."""
+"""Jobs per slot that the virtual station completes: b/M."""
 
 
 def rate_of(load: float) -> float:
@@ -36,60 +39,59 @@ def rate_of(load: float) -> float:
 
 
 def virtual_station_growth(load: float) -> float:
-    """By how many requests per slot the Rybko–Stolyar network grows: max(0, 2λ − b/M).
+    """Growth of the Rybko–Stolyar network in requests per slot: max(0, 2λ − b/M).
 
-    λ is the rate of each type, m = 64 and M = 544 the mean tokens of short and long tasks, b the budget.
-    A1 and B2 are the short first tasks (at agents 1 and 2), A2 and B1 the long last ones (at 2 and 1). Last
-    tasks go first: B1 before A1, A2 before B2. The fluid model, which forgets what stays bounded:
+    λ is the rate of each type, m = 64 and M = 544 the mean tokens of short and long tasks, b the budget. A1
+    and B2 are the short first tasks (at agents 1 and 2), A2 and B1 the long last ones (at 2 and 1). Last
+    tasks have priority: B1 before A1, A2 before B2. The fluid model ignores bounded quantities.
 
-    Let n jobs wait at A1 and none elsewhere. Agent 1 has no B1, so A1 gets all of its budget and feeds A2
-    with b/m = 12 jobs a slot; A2 serves b/M = 1.41, so it has a backlog at once. As long as it has, it fills
-    the budget of agent 2 by itself: a prompt may be cut, so there are always tokens to fill it with. B2 gets
-    nothing, and no job reaches B1. So only A2 lets jobs go: b/M per slot. After n/(b/m − λ) slots A1 is
-    empty and passes on λ < b/M; A2 is empty at T, when n + λT = T·b/M. By then n' = λT = n·λ/(b/M − λ) jobs
-    wait at B2, and all begins again with A and B exchanged. (What A2 leaves, B2 takes now, at most
-    (b − λM)/m jobs a slot; for ρ < 0.98 that is more than B1 serves, so B1 gets a backlog and shuts A1 out.)
+    Let n jobs wait at A1 and none elsewhere. Agent 1 has no B1, so A1 gets its whole budget and sends b/m =
+    12 jobs per slot to A2. A2 serves b/M = 1.41, so it immediately has a backlog. While it has one, it fills
+    the budget of agent 2 alone: a prompt may be cut, so there are always tokens to fill it with. B2 gets
+    nothing, and no job reaches B1. So only A2 completes jobs: b/M per slot. After n/(b/m − λ) slots A1 is
+    empty and forwards λ < b/M. A2 is empty at T with n + λT = T·b/M. By then n' = λT = n·λ/(b/M − λ) jobs
+    wait at B2, and the same happens with A and B exchanged. (B2 now gets the budget that A2 leaves, at most
+    (b − λM)/m jobs per slot. For ρ < 0.98 that is more than B1 serves, so B1 has a backlog and blocks A1.)
 
-    At each instant one of A2 and B1 is served, at b/M, never both: together they are one station, the virtual
-    one, with load 2λM/b. Jobs arrive at 2λ and leave at b/M, so their number grows in a straight line, by
-    2λ − b/M, through all half-cycles. These get longer by λ/(b/M − λ), which is above 1 just when
-    2λM/b > 1, that is when ρ > (m + M)/(2M). Below, n' < n and the network empties itself; for two stations
-    this and ρ < 1 are sufficient for stability (Dai and Vande Vate, Operations Research 48, 2000).
+    At any time either A2 or B1 is served, at b/M, never both. Together they are one station, the virtual one,
+    with load 2λM/b. Jobs arrive at 2λ and leave at b/M, so their number grows linearly, by 2λ − b/M, through
+    all half-cycles. Each half-cycle is longer than the previous one by a factor of λ/(b/M − λ), which exceeds
+    1 exactly if 2λM/b > 1, i.e. ρ > (m + M)/(2M). Below, n' < n and the network empties. For two stations
+    this condition and ρ < 1 are sufficient for stability (Dai and Vande Vate, Operations Research 48, 2000).
 
-    What a short task lasts at least (33 slots: 1 of prompt, 32 of decodes), and a long one (33 as well), is
-    forgotten. It matters at each exchange, when the agents take turns, by some requests; there are about
-    ln(t) / ln(λ/(b/M − λ)) exchanges until slot t, so the slope feels it by O(ln(t)/t): close to the critical
-    load, where exchanges are many, first.
+    The model ignores the minimum duration of a task, 33 slots for short and long ones (1 of prompt, 32 of
+    decodes). It matters when the agents exchange roles, by some requests per exchange. There are about
+    ln(t) / ln(λ/(b/M − λ)) exchanges until slot t, so the slope changes by O(ln(t)/t): most near the critical
+    load, where exchanges are frequent.
     """
     return max(0.0, 2 * rate_of(load) - SERVED)
 
 
 def half_cycle_growth(load: float) -> float:
-    """How much longer each half-cycle is than the one before: λ/(b/M − λ), see `virtual_station_growth`."""
+    """Length of a half-cycle divided by the previous one: λ/(b/M − λ), see `virtual_station_growth`."""
     return rate_of(load) / (SERVED - rate_of(load))
 
 
 def fork_join_rate(load: float, tokens: int = 576) -> float:
-    """Jobs per slot that load an agent with so many mean tokens a task: λ = ρ·b/(m_p + m_d), li2025 (4.3)."""
+    """Jobs per slot for a load of an agent with a mean of `tokens` per task: λ = ρ·b/(m_p + m_d), (4.3)."""
     return load * TOKEN_BUDGET / tokens
 
 
 def fork_join_growth(load: float) -> float:
-    """By how many jobs per slot a fork-join network grows: max(0, λ − b/m) for the slowest agent's m.
+    """Growth of a fork-join network in jobs per slot: max(0, λ − b/m) for the slowest agent's m.
 
-    Jobs come to both branches at λ (agent 0 is not overloaded); a branch lets tasks go at b/m at most. A job
-    is joined when the later of its two tasks is done, so joins come at the rate of the slower branch, and
-    agent 3, which bears more, adds nothing. Tasks grow at each overloaded branch by λ − b/m: with one slow
-    branch its tasks are as many as the jobs, whose other tasks are done and wait nowhere; with two, tasks
-    grow by 2(λ − b/m).
+    Jobs arrive at both branches at λ (agent 0 is not overloaded); a branch completes at most b/m tasks. A job
+    is joined when the later of its two tasks is done. So joins occur at the rate of the slower branch, and
+    agent 3, which has more capacity, adds nothing. Tasks grow at each overloaded branch by λ − b/m. With one
+    slow branch they are as many as the jobs, whose other tasks are done. With two, tasks grow by 2(λ − b/m).
     """
     return max(0.0, fork_join_rate(load) - fork_join_rate(1.0))
 
 
 def fork_join_level(sizes: dict[str, tuple[int, int]], load: float) -> float:
-    """Jobs that are under way where none waits: λ times the slots of the longest way, by Little's law.
+    """Jobs in progress if none waits: λ times the slots of the longest path, by Little's law.
 
-    A task lasts a slot for its prompt and one for each output token; the branch with more output is longer.
+    A task takes one slot for its prompt and one per output token; the branch with more output is longer.
     """
     slots = {name: 1 + output for name, (_, output) in sizes.items()}
     return fork_join_rate(load) * (slots["0"] + max(slots[name] for name in BRANCHES) + slots["3"])
@@ -98,13 +100,13 @@ def fork_join_level(sizes: dict[str, tuple[int, int]], load: float) -> float:
 def stage(
     at: str, sizes: tuple[int, int], after: Sequence[str] = (), class_name: str | None = None
 ) -> iq.Stage:
-    """A task with Poisson prompt and output."""
+    """A task with Poisson prompt and output lengths."""
     prompt, output = (iq.dist.PoissonLength(mean) for mean in sizes)
     return iq.Stage(at, prompt=prompt, output=output, after=after, class_name=class_name)
 
 
 def agent(order: Sequence[str] | None = None) -> iq.Engine:
-    """Decodes first, then prompts in the order of arrival; with `order` one class before the other."""
+    """Decodes first, then prompts in order of arrival; with `order` one class before the other."""
     inner = iq.research.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET)
     scheduler: iq.Scheduler = inner if order is None else iq.ClassPriority(order=order, inner=inner)
     kv = iq.KvCache.unlimited()
@@ -112,9 +114,9 @@ def agent(order: Sequence[str] | None = None) -> iq.Engine:
 
 
 def rybko_stolyar(last_first: bool = True, moved: int = 0) -> iq.Network:
-    """Two agents; each prefers jobs that are about to leave, or, reversed, those that come.
+    """Two agents that prefer last tasks, or, reversed, first tasks.
 
-    `moved` tokens of every mean output belong to the prompt instead.
+    `moved` tokens of every mean output are moved to the prompt.
     """
     short, long = ((prompt + moved, output - moved) for prompt, output in (SHORT, LONG))
 
@@ -138,7 +140,7 @@ def fork_join(sizes: dict[str, tuple[int, int]]) -> iq.Network:
 
 
 def run(network: iq.Network, rate: float, horizon: int, seed: int) -> iq.Result:
-    """Jobs at so many per slot, the types of equal rates, until the horizon."""
+    """Jobs at a rate per slot, with equal rates of all types, until the horizon."""
     expected = rate * horizon
     requests = math.ceil(expected + 8 * math.sqrt(expected) + 100)
     jobs = iq.Workload.synthetic(requests=requests, arrivals=iq.dist.Poisson(rate))
@@ -149,18 +151,18 @@ def run(network: iq.Network, rate: float, horizon: int, seed: int) -> iq.Result:
 
 
 def left_by(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
-    """How many had left at each instant."""
+    """Number of departures up to each time."""
     return np.asarray(np.searchsorted(np.sort(rows["left_s"].drop_nulls().to_numpy()), at, side="right"))
 
 
 def present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
-    """How many have arrived and not left, at each instant."""
+    """Number in the system at each time."""
     arrived = np.searchsorted(np.sort(rows["arrival_s"].to_numpy()), at, side="right")
     return np.asarray(arrived - left_by(rows, at))
 
 
 def tokens_present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
-    """Prompt and output tokens of the requests that are at an agent, computed or not, at each instant."""
+    """Prompt and output tokens of the requests at an agent, computed or not, at each time."""
     sizes = rows["prompt_tokens"].to_numpy().astype(np.int64) + rows["output_tokens"].to_numpy()
 
     def until(column: str) -> Any:
@@ -175,18 +177,18 @@ def tokens_present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Drift:
-    """What happens per slot in the later half of a run."""
+    """Rates per slot in the second half of a run."""
 
     jobs: Interval
-    """Growth of the number of jobs. Its noise is that of the arrivals."""
+    """Growth of the number of jobs, with the noise of the arrivals."""
     tasks: Interval
     """Growth of the number of requests at agents 1 and 2."""
     departures: Interval
-    """Jobs that leave: in an overloaded network all but free of the arrivals' noise."""
+    """Departures of jobs: in an overloaded network almost without the noise of the arrivals."""
 
 
 def drift(network: Callable[[], iq.Network], rate: float, horizon: int, seeds: int) -> Drift:
-    """Slopes from the middle of the run to its end, over independent seeds."""
+    """Slopes from the middle to the end of the run, over independent seeds."""
     jobs, tasks, departures = [], [], []
     at, slots = np.array([horizon / 2, horizon]), horizon / 2
     for seed in range(1, seeds + 1):
@@ -199,20 +201,20 @@ def drift(network: Callable[[], iq.Network], rate: float, horizon: int, seeds: i
 
 
 def rybko_stolyar_drift(load: float, last_first: bool, horizon: int, seeds: int) -> Drift:
-    """Of the two agents with either order of priorities."""
+    """Drift of the two agents with either order of priorities."""
     return drift(lambda: rybko_stolyar(last_first), 2 * rate_of(load), horizon, seeds)
 
 
 def fork_join_drift(name: str, load: float, horizon: int, seeds: int) -> Drift:
-    """Of the four agents with one or two slow branches."""
+    """Drift of the four agents with one or two slow branches."""
     return drift(lambda: fork_join(FORK_JOIN[name]), fork_join_rate(load), horizon, seeds)
 
 
 def half_cycle_ratios(load: float, longest: int, horizon: int, seeds: int) -> Interval:
-    """The first half-cycle of more than so many slots: how much longer is the next one?
+    """Length ratio of the half-cycle after the first long one, which has more than `longest` slots.
 
-    They end where the agent with more last tasks changes. Whether a half-cycle is picked depends on the
-    arrivals of one type, the length of the next one on those of the other, so that picking biases nothing.
+    Half-cycles end when the agent with more last tasks changes. The selection depends on the arrivals of one
+    type, and the length of the next half-cycle on those of the other, so the selection causes no bias.
     """
     at, ratios = np.arange(0, horizon + 1, 10), []
     for seed in range(1, seeds + 1):
@@ -226,9 +228,9 @@ def half_cycle_ratios(load: float, longest: int, horizon: int, seeds: int) -> In
 
 
 def missing_departures(load: float, horizon: int, moved: int, seeds: int) -> Interval:
-    """By how many jobs the later half of a run falls short of b/M per slot: what the exchanges cost.
+    """Missing departures compared with b/M per slot in the second half of a run: the cost of exchanges.
 
-    With `moved` tokens in the prompts instead of the outputs tasks last fewer slots; all else is the same.
+    With `moved` tokens in the prompts instead of the outputs, tasks take fewer slots; the rest is the same.
     """
     missing, at = [], np.array([horizon / 2, horizon])
     for seed in range(1, seeds + 1):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferq._lazy import np, pl
-from inferq.timing import Roofline, TimingModel, TimingTable
-from inferq.timing.models.timing_model import iteration_s
+import numpy as np
+import polars as pl
+
+from inferq import Roofline, TimingTable
+from inferq.timing import TimingModel, iteration_s
 from inferq_papers.report import Row, Section, Table
 
 CHUNKS = (64, 128, 256, 512, 1024, 2048)

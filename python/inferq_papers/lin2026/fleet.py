@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from inferq._lazy import pl
-from inferq.interval import Interval
-from inferq.simulation.simulate import simulate
-from inferq.systems.gate_and_route import GateAndRoute
-from inferq.systems.prices import Prices
-from inferq.theory.demands.demand import RequestClass
-from inferq.theory.gate_and_route.allocation import AllocationPlan, allocation
-from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
-from inferq.timing import MixedSolo
-from inferq.workload.distributions import Fixed, Poisson
-from inferq.workload.workload import Workload
+import polars as pl
+
+from inferq import Interval, Prices, Workload, simulate
+from inferq.dist import Fixed, Poisson
+from inferq.research import GateAndRoute, MixedSolo
+from inferq.theory import AllocationPlan, RequestClass, allocation
 from inferq_papers.report import interval
 
 CLASSES = ("decode-heavy", "prefill-heavy")
 Measured = dict[str, float]
+Scheme = Literal["bundled", "separate"]
+STAGES = ("prefill", "mixed", "solo", "prefill_queue", "decode_queue")
+"""Stages of a request, as in an `AllocationPlan`."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, INK, ORANGE, SKY, VERMILION, colored
+import altair as alt
+import polars as pl
+
+from inferq.display import BLUE, INK, ORANGE, SKY, VERMILION, colored
 
 _SLOTS = {"B = 8": ORANGE, "B = 16": BLUE}
 _SCHEMES = {"bundled": BLUE, "separate": SKY}

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from inferq._lazy import pl
-from inferq.theory.gate_and_route.allocation import AllocationPlan
-from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
+import polars as pl
+
+from inferq.theory import AllocationPlan
 from inferq_papers.lin2026 import pictures
-from inferq_papers.lin2026.fleet import CLASSES, Instance, Limits, optimum, plan, planned
+from inferq_papers.lin2026.fleet import CLASSES, STAGES, Instance, Limits, Scheme, optimum, plan, planned
 from inferq_papers.report import Picture, Row, Rows, Section, Table
 
 WIDE, NARROW = Instance(), Instance(slots=8)

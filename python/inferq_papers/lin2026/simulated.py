@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferq._lazy import pl
-from inferq.interval import Interval
-from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
+import polars as pl
+
+from inferq import Interval
 from inferq_papers.lin2026 import pictures
 from inferq_papers.lin2026.fleet import (
     CLASSES,
@@ -14,16 +14,18 @@ from inferq_papers.lin2026.fleet import (
     POLICIES,
     PRIORITY,
     SLI_AWARE,
+    STAGES,
     Effort,
     Limits,
     Policy,
+    Scheme,
     estimated,
     optimum,
     plan,
     planned,
 )
 from inferq_papers.lin2026.planning import NARROW, PER_REPLICA, SCHEMES, WIDE
-from inferq_papers.report import Picture, Row, Rows, Section, Table, spelled
+from inferq_papers.report import Picture, Row, Rows, Section, Table, with_half_width
 
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
     ("gate-and-route, bundled", GREEDY, "bundled"),
@@ -146,7 +148,7 @@ def occupancies_section(effort: Effort) -> Section:
     for router, policy in (("greedy", GREEDY), ("SLI-aware", SLI_AWARE)):
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
-            columns[f"{router}, n = {n:,}"] = [spelled(found[name], 4) for name in names]
+            columns[f"{router}, n = {n:,}"] = [with_half_width(found[name], 4) for name in names]
     rows = Rows()
     for figure, policy in (("Figure 5", GREEDY), ("Figure 6", SLI_AWARE)):
         found = estimated(effort, WIDE, 500, policy)
@@ -299,7 +301,8 @@ def hypothesis_section(effort: Effort) -> Section:
     names = [f"{stage} {i}" for stage in STAGES for i in (0, 1)]
     columns = {"per replica": names, "plan": [f"{held[name]:.4f}" for name in names]}
     columns |= {
-        f"{router}, n = {n}": [spelled(one[name], 4) for name in names] for router, one in found.items()
+        f"{router}, n = {n}": [with_half_width(one[name], 4) for name in names]
+        for router, one in found.items()
     }
     efficiency = plan(SLOW_ALONE).hypotheses[0]
     return Section(

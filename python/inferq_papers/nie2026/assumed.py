@@ -8,10 +8,12 @@ from functools import cache
 from statistics import fmean
 from typing import Literal
 
+import numpy as np
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import np, pl
-from inferq.systems.overhead import Overhead
-from inferq.timing import LinearPart, TimingTable
+from inferq import Overhead, TimingTable
+from inferq.timing import LinearPart
 from inferq_papers.nie2026 import runs
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting
 

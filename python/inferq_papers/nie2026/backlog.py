@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
-from inferq.theory.runs.observed import observed
+from inferq.theory import observed
 from inferq_papers.nie2026 import pictures, runs
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
 from inferq_papers.report import Picture, Rows, Section, Table, interval

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import pl
-from inferq.interval import Interval
+from inferq import Interval
 from inferq_papers.nie2026 import pictures, runs
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
 from inferq_papers.report import Picture, Row, Section, Table, interval

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import polars as pl
+
 import inferq as iq
-from inferq._lazy import np, pl
-from inferq.interval import Interval
-from inferq.theory.capacities.slot import slot
+from inferq import Interval
+from inferq.theory import slot
 from inferq_papers.nie2026 import pictures, runs
 from inferq_papers.nie2026.assumed import (
     AS_ASSUMED,

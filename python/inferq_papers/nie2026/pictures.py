@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferq._lazy import alt, pl
-from inferq.display.style import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
+import altair as alt
+import polars as pl
+
+from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 
 PLOTTED = 250
 """Points of a line: more cannot be told apart."""

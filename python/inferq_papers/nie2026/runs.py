@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
+
+import polars as pl
 
 import inferq as iq
-from inferq._lazy import pl
-from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity, request_memory
-from inferq.theory.capacities.slot import Estimator, slot
-from inferq.theory.demands.demand import RequestClass
+from inferq.theory import KvCapacity, RequestClass, kv_capacity, request_memory, slot
 from inferq.timing import TimingModel
 
 MEMORY_TOKENS, CHUNK = 131_000, 512
@@ -287,7 +287,7 @@ def longbench_rates(frame: pl.DataFrame, slot_s: float, requests: int, seeds: in
     return found
 
 
-ESTIMATORS: dict[str, tuple[Estimator, float]] = {
+ESTIMATORS: dict[str, tuple[Literal["median", "mean", "trimmed"], float]] = {
     "mean": ("mean", 0.0),
     "5 % trimmed": ("trimmed", 0.05),
     "10 % trimmed": ("trimmed", 0.10),

@@ -222,5 +222,7 @@ class CapacityPlan(Viewed):
 
 def upper_bound_of(theory: Stability) -> float | None:
     """The lowest theoretical upper bound whose hypotheses are met."""
-    bounds = (bound.capacity_per_s for bound in theory.bounds if bound.kind == "upper_bound" and bound.applies)
+    bounds = (
+        bound.capacity_per_s for bound in theory.bounds if bound.kind == "upper_bound" and bound.applies
+    )
     return min(bounds, default=None)

@@ -8,7 +8,7 @@ from typing import Any
 from inferq._lazy import alt, pl
 from inferq.display.panels import log_seconds, titled
 from inferq.display.points import COUNT, PERCENT, SECONDS
-from inferq.display.style import BLUE, GRAY, INK, ORANGE, PANEL, SKY, VERMILION, colored
+from inferq.display.style import BLUE, GRAY, INK, ORANGE, PANEL, SKY, VERMILION, colored, title_lines
 from inferq.display.text import amount, counted, number
 from inferq.results.slo import Objective
 
@@ -58,7 +58,7 @@ def of_search(
             panels.append(
                 _panel(background, rows.sort("rate"), str(objective), objective.limit, beyond, width)
             )
-    return alt.vconcat(*panels, title=title, spacing=22)
+    return alt.vconcat(*panels, title=title_lines(title, width), spacing=22)
 
 
 def _panel(

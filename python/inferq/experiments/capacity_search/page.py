@@ -16,7 +16,7 @@ from inferq.systems.system import System
 
 def document(plan: CapacityPlan, title: str | None) -> Document:
     """The page."""
-    chapters = [_search(plan), _probes(plan)]
+    chapters = [_probes(plan)]
     if plan.theory is not None:
         verdict = plan.theory
         own = (
@@ -24,16 +24,19 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
         )
         folded = ((f"All theoretical bounds{own}", verdict.explain()),)
         grids = (planned(verdict, "requests", plan.rate or None),) if verdict.bounds else ()
-        chapters.append(Chapter(title="Distance to the limit", grids=grids, folded=folded))
+        chapters.append(Chapter(title="Theoretical bounds", grids=grids, folded=folded))
     chapters.append(_reproduction(plan))
+    verdict_note, notes = verdicts.answer(verdicts.answer_notes(plan.findings))
     rate = f"{number(plan.rate, 4)} requests per second" if plan.rate > 0 else "No rate meets the SLO"
     return Document(
         title=title if title is not None else f"{rate}: {_named(plan)}" if _named(plan) else rate,
         setting=f"The largest rate that meets {plan.slo}, {plan.requests:,} requests per run.",
+        verdict=verdict_note,
+        key_facts=tuple(_facts(plan)),
+        lead=(_search(plan),),
         setup=_ran(plan),
-        notes=tuple(verdicts.answer_notes(plan.findings)),
+        notes=notes,
         heads=ANSWER_FIRST,
-        facts=tuple(_facts(plan)),
         chapters=tuple(chapters),
     )
 
@@ -59,24 +62,22 @@ def _ran(plan: CapacityPlan) -> tuple[tuple[str, str], ...]:
 def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
     rate = number(plan.rate, 4) if plan.rate > 0 else "none"
     facts = [
-        ("largest rate that meets the SLO, per second", rate),
-        ("violated from, per second", number(plan.high, 4)),
+        ("capacity, requests/s", rate),
+        ("SLO missed from, requests/s", number(plan.high, 4)),
         ("confidence", "these requests" if plan.exact else percent(plan.confidence, 6)),
-        ("probes", f"{len(plan.probed):,}"),
     ]
     if plan.upper_bound_per_s is not None:
-        facts.append(("theoretical upper bound, per second", number(plan.upper_bound_per_s)))
+        facts.append(("upper bound, requests/s", number(plan.upper_bound_per_s)))
     return facts
 
 
-def _search(plan: CapacityPlan) -> Chapter:
-    picture = FittedPicture(
-        title="The search",
+def _search(plan: CapacityPlan) -> FittedPicture:
+    return FittedPicture(
+        title="Latency against rate",
         caption="Each objective at every rate that was tried, with its interval. Dashed: the limit. Band: "
         "between the largest rate that meets the SLO and the smallest that violates it.",
         chart=plan.plot,
     )
-    return Chapter(title="Latency against rate", pictures=(picture,))
 
 
 def _probes(plan: CapacityPlan) -> Chapter:

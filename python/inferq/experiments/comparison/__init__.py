@@ -1,1 +1,1 @@
-"""Which of several systems is better, and is the difference real?"""
+"""Comparison of systems on the same requests."""

@@ -1,17 +1,16 @@
-"""Blocks of consecutive arrivals: how far may a number of one recorded trace be from the truth?
+"""Confidence intervals from blocks of one recorded trace (delete-a-block jackknife).
 
-A trace that was recorded cannot be drawn again, so chance must be found inside it. Its measured requests are
-cut into blocks of consecutive arrivals; the number is computed again without each block, and the spread of
-what comes out tells how much it depends on which requests happened to come: the delete-a-block jackknife. It
-works for means, shares, throughputs and percentiles alike, and for the difference of two systems that served
-the same blocks.
+A recorded trace cannot be drawn again, so its variation is estimated from its parts. The measured requests
+are split into blocks of consecutive arrivals. The metric is recomputed without each block; the spread of the
+results estimates its dependence on the sampled requests. This works for means, shares, throughputs and
+percentiles, and for the difference of two systems on the same blocks.
 
-It assumes that blocks are long beside what a queue remembers. Where neighboring blocks are alike, pairs of
-them are joined, 16 to 8.
+Blocks must be long compared with the memory of a queue. If neighboring blocks are correlated, pairs of them
+are joined, 16 to 8.
 
-How often 95 % intervals held the truth, in percent: differences between two queues with Poisson arrivals and
-equal services (M/D/1), 400 traces a cell, by the loads of the two and the requests in a trace. The nearer to
-its limit a queue is, the longer a trace must be, and percentiles need more of it than means.
+Coverage of 95 % intervals, in percent: differences between two M/D/1 queues, 400 traces per cell, by their
+loads and the requests of a trace. Queues close to saturation require longer traces, and percentiles longer
+ones than means.
 
 | loads | metric | 4,000 | 16,000 | 64,000 |
 |---|---|---:|---:|---:|
@@ -45,25 +44,25 @@ from inferq.results.tables import STATUSES, has_failed
 from inferq.systems.prices import Prices
 
 COUNTS = (16, 8)
-"""Into how many blocks a trace is cut, and what pairs of them are joined to. More of them make intervals that
-look better known than they are: with 32 instead of 16 some 2 more of 100 intervals missed the truth."""
+"""Numbers of blocks of a trace, before and after joining pairs. With 32 blocks instead of 16, intervals are too
+narrow: coverage is about 2 percentage points lower."""
 
 LEAST_IN_BLOCK = 50
-"""Requests that a block has at least."""
+"""Minimum requests of a block."""
 
 LEAST_BEYOND = 10
-"""Requests beyond a percentile that a block has on average at least. They come in bursts: with fewer, a trace
-has met too few bursts to know how they differ."""
+"""Minimum mean number of requests of a block beyond a percentile. They occur in bursts; with fewer, a trace
+contains too few bursts."""
 
-_ALIKE = 1.645
-"""Correlation of neighbors, in units of 1/√blocks, that independent blocks exceed once in 20 times."""
+_CORRELATED = 1.645
+"""Correlation of neighbors in units of 1/√blocks that independent blocks exceed with probability 1/20."""
 
 
 def count_for(metric: Metric, requests: int) -> int | None:
-    """Into how many blocks so many requests are cut for a metric; None where they are too few for any.
+    """The number of blocks for a metric. None if there are too few requests.
 
-    A block has 50 requests at least, and 10 on average beyond the percentile that is asked: 8 blocks for a
-    p99 need 8,000 requests. A maximum has no interval: it grows with the length of the trace.
+    A block has at least 50 requests, and on average at least 10 beyond the percentile: 8 blocks for a p99
+    require 8,000 requests. A maximum has no interval, since it grows with the length of the trace.
 
     Example:
         >>> from inferq.experiments.comparison.blocks import count_for
@@ -76,7 +75,7 @@ def count_for(metric: Metric, requests: int) -> int | None:
 
 
 def needed(metric: Metric, blocks: int = COUNTS[-1]) -> int | None:
-    """How many requests so many blocks need; None where no number is enough."""
+    """The requests that a number of blocks requires. None if no number is enough."""
     statistic = metric.statistic
     if statistic == "max":
         return None
@@ -85,9 +84,9 @@ def needed(metric: Metric, blocks: int = COUNTS[-1]) -> int | None:
 
 
 def edges(result: Result, count: int) -> NDArray[np.int64]:
-    """The rows of the workload at which blocks begin, and the end of the last: `count + 1` numbers.
+    """The first rows of the blocks, and the end of the last block: `count + 1` numbers.
 
-    Blocks hold equally many measured rows, but for one. Rows are those of the workload, which all systems
+    Blocks have the same number of measured rows, up to one. Rows are those of the workload, which all systems
     share; a request of a network belongs to the row of its job.
     """
     rows = _rows(result)[result._tables.requests["measured"]]
@@ -102,18 +101,16 @@ def pseudo_values(
     of_class: str | None = None,
     prices: Prices | None = None,
 ) -> dict[Metric, NDArray[np.float64]]:
-    """For each metric of requests that can be known from blocks, a number for each block.
+    """Pseudo-values of each metric, one per block.
 
-    Their mean is the metric (without its bias of first order), their spread tells how well it is known: they
-    are treated as independent samples.
+    Their mean is the metric without its first-order bias. They are treated as independent samples.
 
     Args:
-        result: of a run.
-        metrics: those of `itl` are left out: gaps are kept in a histogram that does not know their requests;
-            see `of_histograms`.
-        slo: as of `Result.summary`.
-        of_class: only requests of this class; None takes all, and money and energy are of all alone.
-        prices: as of `Result.summary`.
+        result: the result of a run.
+        metrics: the metrics; `itl` is skipped, since its histogram is not per request (see `of_histograms`).
+        slo: as for `Result.summary`.
+        of_class: class of requests. Default: all; cost and energy exist for all requests only.
+        prices: as for `Result.summary`.
     """
     columns = result._tables.requests
     keep = columns["measured"].copy()
@@ -145,43 +142,47 @@ def pseudo_values(
 def of_histograms(
     histograms: Sequence[Mapping[str, NDArray[Any]]], sums_s: Sequence[float], metric: Metric
 ) -> NDArray[np.float64] | None:
-    """The same for a metric of gaps between tokens, of which each block has a histogram of its own.
+    """Pseudo-values of an inter-token latency metric, from a histogram per block.
 
-    Inside a bin gaps are taken to lie evenly, so that a percentile moves a little when a block is left out;
-    percentiles of the result itself are upper edges of bins.
+    Values are interpolated within a bin, so that percentiles change when a block is left out. Percentiles of
+    the result itself are upper edges of bins.
 
     Args:
-        histograms: of each block, columns `lower_s`, `upper_s`, `count`, in order.
-        sums_s: of each block, the sum of all its gaps.
-        metric: of `itl`.
+        histograms: columns `lower_s`, `upper_s`, `count` of each block, in order.
+        sums_s: sum of all gaps of each block.
+        metric: a metric of `itl`.
     """
     statistic = metric.statistic
-    lower_s, index = np.unique(np.concatenate([one["lower_s"] for one in histograms]), return_inverse=True)
+    lower_s, index = np.unique(
+        np.concatenate([histogram["lower_s"] for histogram in histograms]), return_inverse=True
+    )
     if statistic == "max" or lower_s.size == 0:
         return None
     upper_s, counts = np.empty_like(lower_s), np.zeros((len(histograms), lower_s.size))
-    upper_s[index] = np.concatenate([one["upper_s"] for one in histograms])
-    block = np.repeat(np.arange(len(histograms)), [one["lower_s"].size for one in histograms])
-    np.add.at(counts, (block, index), np.concatenate([one["count"] for one in histograms]))
+    upper_s[index] = np.concatenate([histogram["upper_s"] for histogram in histograms])
+    block = np.repeat(np.arange(len(histograms)), [histogram["lower_s"].size for histogram in histograms])
+    np.add.at(counts, (block, index), np.concatenate([histogram["count"] for histogram in histograms]))
     whole = counts.sum(axis=0)
     total_s = math.fsum(sums_s)
 
-    def of(held: NDArray[np.float64], sum_s: float) -> float:
-        gaps = held.sum()
+    def statistic_of(bins: NDArray[np.float64], sum_s: float) -> float:
+        gaps = bins.sum()
         if statistic == "mean" or gaps == 0:
             return float(sum_s / gaps) if gaps else math.nan
-        reached = np.cumsum(held)
+        reached = np.cumsum(bins)
         place = int(np.searchsorted(reached, gaps * int(statistic[1:]) / 100))
-        inside = (gaps * int(statistic[1:]) / 100 - (reached[place] - held[place])) / held[place]
+        inside = (gaps * int(statistic[1:]) / 100 - (reached[place] - bins[place])) / bins[place]
         return float(lower_s[place] + inside * (upper_s[place] - lower_s[place]))
 
-    kept = [of(whole - one, total_s - sum_s) for one, sum_s in zip(counts, sums_s, strict=True)]
-    return _pseudo(of(whole, total_s), np.array(kept))
+    without = [
+        statistic_of(whole - bins, total_s - sum_s) for bins, sum_s in zip(counts, sums_s, strict=True)
+    ]
+    return _pseudo(statistic_of(whole, total_s), np.array(without))
 
 
 def joined(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """The numbers of blocks, neighbors joined until they are not alike; and whether they still are."""
-    while _correlation(values) > _ALIKE / math.sqrt(values.size):
+    """Join neighboring blocks until they are uncorrelated; also return whether correlation remains."""
+    while _correlation(values) > _CORRELATED / math.sqrt(values.size):
         if values.size // 2 < COUNTS[-1]:
             return values, True
         values = np.asarray(values.reshape(-1, 2).mean(axis=1))
@@ -189,31 +190,31 @@ def joined(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
 
 
 def _correlation(values: NDArray[np.float64]) -> float:
-    """Of neighbors, 0 where all are equal."""
+    """The correlation of neighbors; 0 if all values are equal."""
     rest = values - values.mean()
     squares = float(rest @ rest)
     return float(rest[1:] @ rest[:-1]) / squares if squares > 0 else 0.0
 
 
 def _rows(result: Result) -> NDArray[np.int64]:
-    """The row of the workload that each request comes from."""
+    """The row of the workload of each request."""
     columns = result._tables.requests
     rows: NDArray[np.int64] = columns["job" if "job" in columns else "id"].astype(np.int64)
     return rows
 
 
-def _pseudo(whole: float, kept: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Tukey's pseudo-values; None where a part has no value."""
-    values: NDArray[np.float64] = kept.size * whole - (kept.size - 1) * kept
+def _pseudo(whole: float, without: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Tukey's pseudo-values from the values without each block. None if one of them is missing."""
+    values: NDArray[np.float64] = without.size * whole - (without.size - 1) * without
     return values if np.isfinite(values).all() else None
 
 
 def _without_each(
     values: NDArray[np.float64], block: NDArray[np.int64], count: int, statistic: str
 ) -> NDArray[np.float64] | None:
-    """The pseudo-values of the mean or a percentile of what is there."""
-    there = np.isfinite(values)
-    values, block = values[there], block[there]
+    """Pseudo-values of the mean or a percentile of the finite values."""
+    finite = np.isfinite(values)
+    values, block = values[finite], block[finite]
     if values.size == 0:
         return None
     if statistic == "mean":
@@ -224,12 +225,12 @@ def _without_each(
         return _pseudo(float(sums.sum() / values.size), (sums.sum() - sums) / (values.size - sizes))
     order = np.argsort(values, kind="stable")
     values, block = values[order], block[order]
-    kept = [_percentile(values[block != one], int(statistic[1:])) for one in range(count)]
-    return _pseudo(_percentile(values, int(statistic[1:])), np.array(kept))
+    without = [_percentile(values[block != left_out], int(statistic[1:])) for left_out in range(count)]
+    return _pseudo(_percentile(values, int(statistic[1:])), np.array(without))
 
 
 def _percentile(ordered: NDArray[np.float64], percent: int) -> float:
-    """Linear between the two nearest values, as in `Result.summary`."""
+    """A percentile with linear interpolation, as in `Result.summary`."""
     if ordered.size == 0:
         return math.nan
     place = (ordered.size - 1) * percent / 100
@@ -247,12 +248,12 @@ def _of_ratio(
     count: int,
     slo: Mapping[str, float | None] | None,
 ) -> NDArray[np.float64] | None:
-    """The pseudo-values of a share of requests, or of something per second."""
+    """Pseudo-values of a share of requests, or of a rate."""
     columns = result._tables.requests
     finished, failed = columns["status"] == STATUSES.index("finished"), has_failed(columns["status"])
 
     def total(which: NDArray[np.bool_], *weights: str) -> NDArray[np.float64]:
-        """The sum over the requests of each block, of 1 or of some columns."""
+        """The number of requests of each block, or the sum of columns."""
         rows = keep & which
         each = np.ones(int(rows.sum())) if not weights else sum(columns[name][rows] * 1.0 for name in weights)
         return np.bincount(block[rows], each, minlength=count).astype(np.float64)
@@ -279,7 +280,7 @@ def _of_ratio(
 
 
 def _of_sums(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """The pseudo-values of the ratio of two sums over blocks; None where the rest of a block has none."""
+    """Pseudo-values of the ratio of two sums over blocks. None if a denominator is 0."""
     rest = lower.sum() - lower
     if not (rest > 0).all():
         return None
@@ -289,9 +290,9 @@ def _of_sums(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[
 def _reached_s(
     result: Result, span: NDArray[np.bool_], block: NDArray[np.int64], count: int
 ) -> NDArray[np.float64]:
-    """When blocks begin and the last of them ends: by how much each moves the last finish of all before it.
+    """Start times of the blocks, and the end of the last: the running maximum of finish times.
 
-    All blocks together make the whole, whether arrivals or the service set the pace.
+    The blocks partition the run, whether arrivals or service limit the throughput.
     """
     columns = result._tables.requests
     last_s = np.full(count, -math.inf)
@@ -310,7 +311,7 @@ def _of_bill(
     block: NDArray[np.int64],
     count: int,
 ) -> NDArray[np.float64] | None:
-    """The pseudo-values of money and energy; what is the same for every block has equal ones."""
+    """Pseudo-values of cost and energy. Constants have equal values."""
     constant = {"gpus": bill.gpus, "nodes": bill.nodes, "cost_per_hour": bill.per_hour}
     if metric.name in constant:
         return np.full(count, float(constant[metric.name]))

@@ -1,4 +1,4 @@
-"""Which of several systems serves these requests better, and is the difference real?"""
+"""`inferq.compare`: paired comparison of systems on the same requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from inferq.checks import nearest, whole
+from inferq.checks import between, nearest, whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
 from inferq.experiments.arguments import (
-    between,
     check_options,
     check_progress,
     recorded,
@@ -41,11 +40,10 @@ from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 METRICS = ("ttft_p50", "ttft_p99", "itl_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
-"""What is compared unless told otherwise; and `request_goodput` where there are objectives, `hit_rate` where
-there is a prefix cache."""
+"""Default metrics; plus `request_goodput` with objectives, and `hit_rate` with a prefix cache."""
 
 MOST_SEEDS = 200
-"""Where `until` gives up unless told otherwise."""
+"""Default of `most_seeds`."""
 
 
 def compare(
@@ -68,68 +66,65 @@ def compare(
     progress: bool | Progress | None = None,
     **run: Any,
 ) -> Comparison:
-    """Send the same requests through several systems, and say which differences are real.
+    """Compare systems on the same requests, and test which differences are significant.
 
-    For every seed the workload is drawn once and served by each system. What the requests do to all of them
-    (a burst, a long prompt) drops out of the differences, so that their intervals are far narrower than if
-    each system had met requests of its own (common random numbers): `narrowed_by` says by how much.
+    The workload of each seed is drawn once and served by every system (common random numbers). Effects of the
+    requests on all systems, such as a burst or a long prompt, cancel in the differences, so intervals are
+    much narrower than with separate requests: `narrowed_by` is the factor.
 
-    **Where chance comes from.** A synthetic workload is drawn anew for each seed. Runs of different seeds
-    are independent, and intervals are Student's t over the seeds. A recorded trace is the same for every
-    seed: its runs differ by what the system draws (a random router), or not at all, and an interval over
-    seeds would claim a certainty about requests to come that one trace does not give. Intervals then come
-    from blocks of consecutive arrivals inside the trace (the delete-a-block jackknife; 16 or 8 blocks, paired
-    between systems), with numbers averaged over the seeds. That assumes that the trace is a fair sample of
-    what will come, and that blocks are long beside what a queue remembers; neighbors that are alike are
-    joined, and where they still are a finding says so. A system that makes the same of two seeds is not run
-    for a third. Gaps between tokens are kept for a run as a whole, so that with `itl` among the metrics a
-    recorded trace is run once more for each block. A maximum has no interval in a trace.
+    **Source of the intervals.** A synthetic workload is drawn anew for each seed. Runs of different seeds are
+    independent, and intervals are Student's t over the seeds. A recorded trace is the same for every seed, so
+    an interval over seeds would overstate the certainty about future requests. Intervals then come from
+    blocks of consecutive arrivals of the trace (delete-a-block jackknife; 16 or 8 blocks, paired between
+    systems), with values averaged over the seeds. This assumes that the trace is representative, and that
+    blocks are long compared with the memory of a queue; correlated neighbors are joined, and a finding
+    reports remaining correlation. A system with identical runs for two seeds is not run for a third.
+    Inter-token latencies are stored per run, so with `itl` metrics a recorded trace runs once more per block.
+    A maximum has no interval on a trace.
 
-    **How many seeds.** With `until` further seeds follow those given (the whole numbers after their largest)
-    until the interval of every named metric is narrow enough: that of each difference, or of the mean where
-    there is one system. At least 10 seeds are run, and at most `most_seeds`. The number of seeds before the
-    next look is what the present spread asks for, at most twice as many. Stopping when an interval looks
-    narrow favors spreads that are too small by chance (Chow and Robbins 1965), which lowers coverage a
-    little: of 6,000 experiments with normal numbers each, 95 % intervals that stopped after 14, 28, 68 and
-    175 seeds (medians) held the mean in 94.0, 93.6, 94.3 and 94.7 %. Where numbers are as skewed as
-    exponential ones it was 87 to 93 %; take more seeds to begin with, or longer runs.
+    **Number of seeds.** With `until`, further seeds (the next integers) are run until the interval of every
+    named metric is narrow enough: of each difference, or of the mean for a single system. At least 10 and at
+    most `most_seeds` seeds are run. The number before the next look depends on the present spread and at most
+    doubles. Stopping when an interval looks narrow favors spreads that are too small by chance (Chow and
+    Robbins 1965), which reduces coverage slightly. In 6,000 experiments with normal values, 95 % intervals
+    that stopped after 14, 28, 68 and 175 seeds (medians) covered the mean in 94.0, 93.6, 94.3 and 94.7 %.
+    With values as skewed as exponential ones it was 87 to 93 %; use more initial seeds, or longer runs.
 
-    **Many rows.** Of twenty differences that are none, one looks real at 95 %. `holds_together` judges all
-    rows together.
+    **Many rows.** Of twenty differences of zero, one is significant at 95 % on average. `significant_holm`
+    corrects for the number of rows.
 
     Args:
-        workload: a `Workload`, or what `Workload` takes; or scenarios by name, which differ in the system
-            alone, and then no `systems`.
-        systems: two or more by name; one alone gets intervals of its means. Schedulers and routers written in
-            Python are copied for each run. Or names of engines on one `model` and `gpu`: `["vllm", "sglang",
-            "sarathi"]`, a server's newest version or a stated one (`"vllm-0.14"`), or a scheduler.
-        model: where systems are names, what they serve, as of `Engine.on`.
-        gpu: likewise, on which card.
-        tensor_parallel: likewise, on how many of them.
-        seeds: of the runs, each once; None takes ten, from 0 or the seed of the scenarios on.
-        baseline: the name of the system that the others are compared with; None takes the first.
-        metrics: names such as `ttft_p99` (see `Metric.of`); None takes a common choice, without what no
-            run has.
-        slo: objectives for `request_goodput`, as `Result.summary` takes them.
-        prices: of GPUs and tokens, or the path of their file: money, energy and GPUs are compared too.
-        by: `"class"` adds the same rows for each class of requests.
-        confidence: of the intervals, between 0 and 1.
-        until: `"ttft_p99 ± 2%"` (of the baseline's mean), `"ttft_p99 ± 0.01s"`, or several of them; `+-` is
-            as good as `±`.
-        most_seeds: at which `until` gives up, 200 unless told.
-        threads: how many runs may go on at once; None takes every core. It changes no bit of the result.
-        progress: told (runs done, runs in all) after each run; True shows a bar on a terminal.
-        run: further arguments of `simulate`, the same for all: `warmup`, `cooldown`, `horizon_s`, …; they
-            take the place of those of scenarios.
+        workload: a `Workload`, anything that `Workload` accepts, or scenarios by name that differ only in the
+            system; then without `systems`.
+        systems: two or more systems by name; a single one gets intervals of its means. Schedulers and routers
+            written in Python are copied for each run. Or names of engines for one `model` and `gpu`:
+            `["vllm", "sglang", "sarathi"]`, a version (`"vllm-0.14"`), or a scheduler.
+        model: model of named engines, as for `Engine.on`.
+        gpu: GPU of named engines.
+        tensor_parallel: tensor-parallel size of named engines.
+        seeds: seeds of the runs. Default: ten, from 0 or the seed of the scenarios.
+        baseline: name of the baseline. Default: the first system.
+        metrics: names such as `ttft_p99` (see `Metric.of`). Default: common metrics that have values.
+        slo: objectives for `request_goodput`, as for `Result.summary`.
+        prices: prices of GPUs and tokens, or the path of their file, to compare cost and energy, too.
+        by: `"class"` adds rows for each class of requests.
+        confidence: confidence level, between 0 and 1.
+        until: precision such as `"ttft_p99 ± 2%"` (of the baseline's mean) or `"ttft_p99 ± 0.01s"`; `+-` is
+            equivalent to `±`. Several are possible.
+        most_seeds: maximum seeds for `until`. Default: 200.
+        threads: concurrent runs. Default: all cores. It does not change the result.
+        progress: called with (runs done, runs in total) after each run. True shows a progress bar.
+        run: further arguments of `simulate` for all runs, such as `warmup`, `cooldown` or `horizon_s`; they
+            override those of scenarios.
 
     Raises:
-        ConfigError: an argument outside its range; it names the argument. Scenarios that differ in more than
-            the system: it names the field.
-        TraceError, SimulationError: as of `simulate`.
-        KeyboardInterrupt: Ctrl-C stops all runs at once.
+        ConfigError: an argument is out of range, or scenarios differ in more than the system; it names the
+            argument or field.
+        TraceError, SimulationError: as for `simulate`.
+        KeyboardInterrupt: Ctrl-C stops all runs immediately.
 
-    Source: Law, Simulation Modeling and Analysis, ch. 10 and 11 (paired t, common random numbers); the
-        intervals from blocks: see `inferq.experiments.comparison.blocks`.
+    Source: Law, Simulation Modeling and Analysis, ch. 10 and 11 (paired t, common random numbers). Intervals
+        from blocks: see `inferq.experiments.comparison.blocks`.
 
     Example:
         >>> import inferq as iq
@@ -137,31 +132,35 @@ def compare(
         ...     timing = iq.PiecewiseLinear(base=0.02, per_token=0.0002)
         ...     return iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache(tokens=100_000))
         >>> chat = iq.Workload.synthetic(
-        ...     requests=500, arrivals=iq.dist.Poisson(2), prompt=iq.dist.Geometric(500), output=iq.dist.Geometric(100)
+        ...     requests=500,
+        ...     arrivals=iq.dist.Poisson(2),
+        ...     prompt=iq.dist.Geometric(500),
+        ...     output=iq.dist.Geometric(100),
         ... )
         >>> systems = {"sarathi": engine(iq.Sarathi()), "vllm-v0": engine(iq.VllmV0())}
-        >>> found = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "itl_p99"])
-        >>> found.frame.filter(system="vllm-v0").select("metric", "verdict").rows()
+        >>> comparison = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "itl_p99"])
+        >>> comparison.frame.filter(system="vllm-v0").select("metric", "verdict").rows()
         [('ttft_p99', 'better'), ('itl_p99', 'worse')]
-        >>> found = iq.compare(chat, ["vllm", "sglang"], model="llama-3.1-8b", gpu="h100-80gb", seeds=[1])
-        >>> found.systems
+        >>> served = {"model": "llama-3.1-8b", "gpu": "h100-80gb"}
+        >>> comparison = iq.compare(chat, ["vllm", "sglang"], **served, seeds=[1])
+        >>> comparison.systems
         ('vllm', 'sglang')
     """
     first_seed = 0
     if (
         systems is None
         and isinstance(workload, Mapping)
-        and any(isinstance(one, Scenario) for one in workload.values())
+        and any(isinstance(scenario, Scenario) for scenario in workload.values())
     ):
         workload, systems, options = shared(workload)
         first_seed = options.pop("seed", 0)
         given = options.pop("threads", None)
         threads, run = given if threads is None else threads, {**options, **run}
     names = list(systems) if isinstance(systems, (list, tuple)) else []
-    if names and all(isinstance(one, str) for one in names):
+    if names and all(isinstance(name, str) for name in names):
         systems = engines_on(names, model, gpu, tensor_parallel=tensor_parallel)
     elif (model, gpu, tensor_parallel) != (None, None, None):
-        raise ConfigError("model", "is for systems that are names of engines, as in ['vllm', 'sglang']")
+        raise ConfigError("model", "requires names of engines as systems, such as ['vllm', 'sglang']")
     named, priced = _systems(systems), Prices.of(prices)
     if priced is not None:
         for name, system in named.items():
@@ -175,30 +174,29 @@ def compare(
         raise ConfigError("baseline", f"unknown system {baseline!r}{nearest(str(baseline), named)}")
     confidence = between("confidence", confidence, 0, 1)
     if by not in (None, "class"):
-        raise ConfigError("by", f"must be 'class' or None, is {by!r}")
+        raise ConfigError("by", f"must be 'class' or None, got {by!r}")
     check_options(run)
     check_progress(progress)
     targets = precisions(until)
     if most_seeds is not None and not targets:
-        raise ConfigError("most_seeds", "is for until, which is not given")
+        raise ConfigError("most_seeds", "requires until")
     most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)
     first = seeds_from(first_seed, 10) if seeds is None else seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     drawn = source.draw(first[0]).frame
     chosen = Metric.several(_usual(drawn.columns, slo, priced) if metrics is None else metrics)
-    chosen += tuple(one.metric for one in targets if one.metric not in chosen)
+    chosen += tuple(target.metric for target in targets if target.metric not in chosen)
     if priced is None:
-        for one in chosen:
-            if one.needs_prices:
-                raise ConfigError("prices", f"{one.name} is told where GPUs have prices; give prices")
+        for metric in chosen:
+            if metric.needs_prices:
+                raise ConfigError("prices", f"required by the metric {metric.name}")
     is_fixed = not source.is_synthetic or drawn.equals(source.draw(first[0] ^ 1).frame)
     if is_fixed and targets:
-        more = ("a longer trace does, or a synthetic workload", "more of them do, or distributions that draw")
-        better = more[source.is_synthetic]
+        fixes = ("use a longer trace, or a synthetic workload", "use more requests, or random distributions")
         raise ConfigError(
             "until",
-            "the workload is the same for every seed, so that more seeds tell no more about its "
-            f"requests; {better}",
+            "has no effect: the workload is the same for every seed, so more seeds add no information; "
+            f"{fixes[source.is_synthetic]}",
         )
     evidence = Evidence(
         source,
@@ -215,7 +213,7 @@ def compare(
         if is_fixed
         else evidence.over_seeds(first, targets, most)
     )
-    keys = evidence.keys(only_told=metrics is None)
+    keys = evidence.keys(only_available=metrics is None)
     findings = []
     if not is_fixed and len(evidence.seeds) == 1:
         text = "there are no intervals and no verdicts; use at least ten seeds"
@@ -226,7 +224,7 @@ def compare(
         baseline=baseline,
         seeds=evidence.seeds,
         confidence=confidence,
-        chance=evidence.chance,
+        variation=evidence.variation,
         stopped=stopped,
         findings=tuple(by_severity([*findings, *evidence.findings(keys)])),
         by=by,
@@ -261,15 +259,15 @@ def _rows(
                     "unit": currency if key[1].unit == "money" else key[1].unit,
                     "better": key[1].better,
                     "system": name,
-                    **dict.fromkeys((*NUMBERS, "verdict", "holds_together")),
+                    **dict.fromkeys((*NUMBERS, "verdict", "significant_holm")),
                     **_of_sample(sample, confidence),
                     **_of_contrast(difference, sample, base),
                     "missing": evidence.missing(name, key),
                 }
             )
-    judged = [row for row in rows if row["p_value"] is not None]
-    for row, real in zip(judged, holm([row["p_value"] for row in judged], confidence), strict=True):
-        row["holds_together"] = real
+    tested = [row for row in rows if row["p_value"] is not None]
+    for row, significant in zip(tested, holm([row["p_value"] for row in tested], confidence), strict=True):
+        row["significant_holm"] = significant
     return tuple(rows)
 
 
@@ -280,21 +278,21 @@ def _of_sample(sample: Sample | None, confidence: float) -> dict[str, Any]:
     return {"mean": sample.mean, "half_width": _known(interval.half_width), "samples": interval.samples}
 
 
-def _of_contrast(found: Contrast | None, sample: Sample | None, base: Sample | None) -> dict[str, Any]:
-    if found is None or sample is None or base is None:
+def _of_contrast(contrast: Contrast | None, sample: Sample | None, base: Sample | None) -> dict[str, Any]:
+    if contrast is None or sample is None or base is None:
         return {}
-    half, scale = _known(found.difference.half_width), abs(base.mean)
+    half, scale = _known(contrast.difference.half_width), abs(base.mean)
     return {
-        "difference": found.difference.mean,
+        "difference": contrast.difference.mean,
         "difference_half_width": half,
-        "relative": found.difference.mean / scale if scale else None,
+        "relative": contrast.difference.mean / scale if scale else None,
         "relative_half_width": half / scale if scale and half is not None else None,
         "ratio": sample.mean / base.mean if scale else None,
-        "unpaired_half_width": _known(found.unpaired),
-        "narrowed_by": found.narrowed_by,
-        "p_value": found.p_value,
-        "verdict": found.verdict,
-        "samples": found.difference.samples,
+        "unpaired_half_width": _known(contrast.unpaired),
+        "narrowed_by": contrast.narrowed_by,
+        "p_value": contrast.p_value,
+        "verdict": contrast.verdict,
+        "samples": contrast.difference.samples,
     }
 
 
@@ -303,7 +301,7 @@ def _known(half_width: float) -> float | None:
 
 
 def _values(evidence: Evidence, keys: Iterable[MetricKey]) -> tuple[dict[str, Any], ...]:
-    """The rows of the numbers of every run."""
+    """The rows of `Comparison.values`."""
     keys = list(keys)
     return tuple(
         {
@@ -322,17 +320,18 @@ def _values(evidence: Evidence, keys: Iterable[MetricKey]) -> tuple[dict[str, An
 def _systems(systems: object) -> dict[str, System]:
     if not isinstance(systems, Mapping) or not systems:
         raise ConfigError(
-            "systems", f"must be a table of systems by name such as {{'a': …}}, is a {type(systems).__name__}"
+            "systems",
+            f"must be a table of systems by name such as {{'a': …}}, got a {type(systems).__name__}",
         )
     for name, system in systems.items():
         if not isinstance(name, str) or not name:
-            raise ConfigError("systems", f"the name {name!r} must be a text")
+            raise ConfigError("systems", f"must have non-empty texts as names, got {name!r}")
         member(f"systems.{name}", system, SYSTEMS)
     return dict(systems)
 
 
 def _usual(columns: Iterable[str], slo: object, prices: Prices | None) -> tuple[str, ...]:
-    """What is compared unless told otherwise."""
+    """The default metrics."""
     has_objectives = slo is not None or not {"ttft_slo_s", "itl_slo_s"}.isdisjoint(columns)
     metrics = (*METRICS, "request_goodput") if has_objectives else METRICS
-    return (*metrics, "hit_rate", *(COSTS if prices else ()))  # without a prefix cache no run tells the rate
+    return (*metrics, "hit_rate", *(COSTS if prices else ()))  # hit_rate has no value without a prefix cache

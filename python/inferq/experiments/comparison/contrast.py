@@ -1,4 +1,4 @@
-"""The contrast of two systems in one metric, pair by pair: is it chance?"""
+"""Paired contrasts of two systems in one metric, and their significance."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Literal
 from inferq import _core
 from inferq._lazy import NDArray, np
 from inferq.experiments.comparison.blocks import joined
-from inferq.interval import Interval, quantile, student
+from inferq.interval import Interval, confidence_interval, quantile
 
 ContrastVerdict = Literal["better", "worse", "not distinguishable", "same"]
 
 ROUNDING = 1e-12
-"""A difference below this share of the numbers themselves is one of their last bits, not of the systems."""
+"""Relative difference below which numbers are equal except for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A metric of a system, and independent numbers whose spread tells how well it is known."""
+    """A metric of a system, and independent samples."""
 
     mean: float
 
     values: NDArray[np.float64]
-    """One for each seed; or for each block of a trace its pseudo-value."""
+    """One value per seed, or one pseudo-value per block of a trace."""
 
     in_blocks: bool
-    """Whether neighbors may be alike, and are joined where they are."""
+    """Whether neighbors may be correlated, and are then joined."""
 
     def interval(self, confidence: float) -> Interval:
-        """Of the mean."""
+        """The confidence interval of the mean."""
         return _interval(self.mean, self._settled()[0], confidence)
 
     def _settled(self) -> tuple[NDArray[np.float64], bool]:
@@ -40,73 +40,72 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """What a system has more than the baseline, and whether that is chance."""
+    """The difference of a system to the baseline, and its significance."""
 
     difference: Interval
-    """From the paired numbers."""
+    """Difference of the paired samples."""
 
     unpaired: float
-    """The half width if the two had not served the same requests (Welch)."""
+    """Half width without pairing (Welch)."""
 
     p_value: float | None
-    """The chance to see so large a difference where there is none; None for one pair."""
+    """Probability of a difference of this size if there is none. None for one pair."""
 
     verdict: ContrastVerdict | None
     """None for one pair."""
 
-    is_alike: bool
-    """Whether neighboring blocks are alike however long they are made."""
+    is_correlated: bool
+    """Whether neighboring blocks are correlated even at the largest block length."""
 
     @property
     def narrowed_by(self) -> float | None:
-        """By which factor pairing narrows the interval; None where there is none to narrow."""
+        """Factor by which pairing narrows the interval, or None."""
         half = self.difference.half_width
         return self.unpaired / half if 0 < half < math.inf else None
 
 
 def contrast(base: Sample, other: Sample, confidence: float, better: Literal["lower", "higher"]) -> Contrast:
-    """`other` less `base`, pair by pair.
+    """The paired difference `other - base`.
 
     Args:
-        base: of the baseline.
-        other: as many numbers, of the same seeds or blocks in the same order.
-        confidence: of the interval, between 0 and 1.
-        better: which way the metric is better.
+        base: samples of the baseline.
+        other: samples with the same seeds or blocks, in the same order.
+        confidence: confidence level, between 0 and 1.
+        better: whether lower or higher values are better.
 
     Example:
-        Both vary from seed to seed, together:
+        Both vary with the seed in the same way:
 
         >>> import numpy as np
         >>> from inferq.experiments.comparison.contrast import Sample, contrast
-        >>> one, two = np.array([1.0, 5.0, 3.0]), np.array([1.2, 5.3, 3.1])
-        >>> found = contrast(Sample(3.0, one, False), Sample(3.2, two, False), 0.95, "lower")
-        >>> print(found.difference, found.verdict, f"{found.narrowed_by:.0f}")
+        >>> a, b = np.array([1.0, 5.0, 3.0]), np.array([1.2, 5.3, 3.1])
+        >>> paired = contrast(Sample(3.0, a, False), Sample(3.2, b, False), 0.95, "lower")
+        >>> print(paired.difference, paired.verdict, f"{paired.narrowed_by:.0f}")
         0.2 ± 0.248 not distinguishable 18
     """
     pairs = Sample(other.mean - base.mean, other.values - base.values, base.in_blocks)
-    values, is_alike = pairs._settled()
+    values, is_correlated = pairs._settled()
     difference = _interval(pairs.mean, values, confidence)
     scale = max(abs(base.mean), abs(other.mean))
     if bool((abs(pairs.values) <= ROUNDING * scale).all()) and abs(pairs.mean) <= ROUNDING * scale:
         half = 0.0 if values.size > 1 else math.inf
         unpaired = _welch(base, other, confidence) if values.size > 1 else math.inf
         same = Interval(difference.mean, half, confidence, values.size)
-        return Contrast(same, unpaired, 1.0 if values.size > 1 else None, "same", is_alike=False)
+        return Contrast(same, unpaired, 1.0 if values.size > 1 else None, "same", is_correlated=False)
     if values.size == 1:
-        return Contrast(difference, math.inf, None, None, is_alike)
+        return Contrast(difference, math.inf, None, None, is_correlated)
     if not difference.excludes(0.0):
         verdict: ContrastVerdict = "not distinguishable"
     else:
         verdict = "better" if (difference.mean < 0) == (better == "lower") else "worse"
     p_value = _p_value(difference, confidence)
-    return Contrast(difference, _welch(base, other, confidence), p_value, verdict, is_alike)
+    return Contrast(difference, _welch(base, other, confidence), p_value, verdict, is_correlated)
 
 
 def holm(p_values: Sequence[float], confidence: float) -> list[bool]:
-    """Which of several differences are real when they are judged together.
+    """Which of several differences are significant after correction for their number.
 
-    The chance that one of them or more is only chance is at most 1 − confidence, however they depend on each
-    other.
+    The probability of one or more false positives is at most 1 − confidence, for any dependence.
 
     Source: Holm (1979).
 
@@ -115,22 +114,22 @@ def holm(p_values: Sequence[float], confidence: float) -> list[bool]:
         >>> holm([0.04, 0.001, 0.03], 0.95)
         [False, True, False]
     """
-    real = [False] * len(p_values)
+    significant = [False] * len(p_values)
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     for passed, place in enumerate(order):
         if p_values[place] > (1 - confidence) / (len(p_values) - passed):
             break
-        real[place] = True
-    return real
+        significant[place] = True
+    return significant
 
 
 def _interval(mean: float, values: NDArray[np.float64], confidence: float) -> Interval:
-    half = student(values.tolist(), confidence).half_width
+    half = confidence_interval(values.tolist(), confidence).half_width
     return Interval(mean, half, confidence, values.size)
 
 
 def _p_value(difference: Interval, confidence: float) -> float:
-    """Of Student's t, from the interval."""
+    """The p-value of Student's t, from the interval."""
     if difference.half_width == 0:
         return 0.0
     freedom = difference.samples - 1
@@ -139,7 +138,7 @@ def _p_value(difference: Interval, confidence: float) -> float:
 
 
 def _welch(base: Sample, other: Sample, confidence: float) -> float:
-    """Half of Welch's interval for the difference of two samples that know nothing of each other."""
+    """Half of Welch's interval for the difference of two independent samples."""
     parts = []
     for sample in (base, other):
         values = sample._settled()[0]

@@ -1,4 +1,4 @@
-"""Engines by their names, on one model and card, for a comparison without a scenario."""
+"""Engines by name on one model and GPU, for a comparison without scenarios."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ def engines_on(
     *,
     tensor_parallel: int | None = None,
 ) -> dict[str, Engine]:
-    """The engines of some names that serve a model on a GPU, each as `Engine.on` makes it.
+    """Engines for a model on a GPU, as made by `Engine.on`.
 
     Args:
-        names: a server in a version, `"vllm-0.33"`; without one, `"vllm"`, the newest that is known; or a
-            scheduler in any spelling, `"sarathi"`, with its defaults beside all else of the newest vLLM.
-        model: as of `Engine.on`.
-        gpu: as of `Engine.on`.
-        tensor_parallel: as of `Engine.on`, the same for all.
+        names: a server version, `"vllm-0.33"`; a server, `"vllm"`, for its latest version; or a scheduler,
+            `"sarathi"`, with its defaults and the latest vLLM.
+        model: as for `Engine.on`.
+        gpu: as for `Engine.on`.
+        tensor_parallel: as for `Engine.on`, the same for all.
 
     Raises:
-        ConfigError: no or one name, an unknown one, one twice, no model or no GPU; and as of `Engine.on`.
+        ConfigError: no names, an unknown or duplicate name, no model or no GPU; and as for `Engine.on`.
 
     Example:
         >>> from inferq.experiments.comparison.engines import engines_on
-        >>> {name: type(one.scheduler).__name__
-        ...  for name, one in engines_on(["vllm", "sarathi"], "llama-3.1-8b", "h100-80gb").items()}
+        >>> {name: type(engine.scheduler).__name__
+        ...  for name, engine in engines_on(["vllm", "sarathi"], "llama-3.1-8b", "h100-80gb").items()}
         {'vllm': 'VllmV1', 'sarathi': 'Sarathi'}
     """
-    asked = [str(name).strip() for name in names]
-    if not asked or "" in asked:
-        raise ConfigError("engines", "a name is empty" if asked else "none is named")
-    for place, name in enumerate(asked):
-        if name in asked[:place]:
-            raise ConfigError("engines", f"{name} is there twice")
+    stripped = [str(name).strip() for name in names]
+    if not stripped or "" in stripped:
+        raise ConfigError("engines", "contains an empty name" if stripped else "must contain a name")
+    for place, name in enumerate(stripped):
+        if name in stripped[:place]:
+            raise ConfigError("engines", f"contains {name} twice")
     if model is None or gpu is None:
-        raise ConfigError("engines", "serve which model on which GPU? Give model and gpu too")
+        raise ConfigError("engines", "requires model and gpu")
     card = Gpu.of(gpu)
     return {
-        name: Engine.on(model, card, tensor_parallel=tensor_parallel, **_made(name, card)) for name in asked
+        name: Engine.on(model, card, tensor_parallel=tensor_parallel, **_options(name, card))
+        for name in stripped
     }
 
 
-def _made(name: str, card: Gpu) -> dict[str, Any]:
-    """The arguments of `Engine.on` that a name stands for."""
-    releases = [one for one in Server.known() if one.startswith(f"{name.lower()}-")]
+def _options(name: str, card: Gpu) -> dict[str, Any]:
+    """The arguments of `Engine.on` for a name."""
+    releases = [release for release in Server.known() if release.startswith(f"{name.lower()}-")]
     if releases:
         return {"server": releases[-1]}
     kind = kind_of(name, SCHEDULERS)
@@ -65,11 +66,11 @@ def _made(name: str, card: Gpu) -> dict[str, Any]:
         try:
             return {"scheduler": kind()}
         except TypeError:
-            raise ConfigError("engines", f"{name} has settings without a default: write a scenario") from None
+            raise ConfigError("engines", f"{name} has fields without a default; use a scenario") from None
     try:
         return {"server": Server.of(name, card).name}
     except ConfigError:
         servers = Server.known()
-        programs = dict.fromkeys(one.partition("-")[0] for one in servers)
-        known = [*programs, *servers, *(one.__name__ for one in SCHEDULERS)]
+        programs = dict.fromkeys(server.partition("-")[0] for server in servers)
+        known = [*programs, *servers, *(kind.__name__ for kind in SCHEDULERS)]
         raise ConfigError("engines", f"unknown engine {name!r}{nearest(name, known)}") from None

@@ -1,4 +1,4 @@
-"""The runs that a comparison needs, and what they show."""
+"""Runs of a comparison, and their samples, contrasts and findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 class Evidence:
-    """The runs of several systems over seeds, reduced to their numbers."""
+    """Runs of several systems over seeds, reduced to their numbers."""
 
     def __init__(
         self,
@@ -47,75 +47,77 @@ class Evidence:
         self._threads, self._progress, self._options = threads, progress, options
         self._done = 0
         self.runs: dict[str, dict[int, RunNumbers]] = {name: {} for name in systems}
-        self.chance: Literal["seeds", "blocks"] = "seeds"
+        self.variation: Literal["seeds", "blocks"] = "seeds"
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the runs, in the order in which they were asked for."""
+        """Seeds of the runs, in order."""
         return tuple(self.runs[self._baseline])
 
-    def over_seeds(self, seeds: Sequence[int], asked: Sequence[Margin], most: int) -> str:
-        """Run the workload for each seed, and where a precision is asked for as many more as that takes.
+    def over_seeds(self, seeds: Sequence[int], targets: Sequence[Margin], most: int) -> str:
+        """Run the workload for each seed, and for further seeds until the targets are reached.
 
         Args:
-            seeds: to begin with.
-            asked: what the intervals shall come down to.
-            most: seeds at which to give up.
+            seeds: initial seeds.
+            targets: target half widths of the intervals.
+            most: maximum number of seeds.
 
         Returns:
-            Why there are so many runs.
+            The number of runs, and the reason for it.
         """
-        if not asked:
+        if not targets:
             self._run(seeds, self._systems)
-            return f"{counted(len(seeds), 'seed')}, as asked"
+            return f"{counted(len(seeds), 'seed')}"
         count = max(len(seeds), LEAST_SEEDS)
         if most < count:
-            raise ConfigError("most_seeds", f"{count} are run before the first look at until, is {most}")
+            raise ConfigError(
+                "most_seeds",
+                f"must be at least {count}, the seeds before the first look of until; got {most}",
+            )
         following = max(seeds) + 1
         if following + most > 2**64:
             raise ConfigError(
-                "seeds", f"until goes on after the largest of them, and none follows {max(seeds)}"
+                "seeds", f"must leave room for the further seeds of until, got a largest seed of {max(seeds)}"
             )
         self._run(seeds, self._systems)
         while True:
             have = len(self.seeds)
             self._run(range(following, following + count - have), self._systems)
             following += count - have
-            widths = [(one, *self._width(one)) for one in asked]
+            widths = [(margin, *self._width(margin)) for margin in targets]
             known = [
-                (one, half, target) for one, half, target in widths if half is not None and target is not None
+                (margin, half, target)
+                for margin, half, target in widths
+                if half is not None and target is not None
             ]
             if len(known) < len(widths):
-                names = " and ".join(one.metric.name for one, half, _ in widths if half is None)
-                return (
-                    f"{counted(count, 'seed')}: no number of them is enough, since some run does not tell "
-                    f"{names}"
-                )
+                names = " and ".join(margin.metric.name for margin, half, _ in widths if half is None)
+                return f"{counted(count, 'seed')}: more are of no use, since some runs have no {names}"
             excess = max(half / target if half > 0 else 0.0 for _, half, target in known)
             if excess <= 1 or count == most:
-                why = "narrow enough" if excess <= 1 else "the most allowed, and not narrow enough"
-                return f"{counted(count, 'seed')}, {why}: {', '.join(map(_width_of, known))}"
+                reason = "target reached" if excess <= 1 else "the maximum; target not reached"
+                return f"{counted(count, 'seed')}, {reason}: {', '.join(map(_width_of, known))}"
             count = next_count(count, most, excess)
 
     def over_blocks(self, seeds: Sequence[int], *, is_synthetic: bool) -> str:
-        """Run a workload that no seed changes, for as many seeds as change anything.
+        """Run a fixed workload; systems without randomness run once.
 
         Args:
-            seeds: of the runs.
-            is_synthetic: that it is synthetic all the same, and draws nothing.
+            seeds: seeds of the runs.
+            is_synthetic: whether the fixed workload is synthetic.
 
         Returns:
-            Why there are so many runs.
+            The number of runs, and the reason for it.
         """
-        self.chance = "blocks"
+        self.variation = "blocks"
         self._run(seeds[:2], self._systems)
         first = seeds[0]
         repeats = {
             name: len(seeds) > 1 and runs[first].digest == runs[seeds[1]].digest
             for name, runs in self.runs.items()
         }
-        drawing = [name for name, repeated in repeats.items() if not repeated]
-        self._run(seeds[2:], drawing)
+        random = [name for name, repeated in repeats.items() if not repeated]
+        self._run(seeds[2:], random)
         blocks = [
             Run(name, seed, cut)
             for name, runs in self.runs.items()
@@ -123,42 +125,42 @@ class Evidence:
             for cut in runs[seed].cuts
         ]
         gaps: dict[tuple[str, int], list[Mapping[str | None, Gaps]]] = {}
-        for run, found in zip(blocks, self._replicated(blocks, self._measurement.of_block), strict=True):
-            gaps.setdefault((run.system, run.seed), []).append(found)
+        for run, of_block in zip(blocks, self._replicated(blocks, self._measurement.of_block), strict=True):
+            gaps.setdefault((run.system, run.seed), []).append(of_block)
         for (name, seed), parts in gaps.items():
             self._measurement.add_gaps(self.runs[name][seed], parts)
-        kept = seeds if drawing else seeds[:1]
+        used = seeds if random else seeds[:1]
         for name, repeated in repeats.items():
             if repeated:
-                self.runs[name] = {seed: self.runs[name][first] for seed in kept}
-        if drawing or len(seeds) == 1:
-            return f"{counted(len(seeds), 'seed')}, as asked"
-        what = "the distributions of the workload draw nothing" if is_synthetic else "the trace is recorded"
-        return f"one run of each system: {what} and no system draws, so every seed gives the same"
+                self.runs[name] = {seed: self.runs[name][first] for seed in used}
+        if random or len(seeds) == 1:
+            return f"{counted(len(seeds), 'seed')}"
+        workload = "workload" if is_synthetic else "trace"
+        return f"nothing is random in the {workload} and the systems: one run per system"
 
-    def keys(self, *, only_told: bool) -> list[MetricKey]:
-        """All metrics of all requests, then of each class; `only_told`: those that a run has."""
+    def keys(self, *, only_available: bool) -> list[MetricKey]:
+        """Metrics of all requests, then of each class; `only_available`: those with a value in some run."""
         has_value: dict[MetricKey, bool] = {}
         for runs in self.runs.values():
             for measured in runs.values():
                 for key, value in measured.values.items():
                     has_value[key] = has_value.get(key, False) or value is not None
         ordered = sorted(has_value, key=lambda key: (key[0] is not None, key[0] or ""))
-        return [key for key in ordered if has_value[key] or not only_told]
+        return [key for key in ordered if has_value[key] or not only_available]
 
     def missing(self, name: str, key: MetricKey) -> int:
-        """Runs of a system in which no request tells a metric."""
+        """The number of runs of a system without a value of a metric."""
         return sum(measured.values.get(key) is None for measured in self.runs[name].values())
 
     def sample(self, name: str, key: MetricKey) -> Sample | None:
-        """What the runs of a system tell about a metric; None where one of them does not tell it."""
+        """The samples of a metric of a system. None if a run has no value."""
         runs = list(self.runs[name].values())
         values = [measured.values.get(key) for measured in runs]
         numbers = [value for value in values if value is not None]
         if len(numbers) < len(values):
             return None
         mean = math.fsum(numbers) / len(numbers)
-        if self.chance == "seeds":
+        if self.variation == "seeds":
             return Sample(mean, np.array(numbers), in_blocks=False)
         parts = [measured.pseudo.get(key) for measured in runs]
         blocks = [part for part in parts if part is not None]
@@ -167,7 +169,7 @@ class Evidence:
         return Sample(mean, np.mean(blocks, axis=0), in_blocks=True)
 
     def contrast(self, name: str, key: MetricKey) -> Contrast | None:
-        """What distinguishes a system from the baseline; None where a run does not tell the metric."""
+        """The contrast of a system and the baseline. None if a run has no value."""
         base, other = self.sample(self._baseline, key), self.sample(name, key)
         if base is None or other is None:
             return None
@@ -178,7 +180,7 @@ class Evidence:
         lines: list[Finding] = []
         short: dict[tuple[int, int] | None, list[MetricKey]] = {}
         for key in keys:
-            alike = []
+            correlated = []
             for name in self.runs:
                 if missing := self.missing(name, key):
                     runs = len(self.runs[name])
@@ -189,26 +191,27 @@ class Evidence:
                             {"metric": _named(key), "system": name, "count": missing, "total": runs},
                         )
                     )
-                elif self.chance == "blocks" and name != self._baseline:
+                elif self.variation == "blocks" and name != self._baseline:
                     compared = self.contrast(name, key)
-                    alike += [name] if compared is not None and compared.is_alike else []
-            if alike:
+                    correlated += [name] if compared is not None and compared.is_correlated else []
+            if correlated:
                 lines.append(
                     Finding(
                         "dependent-blocks",
                         f"{_named(key)}: neighboring blocks of the trace are correlated even with only 8 "
-                        f"blocks ({', '.join(alike)}), so the interval is too narrow; use a longer trace",
-                        {"metric": _named(key), "systems": ", ".join(alike)},
+                        f"blocks ({', '.join(correlated)}), so the interval is too narrow; use a longer "
+                        "trace",
+                        {"metric": _named(key), "systems": ", ".join(correlated)},
                     )
                 )
-            if self.chance == "blocks":
+            if self.variation == "blocks":
                 self._note_short(key, short)
-        for why, of in short.items():
-            metrics = ", ".join(map(_named, of))
+        for counts, metric_keys in short.items():
+            metrics = ", ".join(map(_named, metric_keys))
             reason, data = "a maximum grows with the length of the trace", {}
-            if why is not None:
-                reason = f"{why[0]:,} requests were measured and blocks need {why[1]:,}"
-                data = {"count": why[0], "required": why[1]}
+            if counts is not None:
+                reason = f"{counts[0]:,} requests were measured and blocks need {counts[1]:,}"
+                data = {"count": counts[0], "required": counts[1]}
             lines.append(
                 Finding(
                     "no-interval",
@@ -219,7 +222,7 @@ class Evidence:
         return [*lines, *_of_runs(self.runs)]
 
     def _note_short(self, key: MetricKey, short: dict[tuple[int, int] | None, list[MetricKey]]) -> None:
-        """Note a metric about which blocks tell nothing under the reason, None for a maximum."""
+        """Add a metric without intervals under its reason, None for a maximum."""
         least = needed(key[1])
         if least is None:
             short.setdefault(None, []).append(key)
@@ -230,51 +233,51 @@ class Evidence:
         if min(counts) < least:
             short.setdefault((min(counts), least), []).append(key)
 
-    def _width(self, asked: Margin) -> tuple[float | None, float | None]:
-        """The widest interval of a metric, half of it, and what it shall come down to."""
-        key = (None, asked.metric)
+    def _width(self, margin: Margin) -> tuple[float | None, float | None]:
+        """The largest half width of a metric, and its target."""
+        key = (None, margin.metric)
         base = self.sample(self._baseline, key)
         others = [name for name in self.runs if name != self._baseline]
         if base is None:
             return None, None
-        target = asked.at(base.mean)
+        target = margin.at(base.mean)
         if not others:
             return base.interval(self._confidence).half_width, target
         contrasts = [self.contrast(name, key) for name in others]
-        halves = [one.difference.half_width for one in contrasts if one is not None]
+        halves = [paired.difference.half_width for paired in contrasts if paired is not None]
         return (max(halves) if len(halves) == len(contrasts) else None), target
 
     def _run(self, seeds: Sequence[int], systems: Sequence[str] | Mapping[str, System]) -> None:
         runs = [Run(name, seed) for seed in seeds for name in systems]
-        in_blocks = self.chance == "blocks"
+        in_blocks = self.variation == "blocks"
         measure = self._measurement.of_trace if in_blocks else self._measurement.of_run
         for run, measured in zip(runs, self._replicated(runs, measure), strict=True):
             self.runs[run.system][run.seed] = measured
 
     def _replicated(self, runs: Sequence[Run], measure: Callable[[Run, Result], T]) -> list[T]:
         before, self._done = self._done, self._done + len(runs)
-        # a bar for each batch: how many runs there will be is known batch by batch
-        with watched(self._progress, "runs") as tell:
+        # One bar per batch: the number of further runs is not known in advance.
+        with watched(self._progress, "runs") as watch:
             return replications(
                 self._workload,
                 self._systems,
                 runs,
                 measure,
                 threads=self._threads,
-                progress=None if tell is None else lambda done, total: tell(before + done, before + total),
+                progress=None if watch is None else lambda done, total: watch(before + done, before + total),
                 **self._options,
             )
 
 
 def _width_of(width: tuple[Margin, float, float]) -> str:
-    """How near an interval came to what was asked: metric, half width, and what it should be."""
+    """Metric, half width and target."""
     margin, half, target = width
     unit = "" if margin.metric.unit == "share" else f" {margin.metric.unit}"
-    return f"{margin.metric.name} ± {number(half, 4)} (asked {number(target, 4)}){unit}"
+    return f"{margin.metric.name} ± {number(half, 4)} (target {number(target, 4)}){unit}"
 
 
 def _named(key: MetricKey) -> str:
-    """A metric, and of which class."""
+    """A metric, with its class."""
     return key[1].name if key[0] is None else f"{key[1].name} of {key[0]}"
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a run that are kept when the run itself is dropped."""
+"""Numbers of a run that remain after its result is dropped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from inferq.results.result import Result
 from inferq.systems.prices import Prices
 
 MetricKey = tuple["str | None", Metric]
-"""A class, None for all requests together, and a metric of it."""
+"""A class (None for all requests) and a metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The histogram of the gaps between tokens of some requests."""
+    """A histogram of inter-token latencies."""
 
     lower_s: NDArray[np.float64]
     upper_s: NDArray[np.float64]
@@ -35,27 +35,26 @@ class RunNumbers:
     """The numbers of a run."""
 
     values: dict[MetricKey, float | None]
-    """None where no request tells it."""
+    """Value of each metric. None if missing."""
 
     findings: tuple[Finding, ...]
 
     pseudo: dict[MetricKey, NDArray[np.float64]]
-    """Of a recorded trace: what blocks of it tell; not there where they tell nothing."""
+    """Pseudo-values of the blocks of a recorded trace, if available."""
 
     requests: dict[str | None, int]
-    """Of a recorded trace: how many were measured, by class."""
+    """Measured requests of a recorded trace, by class."""
 
     cuts: tuple[Mapping[str, int], ...]
-    """Of a recorded trace: what to leave out so that one block alone is measured, for every block whose gaps
-    must be known."""
+    """Warm-up and cool-down that measure a single block of a recorded trace, per block, for ITL."""
 
     digest: bytes
-    """Equal for runs in which the same became of every request."""
+    """Hash of all request rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is taken from every run of an experiment."""
+    """The measurement of every run of a comparison."""
 
     metrics: Sequence[Metric]
     slo: Mapping[str, float | None] | None
@@ -67,7 +66,7 @@ class Measurement:
         return RunNumbers(self._values(result), tuple(result.findings), {}, {}, (), b"")
 
     def of_trace(self, run: Run, result: Result) -> RunNumbers:
-        """The metrics of a run over a recorded trace, and what blocks of it tell."""
+        """The metrics of a run over a recorded trace, and the pseudo-values of its blocks."""
         columns = result._tables.requests
         measured = columns["measured"]
         values = self._values(result)
@@ -78,7 +77,7 @@ class Measurement:
                 code = result._tables.classes.index(group)
                 requests[group] = int((columns["class"][measured] == code).sum())
             by_metric = pseudo_values(result, self.metrics, self.slo, group, self.prices)
-            pseudo.update({(group, metric): found for metric, found in by_metric.items()})
+            pseudo.update({(group, metric): values for metric, values in by_metric.items()})
         gaps = [key[1] for key in self._of_gaps(values) if key[0] is None]
         count = max((count_for(metric, requests[None]) or 0 for metric in gaps), default=0)
         cuts: list[Mapping[str, int]] = []
@@ -91,7 +90,7 @@ class Measurement:
         return RunNumbers(values, tuple(result.findings), pseudo, requests, tuple(cuts), digest.digest())
 
     def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
-        """The gaps of a run that measured one block, by class."""
+        """The inter-token latencies of a run that measured one block, by class."""
         bins, totals = result._tables.itl, result._tables.itl_totals
         names = [None, *result._tables.classes] if self.by else [None]
         gaps: dict[str | None, Gaps] = {}
@@ -104,7 +103,7 @@ class Measurement:
         return gaps
 
     def add_gaps(self, measured: RunNumbers, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:
-        """Put what the gaps of all blocks tell into the numbers of a run."""
+        """Add the pseudo-values of inter-token latencies to the numbers of a run."""
         for group, metric in self._of_gaps(measured.values):
             count = count_for(metric, measured.requests[group])
             if count is None:
@@ -128,7 +127,7 @@ class Measurement:
         }
         if self.by is not None:
             for row in result.summary(by=self.by, slo=self.slo).rows(named=True):
-                of_classes = [one for one in self.metrics if not one.needs_prices]  # money is of the fleet
+                of_classes = [metric for metric in self.metrics if not metric.needs_prices]
                 values.update({(row[self.by], metric): metric.of_row(row) for metric in of_classes})
         return values
 

@@ -1,4 +1,4 @@
-"""The page about a comparison: what is real first, then every difference, and what repeats it."""
+"""The page of a comparison: significant differences, all intervals, and the scenario."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inferq.display.document import Chapter, Document, FittedPicture, Note, NoteKind, cut
-from inferq.display.text import listed, percent, sentence
+from inferq.display.text import counted, listed, percent, sentence
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.charts import shown_systems
 from inferq.experiments.comparison.comparison import Comparison
@@ -16,13 +16,13 @@ from inferq.reports import identity
 from inferq.results.recorded_system import system_from
 
 _MOST_NAMED = 4
-"""So many metrics are named in a sentence, those with the largest differences."""
-_MOST_TOLD = 12
-"""So many systems have sentences; the tables have all."""
+"""Metrics in a sentence, those with the largest differences."""
+_MOST_SYSTEMS = 12
+"""Systems with sentences; the tables have all."""
 _MOST_RUNS = 400
-"""So many numbers of single runs are shown."""
+"""Values of single runs that are shown."""
 MATTERS = 0.01
-"""A smaller share of the baseline is no headline, however sure it is."""
+"""Smaller relative differences are not reported as relevant, even if they are significant."""
 _HEADS: Mapping[NoteKind, str] = {
     "critical": "▼ Worse",
     "warning": "! Caveats",
@@ -32,24 +32,26 @@ _HEADS: Mapping[NoteKind, str] = {
 
 
 def document(comparison: Comparison, title: str | None) -> Document:
-    """The page: what is real first, then every difference with its interval, and the numbers of every run."""
+    """The page: significant differences, all differences with intervals, and the values of every run."""
     others = [name for name in comparison.systems if name != comparison.baseline]
     rows = comparison.frame.rows(named=True)
     notes = [
         note
-        for name in others[:_MOST_TOLD]
-        for note in _told(name, [row for row in rows if row["system"] == name])
+        for name in others[:_MOST_SYSTEMS]
+        for note in _differences(name, [row for row in rows if row["system"] == name])
     ]
-    if len(others) > _MOST_TOLD:
-        further = f"The tables below have {len(others) - _MOST_TOLD:,} more systems."
+    if len(others) > _MOST_SYSTEMS:
+        further = f"The tables below have {len(others) - _MOST_SYSTEMS:,} more systems."
         notes.append(Note(kind="info", text=further))
     names = [*comparison.systems, *comparison.frame["metric"].unique()]
-    notes += [Note(kind="warning", text=sentence(one, names)) for one in comparison.findings]
-    many = f"{len(others):,} systems" if len(others) > _MOST_TOLD else listed(others) if others else ""
+    notes += [Note(kind=finding.severity, text=sentence(finding, names)) for finding in comparison.findings]
+    many = f"{len(others):,} systems" if len(others) > _MOST_SYSTEMS else listed(others) if others else ""
     against = f"{many} against {comparison.baseline}" if others else comparison.baseline
     return Document(
         title=title if title is not None else against,
         setting=_setting(comparison, others),
+        verdict=_verdict(rows, others) if others else None,
+        lead=_picture(comparison),
         setup=_ran(comparison),
         notes=tuple(notes),
         heads=_HEADS,
@@ -60,7 +62,6 @@ def document(comparison: Comparison, title: str | None) -> Document:
                 grids=tuple(
                     of_system(rows, comparison.baseline, name) for name in others or [comparison.baseline]
                 ),
-                pictures=_picture(comparison),
             ),
             _runs(comparison),
         ),
@@ -68,20 +69,22 @@ def document(comparison: Comparison, title: str | None) -> Document:
 
 
 def _ran(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    """What each system is made of, in a line."""
+    """A line about each system."""
     described = json.loads(comparison.scenario).get("systems", {})
     lines = []
-    for name in comparison.systems[:_MOST_TOLD]:
+    for name in comparison.systems[:_MOST_SYSTEMS]:
         try:
             lines.append((name, identity.name_of(system_from(described[name]))))
-        except (ConfigError, KeyError):  # of a class of the user's, of which the name alone is kept
+        except (ConfigError, KeyError):  # a user-defined class
             continue
     return tuple(lines)
 
 
 def _setting(comparison: Comparison, others: list[str]) -> str:
     many = len(others)
-    against = f"{', '.join(others) if many <= _MOST_TOLD else f'{many:,} systems'} against " if others else ""
+    against = (
+        f"{', '.join(others) if many <= _MOST_SYSTEMS else f'{many:,} systems'} against " if others else ""
+    )
     same = "with the same requests for all; " if others else ""
     return f"{against}{comparison.baseline}, {same}{comparison.stopped}."
 
@@ -92,11 +95,24 @@ def _confidence(comparison: Comparison) -> str:
         "blocks": "blocks of consecutive arrivals of the trace, pair by pair: they are about such requests",
     }
     sure = percent(comparison.confidence, 6)
-    return f"The intervals hold with {sure} confidence, from {chance[comparison.chance]}."
+    return f"The intervals hold with {sure} confidence, from {chance[comparison.variation]}."
 
 
-def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
-    """What a system does better and worse than the baseline, and what is too small to matter."""
+def _verdict(rows: list[dict[str, Any]], others: list[str]) -> Note:
+    """The numbers of relevant differences of each system."""
+    texts, verdicts = [], set()
+    for name in others[:_MOST_SYSTEMS]:
+        relevant = [row["verdict"] for row in rows if row["system"] == name and _matters(row)]
+        better, worse = relevant.count("better"), relevant.count("worse")
+        verdicts |= {"better"} if better else set()
+        verdicts |= {"worse"} if worse else set()
+        texts.append(f"{name} is better in {counted(better, 'metric')} and worse in {worse}")
+    kinds: dict[frozenset[str], NoteKind] = {frozenset({"better"}): "good", frozenset({"worse"}): "critical"}
+    return Note(kind=kinds.get(frozenset(verdicts), "info"), text=f"{'; '.join(texts)}.")
+
+
+def _differences(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
+    """Metrics in which a system is better or worse than the baseline, and small differences."""
     kinds: tuple[tuple[NoteKind, str, list[dict[str, Any]]], ...] = (
         ("good", "is better in", [row for row in rows if row["verdict"] == "better" and _matters(row)]),
         ("critical", "is worse in", [row for row in rows if row["verdict"] == "worse" and _matters(row)]),
@@ -108,25 +124,23 @@ def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
         ("info", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
         (
             "warning",
-            "differs, by chance or not, in",
+            "differs, without a verdict, in",
             [row for row in rows if row["verdict"] is None and row["relative"] is not None],
         ),
     )
-    silent = all(row["verdict"] == "same" for row in rows)
-    for kind, words, found in kinds:
-        found.sort(key=lambda row: -abs(row["relative"] or 0.0))
-        if found:
-            names = [row_name(row) + _by(row) for row in found[:_MOST_NAMED]]
-            if len(found) > _MOST_NAMED:
-                names.append(f"{len(found) - _MOST_NAMED:,} more")
-            unsure = ", which are not judged" if kind == "warning" else ""
-            yield Note(kind=kind, text=f"{name} {words} {listed(names)}{unsure}.")
-    if silent:
-        yield Note(kind="info", text=f"{name} is the same in everything that was compared.")
+    for kind, words, matches in kinds:
+        matches.sort(key=lambda row: -abs(row["relative"] or 0.0))
+        if matches:
+            names = [row_name(row) + _by(row) for row in matches[:_MOST_NAMED]]
+            if len(matches) > _MOST_NAMED:
+                names.append(f"{len(matches) - _MOST_NAMED:,} more")
+            yield Note(kind=kind, text=f"{name} {words} {listed(names)}.")
+    if all(row["verdict"] == "same" for row in rows):
+        yield Note(kind="info", text=f"{name} is equal in all compared metrics.")
 
 
 def _matters(row: Mapping[str, Any]) -> bool:
-    """Whether a real difference is large enough for a headline: 1 % of the baseline, or one from 0."""
+    """Whether a difference is at least 1 % of the baseline, or from 0."""
     return row["relative"] is None or abs(row["relative"]) >= MATTERS
 
 
@@ -143,35 +157,36 @@ def _picture(comparison: Comparison) -> tuple[FittedPicture, ...]:
     except ConfigError:
         return ()
     shown, drawn = len(shown_systems(comparison.frame)), len(comparison.systems) - 1
-    left_out = f" Shown are the first {shown} of {drawn} systems." if shown < drawn else ""
-    caption = f"Each difference to the baseline with its interval. One that keeps off 0 is real.{left_out}"
+    left_out = f" The first {shown} of {drawn} systems." if shown < drawn else ""
+    caption = (
+        f"Differences to the baseline with their intervals. An interval without 0 is significant.{left_out}"
+    )
     return (FittedPicture(title="Differences", caption=caption, chart=comparison.plot),)
 
 
 def _runs(comparison: Comparison) -> Chapter:
-    """The numbers of every run, all of it in words, and what repeats it."""
+    """The values of every run, the report as text, and the scenario."""
     values = comparison.values
     lines = ["\t".join(values.columns)]
     lines += [
-        "\t".join("" if one is None else str(one) for one in row) for row in values.head(_MOST_RUNS).rows()
+        "\t".join("" if value is None else str(value) for value in row)
+        for row in values.head(_MOST_RUNS).rows()
     ]
     if values.height > _MOST_RUNS:
-        lines.append(f"… and {values.height - _MOST_RUNS:,} more: `Comparison.values` has all of them")
+        lines.append(f"… and {values.height - _MOST_RUNS:,} more; `Comparison.values` has all values")
     seeds = comparison.seeds
-    many = (
-        f"The seed is {seeds[0]}" if len(seeds) == 1 else f"The seeds are {len(seeds):,}, {_in_short(seeds)}"
-    )
-    text = f"{many}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
+    label = f"Seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds):,} seeds, {_in_short(seeds)}"
+    text = f"{label}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
     folded = (
-        ("All of it in words", comparison.explain()),
-        ("The numbers of every run", "\n".join(lines)),
-        ("The scenario as JSON: workload, systems, seeds, options", cut(comparison.scenario)),
+        ("Report as text", comparison.explain()),
+        ("Values of every run", "\n".join(lines)),
+        ("Scenario as JSON: workload, systems, seeds, options", cut(comparison.scenario)),
     )
-    return Chapter(title="Repeat it", text=text, folded=folded)
+    return Chapter(title="Reproduce", text=text, folded=folded)
 
 
 def _in_short(seeds: tuple[int, ...]) -> str:
-    """Seeds in few words.
+    """Seeds in short form.
 
     >>> _in_short((0, 1, 2, 3)), _in_short((3, 7))
     ('0 to 3', '3, 7')

@@ -1,4 +1,4 @@
-"""How well a number shall be known before an experiment stops."""
+"""Precision targets that stop a comparison."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from inferq.errors import ConfigError
 from inferq.experiments.margin import Margin
 
 LEAST_SEEDS = 10
-"""Before that many repetitions nothing is stopped: of few the spread is too often found too small by chance,
-and an experiment would stop just then."""
+"""Minimum repetitions before stopping. With few, the spread is often underestimated, and the experiment would
+stop just then."""
 
 _TEXT = re.compile(r"\s*(\w+)\s*(?:±|\+/-|\+-)(.*)")
 
 
 def precisions(texts: object) -> tuple[Margin, ...]:
-    """The metrics that `until` names, each with the half width that its interval shall come down to.
+    """The metrics of `until` with the target half widths of their intervals.
 
     Args:
-        texts: one such as `"ttft_p99 ± 2%"` (of the baseline's mean) or `"ttft_p99 +- 0.01s"`, or several;
-            none for None.
+        texts: a text such as `"ttft_p99 ± 2%"` (of the baseline's mean) or `"ttft_p99 +- 0.01s"`, several, or
+            None.
 
     Raises:
-        ConfigError: it is none of these, an amount is not above 0, a list names none, or a metric twice.
+        ConfigError: another text, an amount that is not positive, an empty list, or a duplicate metric.
 
     Example:
         >>> from inferq.experiments.comparison.precision import precisions
-        >>> [(one.metric.name, str(one)) for one in precisions(["ttft_p99 ± 2%", "itl_p99 +- 5 ms"])]
+        >>> [(margin.metric.name, str(margin)) for margin in precisions(["ttft_p99 ± 2%", "itl_p99 +- 5 ms"])]
         [('ttft_p99', '2 %'), ('itl_p99', '5 ms')]
     """
     if texts is None:
@@ -38,26 +38,26 @@ def precisions(texts: object) -> tuple[Margin, ...]:
         texts = (texts,)
     margins = tuple(_precision(text) for text in texts)
     if not margins:
-        raise ConfigError("until", "none is named")
-    if len({one.metric for one in margins}) < len(margins):
-        raise ConfigError("until", "a metric is there twice")
+        raise ConfigError("until", "must contain at least one precision")
+    if len({margin.metric for margin in margins}) < len(margins):
+        raise ConfigError("until", "contains the same metric twice")
     return margins
 
 
 def _precision(text: object) -> Margin:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise ConfigError("until", f"must be such as 'ttft_p99 ± 2%' or 'ttft_p99 ± 0.01s', is {text!r}")
+        raise ConfigError("until", f"must be such as 'ttft_p99 ± 2%' or 'ttft_p99 ± 0.01s', got {text!r}")
     margin = Margin.of(match[1], match[2], "until")
     positive(f"until.{match[1]}", margin.amount)
     return margin
 
 
 def next_count(count: int, most: int, excess: float) -> int:
-    """How many repetitions to have at the next look, where the widest interval is `excess` times too wide.
+    """Repetitions at the next look if the widest interval is `excess` times too wide.
 
-    A half width falls with the root of the number of repetitions. Not more than twice as many at once, since
-    the spread is known only roughly; few looks are better than many, since each is a chance to stop too soon.
+    Half widths decrease with the square root of the repetitions. The number at most doubles, since the spread
+    is known only roughly. Few looks are better than many, since each can stop too early.
 
     Example:
         >>> from inferq.experiments.comparison.precision import next_count

@@ -1,4 +1,4 @@
-"""Scenarios that may be compared: they differ in the system alone."""
+"""Check of scenarios for a comparison: they may differ only in the system."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from inferq.workload.workload import Workload
 
 
 def shared(scenarios: Mapping[str, Scenario]) -> tuple[Workload, dict[str, System], dict[str, Any]]:
-    """What scenarios have in common, and in what they differ.
+    """The common parts of scenarios, and their systems.
 
     Args:
-        scenarios: one or more, by name.
+        scenarios: one or more scenarios by name.
 
     Returns:
-        The workload, the systems by name, and the options of the runs, `seed` and `threads` among them.
+        The workload, the systems by name, and the options of the runs, including `seed` and `threads`.
 
     Raises:
-        ConfigError: a workload or an option that differs; it names the first. Or an option that the runs of
-            an experiment cannot have.
+        ConfigError: the workload or an option differs (the first one is named), or an option is not supported
+            in experiments.
 
     Example:
         >>> import inferq as iq
@@ -44,23 +44,23 @@ def shared(scenarios: Mapping[str, Scenario]) -> tuple[Workload, dict[str, Syste
     for name, scenario in scenarios.items():
         member(f"systems.{name}", scenario, (Scenario,))
     baseline, first = next(iter(scenarios.items()))
-    ours = _said(first)
+    ours = _comparable(first)
     for name, scenario in scenarios.items():
-        theirs = _said(scenario)
+        theirs = _comparable(scenario)
         for path in dict.fromkeys([*ours, *theirs]):
             if path in ours and path in theirs and ours[path] == theirs[path]:
                 continue
-            here, there = (shown(said[path]) if path in said else "not given" for said in (ours, theirs))
+            here, there = (shown(fields[path]) if path in fields else "unset" for fields in (ours, theirs))
             raise ConfigError(
                 path,
-                f"is {here} in {baseline} and {there} in {name}; what is compared must differ in the "
-                "system alone",
+                f"is {here} in {baseline} and {there} in {name}; compared scenarios may differ only in the "
+                "system",
             )
     run = check_options(first.options, but=("seed", "threads"), field="run.")
     return first.workload, {name: scenario.system for name, scenario in scenarios.items()}, run
 
 
-def _said(scenario: Scenario) -> dict[str, object]:
-    """Which requests come and how they are run, by path; not where the requests were read from."""
-    said = {"workload": requests_of(scenario.workload), "run": scenario.options}
-    return {path: value for path, value in leaves(said) if value != {}}
+def _comparable(scenario: Scenario) -> dict[str, object]:
+    """The requests and options of a scenario by path, without the source of the requests."""
+    tables = {"workload": requests_of(scenario.workload), "run": scenario.options}
+    return {path: value for path, value in leaves(tables) if value != {}}

@@ -1,4 +1,4 @@
-"""The tables of a comparison: every metric of a system beside that of the baseline."""
+"""Tables of a comparison: metrics of a system next to those of the baseline."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from inferq.display.text import NONE, amount, number, percent, rounded
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """What a row of `Comparison.frame` is about: a metric, and of which class."""
+    """The metric of a row of `Comparison.frame`, with its class."""
     group = row.get("class")
     return str(row["metric"]) if group is None else f"{row['metric']} of {group}"
 
 
 def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Grid:
-    """The metrics of one system; of another than the baseline with the differences to it.
+    """The metrics of a system, with differences to the baseline.
 
     Args:
-        rows: of `Comparison.frame`, of all systems.
-        baseline: the system that the others are compared with.
-        name: the system.
+        rows: all rows of `Comparison.frame`.
+        baseline: name of the baseline.
+        name: name of the system.
     """
     base = {(row.get("class"), row["metric"]): row for row in rows if row["system"] == baseline}
     of_name = [row for row in rows if row["system"] == name]
@@ -37,7 +37,7 @@ def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Gr
             _amount(base[row.get("class"), row["metric"]]["mean"], row["unit"]),
             _amount(row["mean"], row["unit"]),
             difference(row),
-            row["verdict"] or "not judged",
+            row["verdict"] or "no verdict",
         ]
         for row in of_name
     ]
@@ -46,9 +46,9 @@ def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Gr
 
 
 def difference(row: Mapping[str, Any]) -> str:
-    """A difference to the baseline with half of its interval: in percent, or in the unit where that is 0.
+    """A difference to the baseline with its half width, in percent; in the unit if the baseline is 0.
 
-    The interval has two digits, the difference as many decimals as it.
+    The half width has two digits, the difference as many decimals.
 
     Example:
         >>> from inferq.experiments.comparison.tables import difference
@@ -68,7 +68,7 @@ def difference(row: Mapping[str, Any]) -> str:
 
 
 def _amount(value: float | None, unit: str) -> str:
-    """A value as `amount` has it; what is per second without the noun, which is the metric's name."""
+    """A value with its unit; rates without the noun, which is in the name of the metric."""
     return f"{number(value)}/s" if value is not None and unit.endswith("/s") else amount(value, unit)
 
 

@@ -1,1 +1,1 @@
-"""Is a change of a scheduler worse than what was committed?"""
+"""Regression gates: comparison of scenarios with a committed baseline."""

@@ -1,9 +1,8 @@
-"""The baseline: the numbers that were last accepted.
+"""The baseline: the last accepted values.
 
-A baseline is one JSON file to be committed: by scenario what was run, and each metric with every seed. Runs
-are bit-exact and numbers are written in the shortest decimals that read back the same, so that what is
-unchanged gives the same bytes on any machine. Keys are sorted and a metric is one line, so that a change
-reads well in a pull request.
+A baseline is a JSON file to commit. It contains, by scenario, what was run and each metric for every seed.
+Runs are bit-exact and numbers are written in the shortest exact decimals, so unchanged results give the same
+bytes on any machine. Keys are sorted and a metric is one line, for readable diffs.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from inferq.inputs import parsed_json, read_text
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"
 
-_REMEDY = "take it from version control, or remove it and make it anew"
+_REMEDY = "restore it from version control, or remove and recreate it"
 
 _LONGEST = 80
-"""So many characters of a value are shown where a description has changed."""
+"""Maximum characters of a value in a list of changes."""
 
 _UNEQUAL = {
     "requests_sha256": "the requests differ",
@@ -35,81 +34,79 @@ _UNEQUAL = {
     "slo": "the objectives differ",
     "prices": "the prices differ",
 }
-"""What makes two records two scenarios: their values cannot be held against each other."""
+"""Fields that must be equal for a comparison of values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One scenario as it was run."""
+    """One scenario as run."""
 
     inferq: str
-    """The version that ran it."""
+    """The version of inferq."""
 
     requests: str
-    """The workload, to be read."""
+    """The workload, for readers."""
 
     requests_sha256: str
-    """Of the requests of all seeds."""
+    """Digest of the requests of all seeds."""
 
     run: Mapping[str, Any]
-    """The options of `simulate` that change what is measured."""
+    """Options of `simulate` that affect metrics."""
 
     seeds: tuple[int, ...]
     slo: Mapping[str, float] | None
     prices: Mapping[str, Any] | None
-    """Of GPUs and tokens; None where money and energy are not looked at."""
+    """Prices of GPUs and tokens, or None."""
     system: Mapping[str, Any]
-    """What served the requests. It is what is under test, and may differ."""
+    """The system under test, which may differ."""
 
     values: Mapping[str, tuple[float | None, ...]]
-    """Of each metric, seed by seed; None where no request tells it."""
+    """Values of each metric by seed. None if missing."""
 
     def unlike(self, other: Record) -> str:
-        """Why the values of another record cannot be held against these; empty where they can."""
+        """The reason why the values of another record are not comparable. Empty if they are."""
         reasons = []
         for name, reason in _UNEQUAL.items():
-            theirs, ours = (plain(getattr(one, name)) for one in (other, self))
+            theirs, ours = (plain(getattr(record, name)) for record in (other, self))
             if theirs == ours:
                 continue
             if name == "requests_sha256" and self.seeds != other.seeds and self.requests == other.requests:
-                continue  # it is of the requests of all seeds, which differ for that reason
+                continue  # the digest covers all seeds, which differ
             if name == "requests_sha256":
                 theirs, ours = other.requests, self.requests
                 if theirs == ours:
-                    reasons.append(
-                        f"{reason}, although both are {ours}: the trace or its drawing has changed"
-                    )
+                    reasons.append(f"{reason}, although both are {ours}: the trace or random numbers changed")
                     continue
-            reasons.append(f"{reason}: {_brief(theirs)} there, {_brief(ours)} here")
+            reasons.append(f"{reason}: {_brief(theirs)} in the baseline, {_brief(ours)} now")
         return "; ".join(reasons)
 
     def changes(self, now: Record) -> list[str]:
-        """What differs in the description of the system from this record to another, a line each."""
+        """Differences of the description of the system, one line each."""
         before, after = dict(leaves(self.system)), dict(leaves(now.system))
         lines = []
         for path in sorted({*before, *after}):
             if path not in before:
-                lines.append(f"{path}: {_told(after[path])} (new)")
+                lines.append(f"{path}: {_shown(after[path])} (new)")
             elif path not in after:
-                lines.append(f"{path}: {_told(before[path])} (gone)")
+                lines.append(f"{path}: {_shown(before[path])} (removed)")
             elif before[path] != after[path]:
-                ours, theirs = _told(before[path]), _told(after[path])
-                lines.append(f"{path}: {ours} → {theirs if theirs != ours else f'{theirs}, others'}")
+                old, new = _shown(before[path]), _shown(after[path])
+                lines.append(f"{path}: {old} → {new if new != old else f'{new}, changed'}")
         return lines
 
 
 def read_baseline(path: Path) -> dict[str, Record]:
-    """The records in a file, by scenario.
+    """Read the records of a file, by scenario.
 
     Raises:
-        ConfigError: the file is no baseline; it names the file and the place.
+        ConfigError: the file is not a baseline; it names the file and the place.
         OSError: it cannot be read.
     """
     try:
         text = read_text(path)
-        marks = "<<<<<<<" in text
+        has_conflict = "<<<<<<<" in text
         data = parsed_json(
-            text, lambda reason: ConfigError("has the marks of a merge conflict" if marks else reason)
+            text, lambda reason: ConfigError("contains a merge conflict" if has_conflict else reason)
         )
         return _records(data)
     except ConfigError as error:
@@ -117,22 +114,22 @@ def read_baseline(path: Path) -> dict[str, Record]:
 
 
 def text_of(records: Mapping[str, Record]) -> str:
-    """The file that holds these records."""
+    """The text of a baseline."""
     scenarios = {
         name: {field.name: getattr(record, field.name) for field in fields(Record)}
         for name, record in records.items()
     }
-    for one in scenarios.values():
-        if one["prices"] is None:
-            del one["prices"]
-    return _written({"format": FORMAT, "scenarios": scenarios}) + "\n"
+    for record in scenarios.values():
+        if record["prices"] is None:
+            del record["prices"]
+    return _json({"format": FORMAT, "scenarios": scenarios}) + "\n"
 
 
 def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
-    """Write the file as a whole or not at all; whether it has changed.
+    """Write the file atomically, and return whether it changed.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        OSError: it cannot be written; the old file is unchanged.
     """
     text = text_of(records).encode("utf-8", "backslashreplace")
     if path.is_file() and path.read_bytes() == text:
@@ -141,19 +138,19 @@ def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
     return True
 
 
-def _written(value: object, indent: str = "", key: str = "") -> str:
-    """As JSON: a line for each entry of a table, and for each list that holds no table."""
+def _json(value: object, indent: str = "") -> str:
+    """JSON with one line per entry of a table, and per list without tables."""
     deeper = f"{indent}  "
     if isinstance(value, Mapping) and value:
-        lines = [f"{deeper}{json.dumps(name)}: {_written(value[name], deeper)}" for name in sorted(value)]
+        lines = [f"{deeper}{json.dumps(name)}: {_json(value[name], deeper)}" for name in sorted(value)]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
-    if isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
-        return "[\n" + ",\n".join(f"{deeper}{_written(one, deeper)}" for one in value) + f"\n{indent}]"
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
+        return "[\n" + ",\n".join(f"{deeper}{_json(item, deeper)}" for item in value) + f"\n{indent}]"
     return json.dumps(plain(value), sort_keys=True, allow_nan=False)
 
 
-def _told(value: object) -> str:
-    """A value as JSON; a long list, such as the times of a table, by how many it has."""
+def _shown(value: object) -> str:
+    """A value as JSON; a long list by its number of values."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _LONGEST:
         return text
@@ -165,7 +162,7 @@ def _count(value: object) -> int:
 
 
 def _brief(value: object) -> str:
-    """A value in an error: seeds by their ends."""
+    """A value in an error; a range of seeds by its ends."""
     if isinstance(value, list) and len(value) > 4:
         return f"{value[0]} to {value[-1]} ({len(value)})"
     return value if isinstance(value, str) else json.dumps(value)
@@ -174,11 +171,11 @@ def _brief(value: object) -> str:
 def _records(data: object) -> dict[str, Record]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         version = data.get("format") if isinstance(data, dict) else None
-        raise ConfigError("format", f"must be {FORMAT!r}, is {version!r}")
+        raise ConfigError("format", f"must be {FORMAT!r}, got {version!r}")
     scenarios = data.get("scenarios")
     if not isinstance(scenarios, dict):
         raise ConfigError("scenarios", "must be a table of scenarios by name")
-    return {name: _record(f"scenarios.{name}", one) for name, one in scenarios.items()}
+    return {name: _record(f"scenarios.{name}", record) for name, record in scenarios.items()}
 
 
 def _record(path: str, data: object) -> Record:
@@ -198,14 +195,17 @@ def _record(path: str, data: object) -> Record:
             raise ConfigError(f"{path}.{name}", "must be a table")
     seeds = data["seeds"]
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds) or not seeds:
-        raise ConfigError(f"{path}.seeds", "must be a list of whole numbers")
-    values = {name: _values(f"{path}.values.{name}", one, len(seeds)) for name, one in data["values"].items()}
+        raise ConfigError(f"{path}.seeds", "must be a list of integers")
+    values = {
+        name: _values(f"{path}.values.{name}", numbers, len(seeds))
+        for name, numbers in data["values"].items()
+    }
     return Record(**{**data, "seeds": tuple(seeds), "values": values})
 
 
 def _values(path: str, data: object, count: int) -> tuple[float | None, ...]:
     if not isinstance(data, list) or len(data) != count:
-        raise ConfigError(path, f"must be a list of {count} numbers, one a seed")
+        raise ConfigError(path, f"must be a list of {count} numbers, one per seed")
     return tuple(
         None if value is None else finite(f"{path}[{place}]", value) for place, value in enumerate(data)
     )

@@ -1,7 +1,7 @@
-"""Has a change made a scenario worse than it may become? `inferq.gate`, and what the pytest fixture shares.
+"""`inferq.gate`: comparison of scenarios with a committed baseline, also used by the pytest fixture.
 
-The requests of every seed are those of the baseline, bit for bit, or nothing is compared. The system is what
-is under test: its description may differ, and the code behind it.
+The requests of every seed must be bit-identical to those of the baseline. The system is under test: its
+description and its code may differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.arguments import check_options
 from inferq.experiments.gates.baseline import Record, read_baseline, write_baseline
 from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
-from inferq.experiments.gates.judgement import fresh, judge
+from inferq.experiments.gates.metric_verdict import compare_metric, without_baseline
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, is_user_defined, run_tasks, workers
 from inferq.files import check_writable
@@ -38,27 +38,27 @@ from inferq.systems.system import SYSTEMS, System
 from inferq.workload.workload import Workload
 
 _MEASURING = ("horizon_s", "warmup", "cooldown")
-"""The options of `simulate`, beside the seed, that change what is measured."""
+"""Options of `simulate`, other than the seed, that affect metrics."""
 
 _LONG = 64
-"""A longer list in the description of a system is told by its SHA-256."""
+"""Longer lists in the description of a system are stored as SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A scenario as the gate runs it."""
+    """A scenario of the gate."""
 
     name: str
     workload: Workload
     make: Callable[[], System]
-    """A system that has served nothing yet, for each run."""
+    """Returns a fresh system for each run."""
 
     run: Mapping[str, Any]
     terms: Terms
 
     @property
     def seeds(self) -> range:
-        """The seeds of its runs."""
+        """The seeds of the runs."""
         first = whole("run.seed", self.run.get("seed", 0), 0, 2**64 - 1)
         return range(first, first + self.terms.seeds)
 
@@ -71,42 +71,41 @@ def gate(
     update: bool = False,
     threads: int | None = None,
 ) -> GateReport:
-    """Run scenarios and hold them against a committed baseline: is a metric worse than it may become?
+    """Run scenarios and compare them with a committed baseline.
 
-    Each scenario runs with as many seeds as its table `[gate]` says. Because the requests of a seed are the
-    same, bit for bit, metrics are compared in pairs; one has become worse if the lower end of Student's
-    interval of its mean loss is beyond the tolerance. What is unchanged gives the same bits.
+    The table `[gate]` of each scenario sets the seeds. The requests of a seed are bit-identical, so metrics
+    are compared in pairs. A metric regressed if the lower bound of Student's interval of its mean loss is
+    beyond the tolerance. Unchanged scenarios give identical bits.
 
     ```toml
-    [gate]                      # all of it optional
-    seeds = 10                  # counted from the seed of [run]
+    [gate]                      # all keys are optional
+    seeds = 10                  # from the seed of [run]
     confidence = 0.95
-    slo = { ttft_s = 0.5, itl_s = 0.1 }     # what counts as good, else the workload's columns
+    slo = { ttft_s = 0.5, itl_s = 0.1 }     # for goodput; default: columns of the workload
 
-    [gate.tolerance]            # else these three
+    [gate.tolerance]            # default: these three
     request_goodput = "1%"      # of the baseline
     ttft_p99 = "5%"             # or "20ms", "0.02s"
     itl_p99 = "5%"
-    cost_per_request = "2%"     # money and energy, where there are prices
+    cost_per_request = "2%"     # cost and energy require prices
 
     [gate.prices.gpu_hour]      # the fields of `Prices`
     h100-80gb = 2.5
     ```
 
     Args:
-        scenarios: TOML files, and folders of them. A scenario is called by its file, without the ending.
-        baseline: the JSON file; it may hold further scenarios.
-        prices: of scenarios that have no `[gate.prices]`, or the path of their file.
-        update: write what was found into the file instead of judging by it.
-        threads: how many runs at once; None takes every core. It changes no bit of a result.
+        scenarios: TOML files, or directories of them. The name of a scenario is the file name without suffix.
+        baseline: the JSON file; it may contain further scenarios.
+        prices: prices for scenarios without `[gate.prices]`, or the path of their file.
+        update: write the results to the baseline instead of comparing.
+        threads: concurrent runs. Default: all cores. It does not change the result.
 
     Returns:
-        What was found; `passed` says whether nothing has become worse.
+        The report; `passed` is False if a metric regressed.
 
     Raises:
-        ConfigError: a scenario or the baseline is wrong, there is no baseline, or it is one of other
-            requests, options or seeds; nothing was run. (A run that fails is in the report, beside those
-            that have not.)
+        ConfigError: a scenario or the baseline is wrong, there is no baseline, or it has other requests,
+            options or seeds; nothing was run. A run that fails is part of the report.
         OSError: a file cannot be read or written.
 
     Source: Law, Simulation Modeling and Analysis: paired comparison with common random numbers.
@@ -148,26 +147,26 @@ def read_trials(
     fields: Mapping[str, object] | None = None,
     prices: Prices | None = None,
 ) -> list[Trial]:
-    """The scenarios in files and folders, by name, each with some fields set by their paths.
+    """Read scenarios from files and directories, and set fields by path.
 
-    `prices` are for those that have none.
+    `prices` apply to scenarios without prices.
 
     Raises:
-        ConfigError: one is wrong, two have one name, or there is none.
+        ConfigError: a scenario is wrong, names are not unique, or there is no scenario.
         OSError: a file cannot be read.
     """
     paths = [scenarios] if isinstance(scenarios, (str, os.PathLike)) else list(scenarios)
     files: dict[str, Path] = {}
-    for path in (path_of("scenarios", one) for one in paths):
+    for path in (path_of("scenarios", given) for given in paths):
         inside = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not inside:
-            raise ConfigError(path, "holds no scenario, no file that ends in .toml")
+            raise ConfigError(path, "contains no .toml file")
         for file in inside:
             other = files.setdefault(file.stem, file)
             if os.path.realpath(other) != os.path.realpath(file):
-                raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
+                raise ConfigError(file, f"has the same name as {other}; names must be unique")
     if not files:
-        raise ConfigError("scenarios", "none is named")
+        raise ConfigError("scenarios", "must contain at least one file")
     return [_of_file(name, file, fields or {}, prices) for name, file in files.items()]
 
 
@@ -177,20 +176,23 @@ def _of_file(name: str, file: Path, fields: Mapping[str, object], prices: Prices
         check_options(plan.options, but=("seed", "threads"), field="run.")
     except ConfigError as error:
         raise error.within(str(file), ": ") from None
-    asked = {} if plan.gate is None else plan.gate
-    if prices is not None and "prices" not in asked:
-        asked = {**asked, "prices": prices.to_json()}
-    terms = read_fields("gate", asked, Terms)
+    table = {} if plan.gate is None else plan.gate
+    if prices is not None and "prices" not in table:
+        table = {**table, "prices": prices.to_json()}
+    try:
+        terms = read_fields("gate", table, Terms)
+    except ConfigError as error:
+        raise error.within(str(file), ": ") from None
     return Trial(name, plan.workload, maker(plan.system), plan.options, terms)
 
 
 def maker(system: Any) -> Callable[[], System]:
-    """What makes the system of each run anew: a function, or copies of an object that has served nothing.
+    """A function that returns a fresh system for each run: copies of a system, or the given function.
 
-    A policy written in Python may remember what it has seen.
+    Policies written in Python may have state.
 
     Raises:
-        ConfigError: it is neither a system nor a function that returns one.
+        ConfigError: the argument is neither a system nor a function that returns one.
     """
     if isinstance(system, SYSTEMS):
         return lambda: copy.deepcopy(system)
@@ -198,9 +200,9 @@ def maker(system: Any) -> Callable[[], System]:
         member("system", system, SYSTEMS)
 
     def made() -> System:
-        one = system()
-        member("system", one, SYSTEMS)
-        return cast("System", one)
+        returned = system()
+        member("system", returned, SYSTEMS)
+        return cast("System", returned)
 
     return made
 
@@ -212,21 +214,21 @@ def checked(
     update: bool = False,
     threads: int | None = None,
     accept: str | None = None,
-    tell: Callable[[str], object] | None = None,
+    log: Callable[[str], object] | None = None,
 ) -> GateReport:
-    """Run scenarios and hold them against a baseline; nothing is written.
+    """Run scenarios and compare them with a baseline, without writing.
 
     Args:
         trials: the scenarios, at least one.
         baseline: the file.
-        update: that the file shall be written afterwards: it need not fit, but it must be possible.
-        threads: how many runs at once.
-        accept: the command that accepts what was found.
-        tell: gets a line before each scenario.
+        update: whether the file is written afterwards, so that it may differ but must be writable.
+        threads: concurrent runs.
+        accept: the command that accepts the results.
+        log: called with a line before each scenario.
 
     Raises:
-        ConfigError: as `gate`.
-        OSError: as `gate`.
+        ConfigError: as for `gate`.
+        OSError: as for `gate`.
     """
     accept = accept or f"iq.gate(…, {str(baseline)!r}, update=True)"
     if threads is not None:
@@ -234,17 +236,17 @@ def checked(
     if update:
         check_writable(baseline)
     elif not baseline.exists():
-        raise ConfigError(baseline, f"there is no baseline yet; make it with {accept} and commit it")
+        raise ConfigError(baseline, f"does not exist; create it with {accept} and commit it")
     records = read_baseline(baseline) if baseline.exists() else {}
     plans = [_planned(trial) for trial in trials]
     problems = [_unfit(trial, plan, records) for trial, plan in zip(trials, plans, strict=True)]
     if not update and any(problems):
         reasons = "; ".join(filter(None, problems))
-        raise ConfigError(baseline, f"{reasons}. If that is meant, accept it with {accept}")
+        raise ConfigError(baseline, f"{reasons}. If this is intended, accept it with {accept}")
     verdicts = []
     for trial, plan, problem in zip(trials, plans, problems, strict=True):
-        if tell is not None:
-            tell(f"{trial.name}: {trial.terms.seeds} runs")
+        if log is not None:
+            log(f"{trial.name}: {trial.terms.seeds} runs")
         verdicts.append(_verdict(trial, plan, records, problem, threads))
     names = {trial.name for trial in trials}
     rest = sorted({*records} - names)
@@ -252,10 +254,10 @@ def checked(
 
 
 def accepted(report: GateReport) -> GateReport:
-    """Write what was found into the baseline, beside the other scenarios there, unless a run has failed.
+    """Write the results to the baseline, unless a run failed. Other scenarios in it remain.
 
     Raises:
-        OSError: the file cannot be written; it is as it was.
+        OSError: the file cannot be written; it is unchanged.
     """
     records = {verdict.name: verdict.record for verdict in report.scenarios if verdict.record is not None}
     if len(records) < len(report.scenarios):
@@ -265,17 +267,12 @@ def accepted(report: GateReport) -> GateReport:
 
 
 def _planned(trial: Trial) -> Record:
-    """What will be run, without the values."""
+    """The record of a scenario, without values."""
     if trial.workload.is_synthetic and trial.terms.seeds < 2:
-        raise ConfigError(
-            trial.name, "seeds: must be 2 or more where requests are drawn: one run says nothing of chance"
-        )
-    for one in trial.terms.tolerances:
-        if one.metric.needs_prices and trial.terms.prices is None:
-            raise ConfigError(
-                trial.name,
-                f"tolerance.{one.metric.name}: is told where GPUs have prices; give [gate.prices] or prices",
-            )
+        raise ConfigError(trial.name, "seeds: must be 2 or more for a random workload: one has no interval")
+    for margin in trial.terms.tolerances:
+        if margin.metric.needs_prices and trial.terms.prices is None:
+            raise ConfigError(trial.name, f"tolerance.{margin.metric.name}: requires [gate.prices] or prices")
     try:
         drawn = "".join(trial.workload.draw(seed).sha256() for seed in trial.seeds)
         system = trial.make()
@@ -297,20 +294,20 @@ def _planned(trial: Trial) -> Record:
 
 
 def _unfit(trial: Trial, plan: Record, known: Mapping[str, Record]) -> str:
-    """Why a baseline does not say what a scenario was like before; empty where it does."""
+    """The reason why a baseline does not match a scenario. Empty if it does."""
     if trial.name not in known:
-        return f"has no scenario {trial.name}"
+        return f"lacks the scenario {trial.name}"
     if reason := plan.unlike(known[trial.name]):
-        return f"is of another scenario {trial.name}: {reason}"
-    names = [one.metric.name for one in trial.terms.tolerances]
+        return f"has another scenario {trial.name}: {reason}"
+    names = [margin.metric.name for margin in trial.terms.tolerances]
     missing = [name for name in names if name not in known[trial.name].values]
-    return f"has no {' and no '.join(missing)} of {trial.name}" if missing else ""
+    return f"lacks {' and '.join(missing)} of {trial.name}" if missing else ""
 
 
 def _verdict(
     trial: Trial, plan: Record, known: Mapping[str, Record], problem: str, threads: int | None
 ) -> ScenarioVerdict:
-    """Run a scenario and judge its metrics; where the baseline has a `problem`, they are new."""
+    """Run a scenario and compare its metrics. With a `problem` of the baseline, they are new."""
     terms, is_known = trial.terms, trial.name in known
     before = known[trial.name] if is_known and not problem else None
     try:
@@ -319,38 +316,38 @@ def _verdict(
         return ScenarioVerdict(trial.name, terms, error=str(error))
     now = replace(plan, values=values)
     notes = [f"the baseline {problem}"] if problem and is_known else []
-    judgements = []
+    metrics = []
     for tolerance in terms.tolerances:
         here = values[tolerance.metric.name]
         if before is None:
-            judgements.append(fresh(tolerance, here))
+            metrics.append(without_baseline(tolerance, here))
         else:
-            judgements.append(judge(tolerance, before.values[tolerance.metric.name], here, terms.confidence))
+            there = before.values[tolerance.metric.name]
+            metrics.append(compare_metric(tolerance, there, here, terms.confidence))
     changes: list[str] = []
     if before is not None:
         changes = before.changes(now)
         if before.inferq != now.inferq:
-            notes.append(f"the baseline was made by inferq {before.inferq}, this is {now.inferq}")
-        elif not changes and any(one.verdict != "identical" for one in judgements):
-            notes.append("the description of the system is the same: what has changed is code")
+            notes.append(f"the baseline is from inferq {before.inferq}, this is {now.inferq}")
+        elif not changes and any(metric.verdict != "identical" for metric in metrics):
+            notes.append("the description of the system is unchanged, so the code changed")
     notes += of_objectives(terms.slo)
     notes += [finding.about(f"seed {trial.seeds[0]}", seed=trial.seeds[0]) for finding in findings]
-    return ScenarioVerdict(trial.name, terms, now, tuple(judgements), tuple(changes), tuple(notes))
+    return ScenarioVerdict(trial.name, terms, now, tuple(metrics), tuple(changes), tuple(notes))
 
 
 def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | None, ...]], list[Finding]]:
-    """The value of each metric, seed by seed, and what was found in the run of the first seed."""
+    """The values of each metric by seed, and the findings of the first seed."""
     metrics = [tolerance.metric for tolerance in trial.terms.tolerances]
     options = {name: value for name, value in trial.run.items() if name != "seed"}
-    # Policies written in Python hold the interpreter anyway, and what a class of theirs remembers is theirs.
+    # Policies written in Python hold the GIL, and their classes may have state.
     if is_user_defined(trial.make()):
         threads = 1
-    alone = workers(threads, len(trial.seeds)) == 1
-    if not alone:
+    if workers(threads, len(trial.seeds)) > 1:
         options.setdefault("threads", 1)
 
     def task(seed: int) -> Task[tuple[list[float | None], list[Finding]]]:
-        def go(watch: Progress | None) -> tuple[list[float | None], list[Finding]]:
+        def run_seed(watch: Progress | None) -> tuple[list[float | None], list[Finding]]:
             try:
                 result = simulate(trial.workload, trial.make(), seed=seed, progress=watch, **options)
             except (SimulationError, ConfigError, TraceError) as error:
@@ -358,7 +355,7 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
             row = result.summary(slo=trial.terms.slo, prices=trial.terms.prices).row(0, named=True)
             return [metric.of_row(row) for metric in metrics], result.findings
 
-        return go
+        return run_seed
 
     runs = run_tasks([task(seed) for seed in trial.seeds], threads)
     columns = zip(*(row for row, _ in runs), strict=True)
@@ -366,12 +363,12 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
 
 
 def _short(value: Any) -> Any:
-    """A description in which a long list, such as the rows of an `Empirical`, is told by its SHA-256."""
+    """A description with long lists, such as the rows of an `Empirical`, replaced by their SHA-256."""
     if isinstance(value, Mapping):
-        return {name: _short(one) for name, one in value.items()}
+        return {name: _short(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         if len(value) > _LONG:
             digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
             return {"rows": len(value), "sha256": digest}
-        return [_short(one) for one in value]
+        return [_short(item) for item in value]
     return value

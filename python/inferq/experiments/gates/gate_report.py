@@ -1,4 +1,4 @@
-"""What did the gate find, and may the change pass? `GateReport`, in a table, a log and a pull request."""
+"""`GateReport`: the result of a gate, as a table, for logs and for pull requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from inferq._lazy import pl
 from inferq.display.text import NONE, amount, counted, number, percent
 from inferq.experiments.gates.baseline import Record
-from inferq.experiments.gates.judgement import Change, GateVerdict, Judgement
+from inferq.experiments.gates.metric_verdict import Change, GateVerdict, MetricVerdict
 from inferq.experiments.gates.terms import Terms
 from inferq.results.metric import Metric
 
@@ -23,12 +23,12 @@ _CELL: dict[GateVerdict, str] = {
     "worse": "✗ worse",
     "new": "new",
 }
-"""What each verdict is called in a cell of a table."""
+"""Verdicts in cells of a table."""
 
 _MOST_LINES = 20
-"""Of changes in a description and of notes: what is beyond is counted."""
+"""Maximum lines of changes and of notes."""
 
-_HEADER = ("metric", "baseline", "now", "change", "between", "tolerance", "verdict")
+_HEADER = ("metric", "baseline", "now", "change", "interval", "tolerance", "verdict")
 
 _SENTENCE: dict[GateVerdict, str] = {
     "worse": "worse than tolerated",
@@ -38,76 +38,76 @@ _SENTENCE: dict[GateVerdict, str] = {
     "identical": "identical",
     "new": "new",
 }
-"""What each verdict is called in a sentence, the gravest first."""
+"""Verdicts in sentences, the most severe first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioVerdict:
-    """What the gate found of one scenario."""
+    """The result of one scenario."""
 
     name: str
     terms: Terms
     record: Record | None = None
-    """What was run, and every seed's values; None where a run has failed."""
+    """What was run, with the values of every seed. None if a run failed."""
 
-    judgements: tuple[Judgement, ...] = ()
+    metrics: tuple[MetricVerdict, ...] = ()
     changes: tuple[str, ...] = ()
-    """What differs in the description of the system, a line each."""
+    """Changes of the description of the system, one line each."""
 
     notes: tuple[str, ...] = ()
     error: str = ""
-    """Why a run has failed."""
+    """The error of a failed run."""
 
     @property
     def passed(self) -> bool:
-        """Whether every run came to its end and no metric is worse than it may be."""
-        return not self.error and all(one.verdict != "worse" for one in self.judgements)
+        """Whether no run failed and no metric regressed beyond its tolerance."""
+        return not self.error and all(metric.verdict != "worse" for metric in self.metrics)
 
     @property
     def verdict(self) -> str:
-        """The gravest verdict of its metrics, in words."""
+        """The most severe verdict, as text."""
         if self.error:
-            return "a run has failed"
-        verdicts = {one.verdict for one in self.judgements}
+            return "a run failed"
+        verdicts = {metric.verdict for metric in self.metrics}
         return next(words for verdict, words in _SENTENCE.items() if verdict in verdicts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GateReport:
-    """What the gate found; made by `inferq.gate`.
+    """The result of a gate; made by `inferq.gate`.
 
-    `str` of it is a sentence and a line for each metric that is not identical.
+    `str` returns a summary and a line for each metric that is not identical.
     """
 
     scenarios: tuple[ScenarioVerdict, ...]
     baseline: Path
-    """The file that was held against."""
+    """The baseline file."""
 
     accept: str
-    """The command that accepts what was found."""
+    """The command that accepts the results."""
 
     update: bool = False
-    """Whether the baseline was to be written instead of obeyed."""
+    """Whether the baseline was to be written."""
 
     written: bool = False
-    """Whether the file has changed."""
+    """Whether the file changed."""
 
     others: tuple[str, ...] = ()
     """Scenarios of the baseline that were not run."""
 
     @property
     def passed(self) -> bool:
-        """Whether no metric is worse than it may be; with `update`, whether every run came to its end."""
-        return all(one.passed or (self.update and not one.error) for one in self.scenarios)
+        """Whether no metric regressed beyond its tolerance; with `update`, whether no run failed."""
+        return all(scenario.passed or (self.update and not scenario.error) for scenario in self.scenarios)
 
     @property
     def frame(self) -> pl.DataFrame:
-        """One row for each metric of each scenario.
+        """One row per metric and scenario.
 
         `scenario`, `metric`, `unit`, `better` (`lower` or `higher`), `seeds`, `baseline` and `now` (means
-        over the seeds, in the unit), `change`, `change_low`, `change_high` (from the baseline to now; each
-        end with the confidence), `relative` (whether these are shares of the baseline, else in the unit),
-        `confidence`, `tolerance`, `verdict`, `note`. What is not known is null.
+        over the seeds, in the unit), `change`, `change_low`, `change_high` (from the baseline to now, with
+        confidence bounds), `relative` (whether these are shares of the baseline, else in the unit),
+        `confidence`, `tolerance`, `verdict`, `note`. Unknown values are null.
         """
         schema = {
             **dict.fromkeys(("scenario", "metric", "unit", "better"), pl.String),
@@ -121,25 +121,25 @@ class GateReport:
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for scenario in self.scenarios:
-            for one in scenario.judgements:
-                metric, change = one.metric, one.change
+            for verdict in scenario.metrics:
+                metric, change = verdict.metric, verdict.change
                 moved: tuple[float | None, ...] = (None,) * 4
                 if change is not None:
                     moved = (change.mean, change.low, change.high, change.is_relative)
                 yield (
                     *(scenario.name, metric.name, metric.unit, metric.better, scenario.terms.seeds),
-                    *(one.baseline, one.now, *moved, scenario.terms.confidence),
-                    *(str(one.tolerance), one.verdict, one.note or None),
+                    *(verdict.baseline, verdict.now, *moved, scenario.terms.confidence),
+                    *(str(verdict.tolerance), verdict.verdict, verdict.note or None),
                 )
 
     @property
     def headline(self) -> str:
-        """What was found, in a sentence."""
-        verdicts = Counter(one.verdict for scenario in self.scenarios for one in scenario.judgements)
+        """One sentence."""
+        verdicts = Counter(metric.verdict for scenario in self.scenarios for metric in scenario.metrics)
         failed = [scenario.name for scenario in self.scenarios if scenario.error]
-        counts = [f"{verdicts[one]} {words}" for one, words in _SENTENCE.items() if verdicts[one]]
+        counts = [f"{verdicts[kind]} {words}" for kind, words in _SENTENCE.items() if verdicts[kind]]
         if failed:
-            counts.append(f"a run has failed in {', '.join(failed)}")
+            counts.append(f"a run failed in {', '.join(failed)}")
         metrics, scenarios = sum(verdicts.values()), len(self.scenarios)
         scope = f"{counted(metrics, 'metric')} of {counted(scenarios, 'scenario')}"
         state = ("updated" if self.update else "passed") if self.passed else "failed"
@@ -151,26 +151,28 @@ class GateReport:
         return f"{state}: {scope}: {', '.join(counts)}" if metrics else f"{state}: {', '.join(counts)}"
 
     def markdown(self) -> str:
-        """The report for a pull request in GitHub's Markdown: what has failed first, the identical folded."""
+        """The report in GitHub's Markdown: failures first, identical scenarios folded."""
         parts = [f"## {_mark(self.passed)} inferq gate {_escaped(self.headline)}"]
-        for scenario in sorted(self.scenarios, key=lambda one: (one.passed, _is_settled(one))):
+        for scenario in sorted(
+            self.scenarios, key=lambda scenario: (scenario.passed, _is_identical(scenario))
+        ):
             section = "\n\n".join(_section(scenario))
-            if _is_settled(scenario) and not scenario.changes:
-                title = f"✓ {html.escape(scenario.name)}: identical"  # no Markdown is read in there
+            if _is_identical(scenario) and not scenario.changes:
+                title = f"✓ {html.escape(scenario.name)}: identical"  # Markdown does not apply here
                 section = f"<details><summary>{title}</summary>\n\n{section}\n\n</details>"
             parts.append(section)
         if notes := list(self._notes()):
             parts.append("\n".join(f"- {_escaped(note)}" for note in notes))
-        if not self.update and not all(_is_settled(scenario) for scenario in self.scenarios):
+        if not self.update and not all(_is_identical(scenario) for scenario in self.scenarios):
             parts.append(f"To accept these numbers as the new baseline:\n\n```sh\n{self.accept}\n```")
         return "\n\n".join(parts) + "\n"
 
     def __repr__(self) -> str:
-        """What was found, in a sentence."""
+        """The headline."""
         return f"GateReport({self.headline})"
 
     def __str__(self) -> str:
-        """A sentence, and a line for each metric that is not identical."""
+        """The headline, and a line for each metric that is not identical."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -178,31 +180,31 @@ class GateReport:
         for scenario in self.scenarios:
             if scenario.error:
                 yield f"{scenario.name}: {scenario.error}"
-            for one in scenario.judgements:
-                if one.verdict not in ("identical", "new"):
-                    note = f" ({one.note})" if one.note else ""
-                    yield f"{scenario.name}: {one.metric.name} {_sentence(one, scenario)}{note}"
+            for verdict in scenario.metrics:
+                if verdict.verdict not in ("identical", "new"):
+                    note = f" ({verdict.note})" if verdict.note else ""
+                    yield f"{scenario.name}: {verdict.metric.name} {_sentence(verdict, scenario)}{note}"
             yield from (f"{scenario.name}: {text}" for text in _some(scenario.changes))
             yield from (f"{scenario.name}: {text}" for text in _some(scenario.notes))
         yield from self._notes()
 
     def _notes(self) -> Iterator[str]:
-        """What is to be said of the whole."""
+        """Notes about the whole report."""
         if self.update:
             if self.passed:
-                yield f"{'written to' if self.written else 'nothing to write to'} {self.baseline}"
+                yield f"{'written to' if self.written else 'no changes to'} {self.baseline}"
             else:
-                yield f"{self.baseline} is as it was: a baseline is of runs that came to their end"
+                yield f"{self.baseline} is unchanged, because a run failed"
         elif self.passed and any(
-            one.verdict == "better" for scenario in self.scenarios for one in scenario.judgements
+            metric.verdict == "better" for scenario in self.scenarios for metric in scenario.metrics
         ):
-            yield f"better than the baseline: keep it, so that losing it again is noticed: {self.accept}"
+            yield f"better than the baseline; accept it to detect later regressions: {self.accept}"
         if self.others:
-            yield f"in the baseline and not run: {', '.join(self.others)}"
+            yield f"in the baseline but not run: {', '.join(self.others)}"
 
 
 def refused(reason: str) -> str:
-    """What a pull request reads where nothing was compared."""
+    """The Markdown report if nothing was compared."""
     return f"## ✗ inferq gate: nothing was compared\n\n{_escaped(reason)}\n"
 
 
@@ -216,61 +218,61 @@ def _section(scenario: ScenarioVerdict) -> Iterator[str]:
         yield _escaped(scenario.error)
         return
     terms = scenario.terms
-    # an amount stays on one line with its unit
-    rows = [[cell.replace(" ", "\u00a0") for cell in _cells(one)] for one in scenario.judgements]
+    # Values stay on one line with their units.
+    rows = [[cell.replace(" ", "\u00a0") for cell in _cells(verdict)] for verdict in scenario.metrics]
     yield "\n".join([_row(_HEADER), _row(["---", *["---:"] * 5, "---"]), *map(_row, rows)])
     basis = [f"Means over {counted(terms.seeds, 'seed')}"]
-    if any(one.change is not None for one in scenario.judgements):
-        basis.append(f"each end of an interval holds with {percent(terms.confidence, 6)} confidence")
+    if any(metric.change is not None for metric in scenario.metrics):
+        basis.append(f"each bound of an interval holds with {percent(terms.confidence, 6)} confidence")
     if terms.slo is not None:
-        basis.append(f"good: {', '.join(f'{name} ≤ {limit:g}' for name, limit in terms.slo.items())}")
+        basis.append(f"goodput: {', '.join(f'{name} ≤ {limit:g}' for name, limit in terms.slo.items())}")
     yield f"<sub>{_escaped('; '.join(basis))}.</sub>"
     if scenario.changes:
         listed = "\n".join(f"- `{change.replace('`', chr(39))}`" for change in _some(scenario.changes))
-        yield f"What has changed in the description of the system:\n\n{listed}"
+        yield f"Changes of the description of the system:\n\n{listed}"
     if scenario.notes:
         yield "\n".join(f"- {_escaped(note)}" for note in _some(scenario.notes))
 
 
-def _cells(one: Judgement) -> list[str]:
-    metric, change = one.metric, one.change
-    is_worse = one.verdict == "worse"
-    verdict = f"**{_CELL[one.verdict]}**" if is_worse else _CELL[one.verdict]
-    if one.note:
-        verdict += f"<br><sub>{_escaped(one.note)}</sub>"
+def _cells(verdict: MetricVerdict) -> list[str]:
+    metric, change = verdict.metric, verdict.change
+    is_worse = verdict.verdict == "worse"
+    words = f"**{_CELL[verdict.verdict]}**" if is_worse else _CELL[verdict.verdict]
+    if verdict.note:
+        words += f"<br><sub>{_escaped(verdict.note)}</sub>"
     sign = "−" if metric.better == "higher" else "+"
     is_rate = metric.unit not in ("s", "share")
     if change is None:
-        moved, between = "0 %" if one.verdict == "identical" else NONE, NONE
+        moved, interval = "0 %" if verdict.verdict == "identical" else NONE, NONE
     else:
         arrow = "▲" if change.mean > 0 else "▼" if change.mean < 0 else ""
         moved = f"{arrow} {_scaled((change.mean,), change, metric)}".strip()
-        between = _scaled((change.low, change.high), change, metric)
+        interval = _scaled((change.low, change.high), change, metric)
     return [
         f"{metric.name}<br><sub>{f'{metric.unit}, ' if is_rate else ''}{metric.better} is better</sub>",
-        *(number(value) if is_rate else _value(value, metric) for value in (one.baseline, one.now)),
+        *(number(value) if is_rate else _value(value, metric) for value in (verdict.baseline, verdict.now)),
         f"**{moved}**" if is_worse else moved,
-        between,
-        f"{sign}{one.tolerance}",
-        verdict,
+        interval,
+        f"{sign}{verdict.tolerance}",
+        words,
     ]
 
 
-def _sentence(one: Judgement, scenario: ScenarioVerdict) -> str:
-    """What became of a metric, in a line."""
-    change = one.change
-    values = f"{_value(one.baseline, one.metric)} → {_value(one.now, one.metric)}"
+def _sentence(verdict: MetricVerdict, scenario: ScenarioVerdict) -> str:
+    """The verdict of a metric, in a line."""
+    change, metric = verdict.change, verdict.metric
+    values = f"{_value(verdict.baseline, metric)} → {_value(verdict.now, metric)}"
     if change is None:
-        return f"{one.verdict}: {values}"
-    between = _scaled((change.low, change.high), change, one.metric)
-    ends = "" if scenario.terms.seeds == 1 else f" ({between})"
-    moved = _scaled((change.mean,), change, one.metric)
-    return f"{one.verdict}: {values}, {moved}{ends}; tolerance {one.tolerance}"
+        return f"{verdict.verdict}: {values}"
+    interval = _scaled((change.low, change.high), change, metric)
+    ends = "" if scenario.terms.seeds == 1 else f" ({interval})"
+    moved = _scaled((change.mean,), change, metric)
+    return f"{verdict.verdict}: {values}, {moved}{ends}; tolerance {verdict.tolerance}"
 
 
-def _is_settled(scenario: ScenarioVerdict) -> bool:
-    """Whether the baseline says already what was found."""
-    return not scenario.error and all(one.verdict == "identical" for one in scenario.judgements)
+def _is_identical(scenario: ScenarioVerdict) -> bool:
+    """Whether all metrics are identical to the baseline."""
+    return not scenario.error and all(metric.verdict == "identical" for metric in scenario.metrics)
 
 
 def _value(value: float | None, metric: Metric) -> str:
@@ -279,13 +281,13 @@ def _value(value: float | None, metric: Metric) -> str:
 
 
 def _scaled(amounts: Sequence[float], change: Change, metric: Metric) -> str:
-    """Changes with their signs, and the unit that they have in common."""
+    """Signed changes with their common unit."""
     factor, unit = 1, "" if metric.unit == "share" else f" {metric.unit}"
     if change.is_relative:
         factor, unit = 100, " %"
     elif metric.unit == "s" and max(map(abs, amounts)) < 1:
         factor, unit = 1000, " ms"
-    return " … ".join(number(one * factor, 3, sign=True) for one in amounts) + unit
+    return " … ".join(number(value * factor, 3, sign=True) for value in amounts) + unit
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -293,13 +295,13 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _some(texts: Sequence[str]) -> list[str]:
-    """The first of them, and how many more there are."""
+    """The first texts, and the number of further ones."""
     if len(texts) <= _MOST_LINES:
         return list(texts)
     return [*texts[:_MOST_LINES], f"… and {len(texts) - _MOST_LINES} more"]
 
 
 def _escaped(text: str) -> str:
-    """A text in which nothing is taken for Markdown or HTML."""
+    """A text without Markdown or HTML."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{letter}" if letter in "\\`*_|[]#~" else letter for letter in plain)

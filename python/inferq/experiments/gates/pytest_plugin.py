@@ -1,6 +1,6 @@
-"""How does a test suite ask whether a scheduler became worse than it may? By the fixture `inferq_gate`.
+"""The pytest fixture `inferq_gate`, which fails a test if a scheduler regressed.
 
-pytest loads this module wherever inferq is installed, so that it imports nothing that takes time.
+pytest loads this module whenever inferq is installed, so it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:  # every run of pytest in this environment loads this file
+if TYPE_CHECKING:  # loaded by every run of pytest in this environment
     from inferq.experiments.gates.gate_report import GateReport
     from inferq.systems.prices import Prices
     from inferq.systems.system import System
@@ -27,34 +27,34 @@ _tests_key = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, each with `inferq` in its name."""
+    """Add the command-line options."""
     group = parser.getgroup("inferq", "inferq: gates on simulated serving")
     group.addoption(
-        "--inferq-update", action="store_true", help="write the baseline of inferq_gate instead of obeying it"
+        "--inferq-update", action="store_true", help="write the baseline of inferq_gate instead of comparing"
     )
     group.addoption(
-        "--inferq-baseline", metavar="FILE", help="the baseline, instead of that of the configuration"
+        "--inferq-baseline", metavar="FILE", help="baseline of inferq_gate, instead of the configured one"
     )
     group.addoption(
         "--inferq-summary",
         metavar="FILE",
-        help="write what inferq_gate found as Markdown, for a pull request",
+        help="write the report of inferq_gate as Markdown, for a pull request",
     )
-    parser.addini("inferq_baseline", f"the baseline of inferq_gate, from the root directory ({_BASELINE})")
+    parser.addini("inferq_baseline", f"baseline of inferq_gate, relative to the root directory ({_BASELINE})")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse what several processes cannot do: write one file."""
+    """Reject options that write a file from several processes."""
     config.stash[_reports_key] = []
     config.stash[_tests_key] = {}
     if config.getoption("dist", "no") != "no":
         for option in ("--inferq-update", "--inferq-summary"):
             if config.getoption(option):
-                raise pytest.UsageError(f"{option}: several processes cannot write one file; run without -n")
+                raise pytest.UsageError(f"{option} is not supported with several processes; run without -n")
 
 
 class Gate:
-    """What the fixture `inferq_gate` returns: call it with a name, a workload and a system."""
+    """The fixture `inferq_gate`: call it with a name, a workload and a system."""
 
     def __init__(self, config: pytest.Config, test: str) -> None:
         self._config = config
@@ -76,28 +76,28 @@ class Gate:
         threads: int | None = None,
         **run: Any,
     ) -> GateReport:
-        """Run a scenario with several seeds; the test fails where a metric is worse than it may become.
+        """Run a scenario with several seeds; the test fails if a metric regressed beyond its tolerance.
 
         Args:
-            name: of the scenario in the baseline; each stands for one scenario.
-            workload: a `Workload`, or what it takes.
-            system: what serves it, here with the scheduler under test; or a function that makes one, where
-                an object cannot be copied. Each run has one of its own.
-            tolerance: by metric how much worse it may become, `{"request_goodput": "1%", "ttft_p99": "5ms"}`;
-                None takes 1 % of `request_goodput`, and 5 % of `ttft_p99` and of `itl_p99`.
-            seeds: how many runs.
-            confidence: with which each end of an interval holds.
-            slo: objectives for the goodput, `{"ttft_s": …, "itl_s": …}`; None takes the workload's columns.
-            prices: of GPUs and tokens, where the tolerance names money or energy.
-            seed: of the first run; those after it count on.
-            threads: how many runs at once; None takes every core, and one for policies written in Python.
-            **run: the other keyword arguments of `simulate`.
+            name: unique name of the scenario in the baseline.
+            workload: a `Workload`, or anything that `Workload` accepts.
+            system: the system under test, or a function that makes one if it cannot be copied. Each run uses
+                a fresh one.
+            tolerance: largest accepted regression by metric, `{"request_goodput": "1%", "ttft_p99": "5ms"}`.
+                Default: 1 % of `request_goodput`, 5 % of `ttft_p99` and of `itl_p99`.
+            seeds: number of runs.
+            confidence: confidence level of each bound.
+            slo: objectives for goodput, `{"ttft_s": …, "itl_s": …}`. Default: columns of the workload.
+            prices: prices of GPUs and tokens, for metrics of cost or energy.
+            seed: first seed.
+            threads: concurrent runs. Default: all cores; one for policies written in Python.
+            **run: further arguments of `simulate`.
 
         Returns:
-            What was found.
+            The report.
 
         Raises:
-            ConfigError: an argument is wrong; it names it.
+            ConfigError: an argument is wrong.
         """
         __tracebackhide__ = True
         from inferq.errors import ConfigError
@@ -106,7 +106,7 @@ class Gate:
         from inferq.experiments.gates.terms import Terms
         from inferq.workload.workload import Workload
 
-        self._take(name)
+        self._register(name)
         terms = Terms(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo, prices=prices)
         requests = workload if isinstance(workload, Workload) else Workload(workload)
         options = check_options({**run, "seed": seed}, but=("seed",))
@@ -125,18 +125,18 @@ class Gate:
             pytest.fail(str(report))
         return report
 
-    def _take(self, name: str) -> None:
-        """Refuse a name that stands for another scenario already."""
+    def _register(self, name: str) -> None:
+        """Check that a name is unique."""
         __tracebackhide__ = True
         if not isinstance(name, str) or not name.strip():
-            pytest.fail(f"name: must be a text, is {name!r}")
+            pytest.fail(f"name: must be a non-empty text, got {name!r}")
         other = self._config.stash[_tests_key].setdefault(name, self._test)
         if name in self._names or other != self._test:
-            pytest.fail(f"name: {name!r} stands for the scenario of {other} already")
+            pytest.fail(f"name: {name!r} is already used by {other}")
         self._names.add(name)
 
     def _baseline(self) -> Path:
-        """The file: of the command line from where it was typed, of the configuration from the root."""
+        """The baseline: relative to the working directory (command line) or the root (configuration)."""
         given: str | None = self._config.getoption("--inferq-baseline")
         if given:
             return self._config.invocation_params.dir / given
@@ -146,12 +146,12 @@ class Gate:
 
 @pytest.fixture
 def inferq_gate(request: pytest.FixtureRequest) -> Gate:
-    """Hold a scenario against the baseline: `inferq_gate(name, workload, system, tolerance=…)`."""
+    """Compare a scenario with the baseline: `inferq_gate(name, workload, system, tolerance=…)`."""
     return Gate(request.config, request.node.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what was found, also where no test has failed, and write the Markdown."""
+    """Print the report, and write it as Markdown."""
     reports = config.stash[_reports_key]
     if not reports:
         return

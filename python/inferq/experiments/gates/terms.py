@@ -1,42 +1,41 @@
-"""What a scenario asks of the gate: how much worse which metric may become, and how sure one must be."""
+"""The table `[gate]` of a scenario: tolerances, seeds and confidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inferq.checks import whole
+from inferq.checks import between, whole
 from inferq.description import Description, Table
 from inferq.errors import ConfigError
-from inferq.checks import between
 from inferq.experiments.margin import Margin
 from inferq.results.summary import objectives
 from inferq.systems.prices import Prices
 
 TOLERANCE = {"request_goodput": "1%", "ttft_p99": "5%", "itl_p99": "5%"}
-"""What is looked at where a scenario does not say."""
+"""Default tolerances."""
 
 _MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Terms(Description):
-    """What a scenario asks of the gate; its table `[gate]`.
+    """The table `[gate]` of a scenario.
 
     Args:
-        tolerance: by the name of a metric how much worse it may become, see `Margin.of`; None takes 1 % of
-            `request_goodput`, and 5 % of `ttft_p99` and of `itl_p99`.
-        seeds: how many runs, counted from the seed of the run; at least 1, and at least 2 for what is drawn.
-        confidence: with which each end of an interval holds, above 0.5 and below 1.
-        slo: objectives for the goodput, `{"ttft_s": …, "itl_s": …}`; None takes those of the workload.
-        prices: of GPUs and tokens, the fields of `Prices`, where money or energy is asked for.
+        tolerance: largest accepted regression by metric, see `Margin.of`. Default: 1 % of `request_goodput`,
+            5 % of `ttft_p99` and of `itl_p99`.
+        seeds: number of runs, from the seed of the run; at least 1, at least 2 for a random workload.
+        confidence: confidence level of each bound, above 0.5 and below 1.
+        slo: objectives for goodput, `{"ttft_s": …, "itl_s": …}`. Default: those of the workload.
+        prices: prices of GPUs and tokens, the fields of `Prices`, for metrics of cost or energy.
 
     Raises:
-        ConfigError: a value outside its range, or an unknown name.
+        ConfigError: a value is out of range, or a name is unknown.
 
     Example:
         >>> from inferq.experiments.gates.terms import Terms
-        >>> [str(one) for one in Terms(tolerance={"ttft_p99": "3%", "itl_max": "0.01s"}).tolerances]
+        >>> [str(margin) for margin in Terms(tolerance={"ttft_p99": "3%", "itl_max": "0.01s"}).tolerances]
         ['3 %', '10 ms']
     """
 
@@ -50,14 +49,14 @@ class Terms(Description):
         """Check the values, each with its path."""
         given = self.tolerance
         if isinstance(given, Mapping):
-            for one in self.tolerances:
-                if one.is_relative and one.metric.better == "higher" and one.amount >= 1:
-                    field, text = f"tolerance.{one.metric.name}", given[one.metric.name]
-                    raise ConfigError(field, f"must be below 100 %, which nothing can lose, is {text!r}")
+            for margin in self.tolerances:
+                if margin.is_relative and margin.metric.better == "higher" and margin.amount >= 1:
+                    field, text = f"tolerance.{margin.metric.name}", given[margin.metric.name]
+                    raise ConfigError(field, f"must be below 100 %, got {text!r}")
             if not given:
-                raise ConfigError("tolerance", "names no metric")
+                raise ConfigError("tolerance", "must contain at least one metric")
         Description.__post_init__(self)
-        if given is not None:  # in the order in which they are reported
+        if given is not None:  # keeps the given order
             object.__setattr__(self, "tolerance", Table(given, as_given=True))
         whole("seeds", self.seeds, 1, _MOST_SEEDS)
         between("confidence", self.confidence, 0.5, 1)
@@ -65,6 +64,6 @@ class Terms(Description):
 
     @property
     def tolerances(self) -> tuple[Margin, ...]:
-        """How much worse each metric may become."""
+        """The tolerance of each metric."""
         texts = TOLERANCE if self.tolerance is None else self.tolerance
         return tuple(Margin.of(name, text, "tolerance") for name, text in texts.items())

@@ -18,14 +18,19 @@ _MOST_REASONS = 50
 
 def document(plan: FleetPlan, title: str | None) -> Document:
     """The page."""
+    verdict, notes = verdicts.answer(verdicts.answer_notes(plan.findings))
+    facts = tuple(_facts(plan))
     return Document(
         title=title if title is not None else _headline(plan),
         setting=f"The cheapest fleet that meets {plan.slo}. {counted(len(plan.outcomes), 'candidate')}, "
         f"{plan.requests:,} requests per run.",
+        verdict=verdict,
+        key_facts=facts[:4],
+        lead=_frontier(plan),
         setup=tuple(_ran(plan)),
-        notes=tuple(verdicts.answer_notes(plan.findings)),
+        notes=notes,
         heads=ANSWER_FIRST,
-        facts=tuple(_facts(plan)),
+        facts=facts[4:],
         chapters=tuple(_chapters(plan)),
     )
 
@@ -70,14 +75,20 @@ def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
     yield "simulated requests", number(plan.simulated)
 
 
+def _frontier(plan: FleetPlan) -> tuple[FittedPicture, ...]:
+    if not plan.frontier.height:
+        return ()
+    picture = FittedPicture(
+        title="Cost against latency",
+        caption="Fleets that were simulated with all requests and are not dominated by a cheaper one.",
+        chart=lambda width: of_frontier(plan, width),
+    )
+    return (picture,)
+
+
 def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
     if plan.frontier.height:
-        picture = FittedPicture(
-            title="Cost against latency",
-            caption="Fleets run on all requests, without a cheaper fleet that is as fast.",
-            chart=lambda width: of_frontier(plan, width),
-        )
-        yield Chapter(title="Cost of a lower latency", pictures=(picture,), grids=(frontier(plan),))
+        yield Chapter(title="Cost of a lower latency", grids=(frontier(plan),))
     if plan.scheduled is not None:
         yield Chapter(
             title="Replica schedule",

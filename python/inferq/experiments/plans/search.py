@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from inferq.display.text import amount, counted, number
 from inferq.experiments.plans.candidate_state import CandidateState
 from inferq.experiments.plans.prober import Prober, Trial
-from inferq.interval import student
+from inferq.interval import confidence_interval
 
 Steps = Generator[tuple[int, int], Trial, None]
 """The trials that one candidate needs next: the place of a size, and the number of requests."""
@@ -236,7 +236,7 @@ class Search:
             significant = (
                 self.prober.exact
                 or not finite
-                or (len(differences) > 1 and student(differences, level).low > 0)
+                or (len(differences) > 1 and confidence_interval(differences, level).low > 0)
             )
             if state.high is not None or not significant:
                 faster.append(state)

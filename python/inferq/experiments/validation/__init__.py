@@ -1,1 +1,1 @@
-"""Measured runs beside simulated ones."""
+"""Validation of simulations against measured runs."""

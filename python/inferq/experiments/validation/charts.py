@@ -1,4 +1,4 @@
-"""The picture of a validation: how far is each run, by quantity and by server?"""
+"""The chart of a validation: errors by quantity and server."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ _PANELS = {
 }
 _WIDTH = 230
 MOST = 1.0
-"""The largest share that the axis shows."""
+"""The largest error on the axis."""
 
 
 def of_errors(frame: pl.DataFrame) -> Any:
-    """The error of every run: a dot each, a row for each server, a panel for each quantity.
+    """Plot the error of every evaluated run: a row per server, a panel per quantity.
 
     Args:
-        frame: of a `Validation`: columns `run`, `engine`, `engine_version`, `model`, `tp`, `metric`, `error`,
-            `judged`.
+        frame: `Validation.frame`.
 
     Returns:
-        An altair chart without a style of its own. What is beyond `MOST` stands at the edge; runs that are
-        not judged are left out. A line stands at the median of each row.
+        An Altair chart without a style. Errors beyond `MOST` are at the edge; a tick marks the median of each
+        row.
     """
     server = pl.format("{} {}", pl.col("engine"), pl.col("engine_version").fill_null("?"))
-    shown = frame.filter("judged").select("metric", "error", "run", server=server, model=pl.col("model"))
+    shown = frame.filter("evaluated").select("metric", "error", "run", server=server, model=pl.col("model"))
     servers = shown["server"].unique().sort().to_list()
     models = shown["model"].unique(maintain_order=True).to_list()
     color = colored("model", dict(zip(models, cycle(_COLORS), strict=False)), columns=2)

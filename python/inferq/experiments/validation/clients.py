@@ -1,20 +1,20 @@
-"""The requests of a measured run, and how its client sends them.
+"""Requests and clients of measured runs.
 
-`arrival` is read word by word:
+Values of the column `arrival`:
 
-| says | means |
+| value | meaning |
 |---|---|
-| `constant` | exponential gaps, scaled so that the last request comes at the end (inference-perf) |
+| `constant` | exponential gaps, scaled so that the last request arrives at the end (inference-perf) |
 | `poisson` | exponential gaps |
-| `gamma` | gamma gaps with the run's `burstiness` as shape, as vLLM's benchmark has them |
+| `gamma` | gamma gaps with the shape `burstiness`, as in vLLM's benchmark |
 | `evenly spaced` | equal gaps |
 | `at once` | all at time 0 |
 | `closed loop` | `concurrency` users, each of whom waits for the answer before the next request |
 | `trace (…)` | the arrivals of the run's own log |
-| `…; at most N in flight` | no request is sent while N are under way |
+| `…; at most N in flight` | no request is sent while N are in flight |
 
-`input_law` is `fixed`, or `N fixed prompts in rotation: S shared by G + O own`, N prompts one after the other
-and again; the first S tokens of each are those of its group, of which each has G prompts.
+`input_law` is `fixed`, or `N fixed prompts in rotation: S shared by G + O own`: N prompts in a cycle, whose
+first S tokens are shared by groups of G prompts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 
 from inferq._lazy import np, pl
 from inferq.experiments.validation.measured_run import MeasuredRun
-from inferq.experiments.validation.settings import Assumed
+from inferq.experiments.validation.settings import Assumptions
 from inferq.workload.distributions import Deterministic, Gamma, Poisson
 from inferq.workload.workload import Workload
 
 _ROTATION = re.compile(r"(\d+) fixed prompts in rotation: (\d+) shared by (\d+) \+ (\d+) own")
 _MOST = re.compile(r"at most (\d+) in flight")
 _PER_USER = 10
-"""Requests of each user of a closed loop whose number is not said."""
+"""Default requests per user of a closed loop."""
 _LARGEST = 10_000_000
 
 
@@ -42,35 +42,35 @@ class Client:
     """The requests of a run and how they are sent."""
 
     frame: pl.DataFrame
-    """`arrival_s`, `prompt_tokens`, `output_tokens`, and `prefix_parts` where prompts share something."""
+    """`arrival_s`, `prompt_tokens`, `output_tokens`, and `prefix_parts` if prompts share prefixes."""
     users: int | None = None
     """Users of a closed loop."""
     max_in_flight: int | None = None
 
     def workload(self) -> Workload:
-        """The requests; the users of a closed loop start together."""
+        """The workload. Users of a closed loop start together."""
         workload = Workload(self.frame)
         return workload if self.users is None else workload.closed_loop(self.users)
 
 
-def client_for(run: MeasuredRun, assumed: Assumed, seed: int) -> Client:
-    """The client of a run; `assumed` gets a line for each thing that was not said."""
+def client_for(run: MeasuredRun, assumptions: Assumptions, seed: int) -> Client:
+    """The client of a run. `assumptions` receives each value that was not published."""
     if run.requests is not None:
-        return Client(_with_ends(run, _with_lengths_of(run, run.requests), assumed))
+        return Client(_with_ends(run, _with_lengths_of(run, run.requests), assumptions))
     arrival = run.arrival
     if arrival is None:
         arrival = "closed loop" if run.concurrency and run.rate_rps is None else "poisson"
-        assumed.take("arrival", arrival, "not said")
+        assumptions.assume("arrival", arrival, "not published")
     kind = re.split(r"[;,(]", arrival)[0].strip().lower()
     limit = _MOST.search(arrival)
     most = int(limit[1]) if limit else None
     if kind == "trace":
-        raise run.wrong("arrival", "its arrivals are in a log of requests, which was not given")
-    count = _count(run, kind, assumed)
-    frame = _with_ends(run, _lengths(run, count, assumed), assumed)
+        raise run.wrong("arrival", "requires the log of requests (requests=…)")
+    count = _count(run, kind, assumptions)
+    frame = _with_ends(run, _lengths(run, count, assumptions), assumptions)
     if kind == "closed loop":
         if run.concurrency is None:
-            raise run.wrong("concurrency", "is empty: how many users has the closed loop?")
+            raise run.wrong("concurrency", "is empty: a closed loop requires a number of users")
         return Client(frame, users=run.concurrency, max_in_flight=most)
     return Client(frame.with_columns(arrival_s=_arrivals(run, kind, count, seed)), max_in_flight=most)
 
@@ -82,27 +82,28 @@ def _with_lengths_of(run: MeasuredRun, rows: pl.DataFrame) -> pl.DataFrame:
         raise run.wrong("requests", str(error)) from None
 
 
-def _with_ends(run: MeasuredRun, frame: pl.DataFrame, assumed: Assumed) -> pl.DataFrame:
-    """The requests with what the client allowed each to emit, which a server that plans ahead foresees."""
-    law = run.output_law or ""
-    if not (law.startswith("fixed") or "ignore_eos" in law or "pinned" in law):
-        assumed.take("ends of outputs", "by a stop token", f"{law!r} says no more" if law else "not said")
+def _with_ends(run: MeasuredRun, frame: pl.DataFrame, assumptions: Assumptions) -> pl.DataFrame:
+    """Add the output limits of clients, which a server with async scheduling anticipates."""
+    lengths = run.output_law or ""
+    if not (lengths.startswith("fixed") or "ignore_eos" in lengths or "pinned" in lengths):
+        reason = f"not specified by {lengths!r}" if lengths else "not published"
+        assumptions.assume("ends of outputs", "by a stop token", reason)
         return frame
     return frame.with_columns(max_output_tokens=pl.col("output_tokens"))
 
 
-def _count(run: MeasuredRun, kind: str, assumed: Assumed) -> int:
+def _count(run: MeasuredRun, kind: str, assumptions: Assumptions) -> int:
     count = run.n_requests
     if count is None and kind == "closed loop" and run.concurrency:
-        count = assumed.take("n_requests", _PER_USER * run.concurrency, f"{_PER_USER} for each user")
+        count = assumptions.assume("n_requests", _PER_USER * run.concurrency, f"{_PER_USER} per user")
     if count is None and run.rate_rps and run.duration_s and math.isfinite(run.rate_rps):
-        count = assumed.take("n_requests", round(run.rate_rps * run.duration_s), "rate_rps · duration_s")
-    if not count:
-        raise run.wrong("n_requests", "is empty, and no rate and duration say it")
-    if count > _LARGEST:
-        raise run.wrong(
-            "n_requests", f"{count:,} requests are more than {_LARGEST:,}, the most that are simulated"
+        count = assumptions.assume(
+            "n_requests", round(run.rate_rps * run.duration_s), "rate_rps · duration_s"
         )
+    if not count:
+        raise run.wrong("n_requests", "is empty, and cannot be computed from rate and duration")
+    if count > _LARGEST:
+        raise run.wrong("n_requests", f"must be at most {_LARGEST:,}, got {count:,}")
     return int(count)
 
 
@@ -110,7 +111,7 @@ def _arrivals(run: MeasuredRun, kind: str, count: int, seed: int) -> pl.Series:
     if kind in ("at once", "inf") or (run.rate_rps is not None and math.isinf(run.rate_rps)):
         return pl.Series([0.0]).new_from_index(0, count)
     if run.rate_rps is None:
-        raise run.wrong("rate_rps", f"is empty: how many requests a second come ({kind})?")
+        raise run.wrong("rate_rps", f"is empty: {kind} arrivals require a rate")
     processes: dict[str, Any] = {
         "constant": lambda rate: Poisson(rate),
         "poisson": lambda rate: Poisson(rate),
@@ -119,7 +120,7 @@ def _arrivals(run: MeasuredRun, kind: str, count: int, seed: int) -> pl.Series:
     }
     if kind not in processes:
         known = ", ".join([*processes, "at once", "closed loop", "trace"])
-        raise run.wrong("arrival", f"must begin with one of {known}; is {run.arrival!r}")
+        raise run.wrong("arrival", f"must start with one of {known}; got {run.arrival!r}")
     process = processes[kind](run.rate_rps)
     times = Workload.synthetic(requests=count, arrivals=process).draw(seed).frame["arrival_s"]
     if kind == "constant":
@@ -128,33 +129,35 @@ def _arrivals(run: MeasuredRun, kind: str, count: int, seed: int) -> pl.Series:
     return times
 
 
-def _lengths(run: MeasuredRun, count: int, assumed: Assumed) -> pl.DataFrame:
+def _lengths(run: MeasuredRun, count: int, assumptions: Assumptions) -> pl.DataFrame:
     for column, mean in (("input_mean", run.input_mean), ("output_mean", run.output_mean)):
         if mean is None:
             raise run.wrong(column, "is empty")
         if mean < 1:
-            raise run.wrong(column, f"must be at least 1 token, is {mean:g}")
+            raise run.wrong(column, f"must be at least 1 token, got {mean:g}")
     assert run.input_mean is not None and run.output_mean is not None
     rotation = _ROTATION.search(run.input_law or "")
     prompts = int(rotation[1]) if rotation else count
-    for column, law in (("input_law", run.input_law), ("output_law", run.output_law)):
-        if (law is None or not law.startswith("fixed")) and not (column == "input_law" and rotation):
-            assumed.take(column, "all of the mean length", f"{law!r} says no more" if law else "not said")
+    for column, lengths in (("input_law", run.input_law), ("output_law", run.output_law)):
+        is_known = lengths is not None and lengths.startswith("fixed")
+        if not is_known and not (column == "input_law" and rotation):
+            reason = f"not specified by {lengths!r}" if lengths else "not published"
+            assumptions.assume(column, "all of the mean length", reason)
     prompt, output = _around(run.input_mean, prompts), _around(run.output_mean, count)
     frame = pl.DataFrame({"prompt_tokens": np.resize(prompt, count), "output_tokens": output})
     if not rotation:
         return frame
     shared, each, own = (int(rotation[place]) for place in (2, 3, 4))
-    assumed.take("order of prompts", "in rotation, group after group", "not said which comes next")
-    assumed.take("prompt lengths", "the mean, to a token", "only the mean is published")
+    assumptions.assume("order of prompts", "in rotation, group after group", "order not published")
+    assumptions.assume("prompt lengths", "the mean, to a token", "only the mean is published")
     parts = []
     for place in range(prompts):
         common = max(1, round(shared * int(prompt[place]) / (shared + own)))
         parts.append([(f"group {place // each}", common), (f"prompt {place}", int(prompt[place]) - common)])
-    told = Workload({"prompt_tokens": prompt, "prefix_parts": parts}).frame["prefix_parts"]
-    return frame.with_columns(told.gather(np.arange(count) % prompts))
+    prefixes = Workload({"prompt_tokens": prompt, "prefix_parts": parts}).frame["prefix_parts"]
+    return frame.with_columns(prefixes.gather(np.arange(count) % prompts))
 
 
 def _around(mean: float, count: int) -> Any:
-    """Whole lengths next to a mean, whose own mean is as near to it as can be."""
+    """Integer lengths next to a mean, with the closest possible mean."""
     return np.diff(np.floor(np.arange(count + 1) * mean)).astype(np.int64).clip(1)

@@ -1,4 +1,4 @@
-"""One measured run of a server: its settings, its load, and what its client counted."""
+"""One measured run of a server: settings, load and measured metrics."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from inferq.errors import TraceError
 QUANTITIES = ("ttft", "tpot", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 THROUGHPUTS = ("req_s", "out_tok_s")
-METRICS = (*(f"{one}_{which}" for one in QUANTITIES for which in STATISTICS), *THROUGHPUTS)
-"""What is compared: seconds to the first token, to each further one, and to the last; requests and output
-tokens a second. Names as in `Result.summary`, but for the last two."""
+METRICS = (*(f"{quantity}_{which}" for quantity in QUANTITIES for which in STATISTICS), *THROUGHPUTS)
+"""Compared metrics: TTFT, TPOT and E2E in seconds; requests and output tokens per second. Names as in
+`Result.summary`, except the last two."""
 
 _MEASURED = {
-    **{f"{one}_{which}_s": f"{one}_{which}" for one in QUANTITIES for which in STATISTICS},
+    **{f"{quantity}_{which}_s": f"{quantity}_{which}" for quantity in QUANTITIES for which in STATISTICS},
     **{name: name for name in THROUGHPUTS},
 }
-"""Columns of a table of runs, and the metric in each."""
+"""Columns of a table of runs, and their metrics."""
 _FROM_E2E = "tpot_from_e2e_s"
-"""(mean E2E − mean TTFT) / (outputs − 1): taken where the mean TPOT is not given."""
+"""(mean E2E − mean TTFT) / (outputs − 1): used if the mean TPOT is missing."""
 _REMARKS = ("in_tok_s", "repeats", "grade", "guesses", "note", "where")
-"""Columns that are for a reader."""
+"""Columns that are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
-    """One measured run: settings that were published, None where they were not, and what was measured.
+    """One measured run: published settings (None if unknown) and measured metrics.
 
-    A field is the column of its name in a table of runs. Times are seconds, lengths tokens.
+    Fields are columns in a table of runs. Times are in seconds, lengths in tokens.
 
     Args:
-        id: what the run is called. Runs `name-s0`, `name-s1`, … are stages of one server that goes on.
-        place: the file and the row that it stands in.
-        source: who published it.
+        id: name of the run. Runs `name-s0`, `name-s1`, … are stages of one server.
+        place: file and row.
+        source: publisher.
         engine, engine_version: `vllm` or `sglang`, and its release.
         model: a name of `timing.known_models()` or of the Hugging Face Hub.
-        gpu, tp, pp, dp: the card, and how many share the model: by tensors, pipelines, data.
-        dtype: numbers of the weights.
+        gpu, tp, pp, dp: GPU, and tensor, pipeline and data parallel sizes.
+        dtype: data type of the weights.
         max_num_seqs, max_num_batched_tokens, max_model_len, gpu_mem_util, kv_blocks, prefix_cache,
-            chunked_prefill, kv_offload: the server's settings. `prefix_cache` is `blocks`, `radix` or `none`.
-        arrival: how requests come: see `clients`.
-        rate_rps, concurrency, n_requests, duration_s: requests a second, users or connections, requests in
-            all, seconds in which they come.
-        burstiness: shape of gamma gaps; 1: Poisson.
-        workload: what it is called.
-        input_law, input_mean, output_law, output_mean: lengths of prompts and outputs.
-        output_counted: tokens of an output as the client counted them, where that is another number.
-        failures: requests that failed.
-        requests: rows of the run's own log, `arrival_s`, `prompt_tokens`, `output_tokens`.
-        measured: seconds, or per second, by the names in `METRICS`.
+            chunked_prefill, kv_offload: settings of the server. `prefix_cache` is `blocks`, `radix` or
+                `none`.
+        arrival: arrival process, see `clients`.
+        rate_rps, concurrency, n_requests, duration_s: requests per second, users or connections, number of
+            requests, duration of arrivals in seconds.
+        burstiness: shape of gamma gaps; 1 is Poisson.
+        workload: name of the workload.
+        input_law, input_mean, output_law, output_mean: distributions and means of prompt and output lengths.
+        output_counted: output tokens counted by the client, if different.
+        failures: number of failed requests.
+        requests: the log of the run, `arrival_s`, `prompt_tokens`, `output_tokens`.
+        measured: values by the names in `METRICS`.
     """
 
     id: str
@@ -93,7 +94,7 @@ class MeasuredRun:
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def wrong(self, column: str, message: str) -> TraceError:
-        """The error that something in this run is wrong or missing."""
+        """An error about a column of this run."""
         return TraceError(f"{self.place}, {column}", message)
 
 
@@ -110,47 +111,45 @@ _NUMBERS = (
     *("gpu_mem_util", "rate_rps", "burstiness", "duration_s", "input_mean", "output_mean", "output_counted"),
 )
 SETTINGS = tuple(
-    one.name for one in fields(MeasuredRun) if one.name not in ("id", "place", "requests", "measured")
+    entry.name for entry in fields(MeasuredRun) if entry.name not in ("id", "place", "requests", "measured")
 )
-"""The columns of settings and load, which may also be given for all runs of a file."""
+"""Columns of settings and load, which can also be set for all runs of a file."""
 COLUMNS = ("id", *SETTINGS, *_MEASURED, _FROM_E2E, *_REMARKS)
 
 
-def measured_run(place: str, cells: Mapping[str, str], otherwise: str) -> MeasuredRun:
+def measured_run(place: str, cells: Mapping[str, str], default_id: str) -> MeasuredRun:
     """The run of a row.
 
     Args:
-        place: its file and row, for errors.
-        cells: texts by column; an empty one says nothing.
-        otherwise: its id where the row has none.
+        place: file and row, for errors.
+        cells: texts by column; empty texts are ignored.
+        default_id: id of a row without one.
 
     Raises:
         TraceError: naming the row and the column.
     """
-    said = {name: text.strip() for name, text in cells.items() if text is not None and text.strip()}
-    for name in said:
+    texts = {name: text.strip() for name, text in cells.items() if text is not None and text.strip()}
+    for name in texts:
         if name not in COLUMNS:
             raise TraceError(place, f"unknown column {name!r}{nearest(name, COLUMNS)}")
-    settings: dict[str, object] = {name: said[name] for name in _TEXTS if name in said}
+    settings: dict[str, object] = {name: texts[name] for name in _TEXTS if name in texts}
     for name in _WHOLE:
-        if name in said:
-            settings[name] = _whole(f"{place}, {name}", said[name], _LEAST.get(name, 1))
+        if name in texts:
+            settings[name] = _whole(f"{place}, {name}", texts[name], _LEAST.get(name, 1))
     for name in _NUMBERS:
-        if name in said:
-            settings[name] = _positive(f"{place}, {name}", said[name], name == "rate_rps")
+        if name in texts:
+            settings[name] = _positive(f"{place}, {name}", texts[name], name == "rate_rps")
     measured = {
-        metric: _positive(f"{place}, {column}", said[column])
+        metric: _positive(f"{place}, {column}", texts[column])
         for column, metric in _MEASURED.items()
-        if column in said
+        if column in texts
     }
-    if "tpot_mean" not in measured and _FROM_E2E in said:
-        measured["tpot_mean"] = _positive(f"{place}, {_FROM_E2E}", said[_FROM_E2E])
+    if "tpot_mean" not in measured and _FROM_E2E in texts:
+        measured["tpot_mean"] = _positive(f"{place}, {_FROM_E2E}", texts[_FROM_E2E])
     if not measured:
-        raise TraceError(
-            place, f"nothing was measured: none of the columns {', '.join(_MEASURED)} has a number"
-        )
+        raise TraceError(place, f"has no measured value in any of the columns {', '.join(_MEASURED)}")
     _in_order(place, measured)
-    return MeasuredRun(id=said.get("id", otherwise), place=place, measured=measured, **settings)  # type: ignore[arg-type]
+    return MeasuredRun(id=texts.get("id", default_id), place=place, measured=measured, **settings)  # type: ignore[arg-type]
 
 
 def _whole(path: str, text: str, least: int) -> int:
@@ -159,7 +158,7 @@ def _whole(path: str, text: str, least: int) -> int:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value != int(value) or not least <= value < 2**53:
-        raise TraceError(path, f"must be a whole number from {least} on, is {text!r}")
+        raise TraceError(path, f"must be an integer of at least {least}, got {text!r}")
     return int(value)
 
 
@@ -167,19 +166,19 @@ def _positive(path: str, text: str, may_be_infinite: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise TraceError(path, f"must be a number, is {text!r}") from None
+        raise TraceError(path, f"must be a number, got {text!r}") from None
     if not value > 0 or (math.isinf(value) and not may_be_infinite):
-        raise TraceError(path, f"must be a number above 0, is {text!r}")
+        raise TraceError(path, f"must be a positive number, got {text!r}")
     return value
 
 
 def _in_order(place: str, measured: Mapping[str, float]) -> None:
-    """Percentiles rise; one that falls says that columns were taken for one another."""
+    """Check that percentiles do not decrease, which would mean that columns were swapped."""
     for quantity in QUANTITIES:
-        found = [name for name in (f"{quantity}_{which}" for which in STATISTICS[1:]) if name in measured]
-        for low, high in pairwise(found):
+        names = [name for name in (f"{quantity}_{which}" for which in STATISTICS[1:]) if name in measured]
+        for low, high in pairwise(names):
             if measured[low] > measured[high]:
                 raise TraceError(
                     f"{place}, {high}_s",
-                    f"{measured[high]:g} s is below {low}_s, {measured[low]:g} s: percentiles cannot fall",
+                    f"must be at least {low}_s, {measured[low]:g} s, got {measured[high]:g} s",
                 )

@@ -1,4 +1,4 @@
-"""The page about measured runs: how far the simulation is off, where most, and what was assumed."""
+"""The page of a validation: errors, the worst runs, and assumptions."""
 
 from __future__ import annotations
 
@@ -19,93 +19,100 @@ NAMES = {
     "req_s": "requests/s",
     "out_tok_s": "output tokens/s",
 }
-"""What each metric is called on screen."""
+"""Displayed names of metrics."""
 MAIN = ("ttft_mean", "tpot_mean", "e2e_mean", "req_s", "out_tok_s")
 _MOST_TOGETHER = 8
 _MOST_LETTERS = 28
 
 
-def document(found: Validation, title: str | None) -> Document:
-    """The page of a validation."""
-    judged = int(found.runs["judged"].sum())
-    left_out = found.runs.height - judged
-    metric = "e2e_mean" if "e2e_mean" in found.frame["metric"] else str(found.frame["metric"][0])
+def document(validation: Validation, title: str | None) -> Document:
+    """The page."""
+    evaluated = int(validation.runs["evaluated"].sum())
+    left_out = validation.runs.height - evaluated
+    metric = "e2e_mean" if "e2e_mean" in validation.frame["metric"] else str(validation.frame["metric"][0])
     return Document(
-        title=title if title is not None else "Simulated beside measured",
-        setting=f"{counted(found.runs.height, 'run')}, {judged} judged; simulated with their own settings.",
-        notes=(Note(kind="info", text=f"{counted(left_out, 'run')} not judged, as said below."),)
+        title=title if title is not None else "Simulated and measured runs",
+        setting=f"{counted(validation.runs.height, 'run')}, {evaluated} evaluated; simulated with their "
+        "published settings.",
+        notes=(Note(kind="info", text=f"{counted(left_out, 'run')} not evaluated, see below."),)
         if left_out
         else (),
         chapters=(
             Chapter(
                 title="Errors",
-                text="Error is simulated / measured − 1. Median and P90 are of its size, bias is the median "
-                "with its sign.",
-                grids=(errors_grid(found), errors_grid(found, ("engine", "engine_version", "tp"), MAIN)),
-                pictures=(picture(found),),
+                text="Error: simulated / measured − 1. Median and P90: of |error|. Bias: signed median.",
+                grids=(
+                    errors_grid(validation),
+                    errors_grid(validation, ("engine", "engine_version", "tp"), MAIN),
+                ),
+                pictures=(picture(validation),),
             ),
             Chapter(
-                title="The runs that are furthest off",
+                title="Worst runs",
                 text=f"By {NAMES[metric]}.",
-                grids=(worst_grid(found, metric, 10), common_grid(found, metric)),
+                grids=(worst_grid(validation, metric, 10), common_grid(validation, metric)),
             ),
-            *_unjudged(found),
+            *_excluded(validation),
             Chapter(
-                title="What was assumed",
-                text="What the runs do not say, and what is not simulated.",
-                grids=(assumed_grid(found),),
-                folded=(("Run by run", "\n".join(assumptions(found))),),
+                title="Assumptions",
+                text="Settings that were not published, and features that are not simulated.",
+                grids=(assumed_grid(validation),),
+                folded=(("By run", "\n".join(assumptions(validation))),),
             ),
         ),
     )
 
 
-def unjudged(found: Validation) -> list[tuple[str, list[str]]]:
-    """Why some runs are not judged, and which, the most of one reason first."""
+def not_evaluated(validation: Validation) -> list[tuple[str, list[str]]]:
+    """Runs that are not evaluated, by reason, the most frequent first."""
     together = (
-        found.runs.filter(~pl.col("judged")).group_by("why_not", maintain_order=True).agg("run", pl.len())
+        validation.runs.filter(~pl.col("evaluated"))
+        .group_by("exclusion", maintain_order=True)
+        .agg("run", pl.len())
     )
     rows = together.sort("len", descending=True, maintain_order=True).rows(named=True)
-    return [(row["why_not"], row["run"]) for row in rows]
+    return [(row["exclusion"], row["run"]) for row in rows]
 
 
-def _unjudged(found: Validation) -> Iterator[Chapter]:
-    """Which runs do not count, and why."""
-    if not (reasons := unjudged(found)):
+def _excluded(validation: Validation) -> Iterator[Chapter]:
+    """The chapter of runs that are not evaluated."""
+    if not (reasons := not_evaluated(validation)):
         return
     yield Chapter(
-        title="What is not judged",
-        text="These runs are simulated and shown, and count in no error.",
+        title="Runs that are not evaluated",
+        text="These runs are simulated and shown, but excluded from errors.",
         grids=(
             Grid(
                 title="",
-                header=("why", "runs"),
-                lines=[[why, f"{len(runs):,}"] for why, runs in reasons],
+                header=("reason", "runs"),
+                lines=[[reason, f"{len(runs):,}"] for reason, runs in reasons],
                 texts=1,
             ),
         ),
         folded=(
             (
-                "Which they are",
-                "\n".join(f"{why}:\n{''.join(f'  {run}{chr(10)}' for run in runs)}" for why, runs in reasons),
+                "List of runs",
+                "\n".join(
+                    f"{reason}:\n{''.join(f'  {run}{chr(10)}' for run in runs)}" for reason, runs in reasons
+                ),
             ),
         ),
     )
 
 
-def picture(found: Validation) -> Picture:
-    """The picture of all errors."""
+def picture(validation: Validation) -> Picture:
+    """The chart of all errors."""
     return Picture(
-        title="How far each run is off",
-        caption="A dot is a run, a tick the median of its row. Left of the dashed line the simulation is "
-        "lower than what was measured. What is beyond 100 % stands at the edge.",
-        chart=found.chart,
+        title="Error of each run",
+        caption="A dot is a run, a tick the median of its row. Left of the dashed line, simulated values are "
+        "lower than measured ones. Errors beyond 100 % are at the edge.",
+        chart=validation.chart,
     )
 
 
-def errors_grid(found: Validation, by: Sequence[str] = (), metrics: Sequence[str] | None = None) -> Grid:
-    """Errors by metric, and by columns where asked."""
-    rows = found.errors(list(by)).rows(named=True)
+def errors_grid(validation: Validation, by: Sequence[str] = (), metrics: Sequence[str] | None = None) -> Grid:
+    """Errors by metric, and by further columns."""
+    rows = validation.errors(list(by)).rows(named=True)
     lines = []
     for row in rows:
         if metrics is not None and row["metric"] not in metrics:
@@ -125,8 +132,8 @@ def errors_grid(found: Validation, by: Sequence[str] = (), metrics: Sequence[str
     return Grid(title=title, header=header, lines=lines, texts=len(by) + 1)
 
 
-def worst_grid(found: Validation, metric: str, most: int) -> Grid:
-    """The runs that are furthest off."""
+def worst_grid(validation: Validation, metric: str, most: int) -> Grid:
+    """The runs with the largest errors."""
     unit = number if metric in ("req_s", "out_tok_s") else seconds
     lines = [
         [
@@ -136,18 +143,18 @@ def worst_grid(found: Validation, metric: str, most: int) -> Grid:
             unit(row["simulated"]),
             _share(row["error"], sign=True),
         ]
-        for row in found.worst(metric, most).rows(named=True)
+        for row in validation.worst(metric, most).rows(named=True)
     ]
     return Grid(
-        title="The worst",
+        title="Worst runs",
         header=("run", "load", "measured", "simulated", "error"),
         lines=lines,
         texts=2,
     )
 
 
-def common_grid(found: Validation, metric: str) -> Grid:
-    """What the worst quarter have in common."""
+def common_grid(validation: Validation, metric: str) -> Grid:
+    """Settings that are more frequent in the worst quarter of runs."""
     lines = [
         [
             row["column"].replace("_", " "),
@@ -156,41 +163,41 @@ def common_grid(found: Validation, metric: str) -> Grid:
             _share(row["of_all"]),
             _share(row["median"]),
         ]
-        for row in found.in_common(metric).head(_MOST_TOGETHER).rows(named=True)
+        for row in validation.in_common(metric).head(_MOST_TOGETHER).rows(named=True)
     ]
     return Grid(
-        title="What the worst quarter have in common",
-        header=("what", "", "of the worst", "of all", "median error"),
+        title="Common settings of the worst quarter",
+        header=("setting", "value", "share of worst", "share of all", "median error"),
         lines=lines,
         texts=2,
     )
 
 
-def assumed_grid(found: Validation) -> Grid:
-    """What was assumed, and of how many runs."""
+def assumed_grid(validation: Validation) -> Grid:
+    """Assumptions, with the number of runs."""
     together = (
-        found.assumed.group_by("setting", "why", maintain_order=True)
+        validation.assumed.group_by("setting", "reason", maintain_order=True)
         .agg(pl.len().alias("runs"), pl.col("value").unique(maintain_order=True))
         .sort("setting", "runs", descending=[False, True], maintain_order=True)
     )
     lines = [
-        [row["setting"].replace("_", " "), _some(row["value"]), row["why"], f"{row['runs']:,}"]
+        [row["setting"].replace("_", " "), _some(row["value"]), row["reason"], f"{row['runs']:,}"]
         for row in together.rows(named=True)
     ]
-    return Grid(title="", header=("setting", "assumed", "why", "runs"), lines=lines, texts=3)
+    return Grid(title="", header=("setting", "assumed", "reason", "runs"), lines=lines, texts=3)
 
 
-def assumptions(found: Validation) -> list[str]:
-    """What was assumed of each run, a line each."""
-    rows = found.assumed.rows(named=True)
-    return [f"{row['run']}: {row['setting']} = {row['value']} ({row['why']})" for row in rows]
+def assumptions(validation: Validation) -> list[str]:
+    """All assumptions, one per line."""
+    rows = validation.assumed.rows(named=True)
+    return [f"{row['run']}: {row['setting']} = {row['value']} ({row['reason']})" for row in rows]
 
 
-def markdown(found: Validation, beyond: Sequence[str], metric: str) -> str:
+def markdown(validation: Validation, beyond: Sequence[str], metric: str) -> str:
     """The report as Markdown, for a pull request."""
-    parts = ["## Measured runs\n", f"{found!r}\n"]
+    parts = ["## Measured runs\n", f"{validation!r}\n"]
     parts += [f"- ✗ {line}" for line in beyond] + ([""] if beyond else [])
-    for grid in (errors_grid(found), worst_grid(found, metric, 5), common_grid(found, metric)):
+    for grid in (errors_grid(validation), worst_grid(validation, metric, 5), common_grid(validation, metric)):
         parts += [f"**{grid.title}**\n", *_table(grid), ""]
     return "\n".join(parts) + "\n"
 
@@ -202,12 +209,12 @@ def _table(grid: Grid) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """The end of a long name, which is what tells it from others."""
+    """The end of a long name, which distinguishes it."""
     return name if len(name) <= _MOST_LETTERS else f"…{name[1 - _MOST_LETTERS :]}"
 
 
 def _share(value: float | None, *, sign: bool = False) -> str:
-    """A share in percent with one decimal, or with none from 100 % on."""
+    """A share in percent with one decimal; without decimals from 100 %."""
     if value is None:
         return NONE
     digits = 0 if abs(value) >= 1 else 1

@@ -1,7 +1,7 @@
-"""The engine that stands for a measured server: its settings are a function of the row, in this one place.
+"""The engine of a measured server, as a function of its row.
 
-What a row says is taken. What it does not say is what that version of that server does unasked on that card,
-as far as it is known, and is listed as assumed; so is what inferq does not simulate.
+Published settings are used. Missing ones are the defaults of that version of the server on that GPU, as far
+as known. They are listed as assumptions, as are features that are not simulated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inferq.errors import ConfigError
+from inferq.experiments.validation.calibration_rows import share_of
 from inferq.experiments.validation.measured_run import MeasuredRun
-from inferq.experiments.validation.taken import share_of
 from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
@@ -28,56 +28,60 @@ _ENDINGS = re.compile(r"-(hf|instruct|chat|base|it|bf16|fp16|v0\.\d|2\d{3})$")
 
 
 @dataclass(slots=True)
-class Assumed:
-    """What was assumed for a run, by setting: the value and why."""
+class Assumptions:
+    """Assumed settings of a run: value and reason by setting."""
 
     settings: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def take(self, setting: str, value: object, why: str) -> Any:
-        """Note a value, and give it back."""
-        self.settings[setting] = (str(value), why)
+    def assume(self, setting: str, value: object, reason: str) -> Any:
+        """Record an assumption and return its value."""
+        self.settings[setting] = (str(value), reason)
         return value
 
 
-def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
+def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     """The engine of a run.
 
     Args:
-        run: what was published of the server.
-        assumed: gets a line for each setting that was not.
+        run: the published settings.
+        assumptions: receives each setting that was not published.
 
     Raises:
-        TraceError: a setting that inferq has not, naming row and column.
+        TraceError: a setting is not supported; it names row and column.
     """
     for column, value in (("pp", run.pp), ("dp", run.dp)):
         if value not in (None, 1):
-            raise run.wrong(column, f"{value}: one replica without pipelines is simulated")
+            raise run.wrong(
+                column, f"must be 1 (only one replica without pipeline parallelism is supported), got {value}"
+            )
     shape, card = _shape(run), _card(run)
     server = _server(run)
     if version_of(run) is None:
         newest = {"vllm": "vllm-0.33", "sglang": "sglang-0.5"}[server]
-        assumed.take("engine_version", newest.partition("-")[2], "not said: the newest that is known")
-    weights = _weights(run, assumed)
-    caching = _prefix_cache(run, server, assumed)
-    scheduler: Scheduler = (_vllm if server == "vllm" else _sglang)(run, card, assumed)
+        assumptions.assume(
+            "engine_version", newest.partition("-")[2], "not published; the latest known version"
+        )
+    weights = _weights(run, assumptions)
+    caching = _prefix_cache(run, server, assumptions)
+    scheduler: Scheduler = (_vllm if server == "vllm" else _sglang)(run, card, assumptions)
     gpus = run.tp
     if gpus is None:
-        gpus = assumed.take("tp", 1, "not said")
-    kv = _kv(run, shape, card, gpus, server, weights, caching, assumed)
+        gpus = assumptions.assume("tp", 1, "not published")
+    kv = _kv(run, shape, card, gpus, server, weights, caching, assumptions)
     release = release_of(run, card)
     budget = getattr(scheduler, "token_budget", None)
-    host = release.host(shape.layers, gpus, budget)
-    assumed.take("overhead", f"{host!r}", f"{release.name}: {release.source('host')}")
+    overhead = release.host(shape.layers, gpus, budget)
+    assumptions.assume("overhead", f"{overhead!r}", f"{release.name}: {release.source('host')}")
     api_s = 0.0 if run.requests is not None else release.api_s
-    why = "its log of requests is taken to be the engine's own" if run.requests is not None else ""
-    assumed.take("api_s", f"{api_s:g}", why or f"{release.name}: {release.source('api_s')}")
+    log = "the log of requests is assumed to be the engine's" if run.requests is not None else ""
+    assumptions.assume("api_s", f"{api_s:g}", log or f"{release.name}: {release.source('api_s')}")
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching or "none"}
     if kv is None:
-        memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, assumed)
+        memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, assumptions)
     if run.max_model_len is not None:
-        held = None if kv is None else kv.tokens
-        memory["max_model_len"] = min(run.max_model_len, held or run.max_model_len)
+        capacity = None if kv is None else kv.tokens
+        memory["max_model_len"] = min(run.max_model_len, capacity or run.max_model_len)
     try:
         engine = Engine.on(
             shape,
@@ -86,22 +90,22 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
             scheduler=scheduler,
             weights=weights,
             backend=backend,
-            overhead=host,
+            overhead=overhead,
             api_s=api_s,
             **memory,
         )
     except ConfigError as error:
         raise run.wrong("model", str(error)) from None
     if run.kv_blocks is None:
-        assumed.take(
-            "kv_blocks", f"{(engine.kv.tokens or 0) // _BLOCK:,}", "what the card leaves beside the model"
+        assumptions.assume(
+            "kv_blocks", f"{(engine.kv.tokens or 0) // _BLOCK:,}", "free GPU memory after the weights"
         )
-    _not_simulated(run, server, assumed)
+    _not_simulated(run, server, assumptions)
     return engine
 
 
-def clock_of(engine: Engine) -> str:
-    """Which clock an engine has, in words."""
+def timing_of(engine: Engine) -> str:
+    """The timing model of an engine, as text."""
     explained = engine.on_card.get("explained", ())
     return next(
         (line.removeprefix("timing: ") for line in explained if line.startswith("timing: ")),
@@ -110,13 +114,13 @@ def clock_of(engine: Engine) -> str:
 
 
 def version_of(run: MeasuredRun) -> tuple[int, ...] | None:
-    """The release of the server as numbers; None where it is not said."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", run.engine_version or "")
-    return tuple(int(part) for part in found[1].split(".")) if found else None
+    """The release of the server as numbers, or None."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", run.engine_version or "")
+    return tuple(int(part) for part in match[1].split(".")) if match else None
 
 
 def release_of(run: MeasuredRun, card: Gpu) -> Server:
-    """The newest known server that is no newer than that of a run; the newest where it is not said."""
+    """The latest known server version up to that of the run. Default: the latest."""
     program, version = _server(run), version_of(run)
     name = Server.until(program, version or (10**6,))
     return Server(name, version or Server.of(name, card).version, card)
@@ -127,7 +131,7 @@ def _server(run: MeasuredRun) -> Literal["vllm", "sglang"]:
     for server in ("vllm", "sglang"):
         if words and words[0] == server:
             return server
-    raise run.wrong("engine", f"must be vllm or sglang, is {run.engine!r}")
+    raise run.wrong("engine", f"must be vllm or sglang, got {run.engine!r}")
 
 
 def _shape(run: MeasuredRun) -> ModelShape:
@@ -155,71 +159,73 @@ def _card(run: MeasuredRun) -> Gpu:
         raise run.wrong("gpu", error.message) from None
 
 
-def _weights(run: MeasuredRun, assumed: Assumed) -> Literal["bf16", "fp8"]:
+def _weights(run: MeasuredRun, assumptions: Assumptions) -> Literal["bf16", "fp8"]:
     if run.dtype is None:
-        assumed.take("dtype", "bf16", "not said: 16 bits a weight")
+        assumptions.assume("dtype", "bf16", "not published; 16 bits per weight")
     if run.dtype in (None, "bf16", "fp16", "bfloat16", "float16", "auto"):
         return "bf16"
     if run.dtype == "fp8":
         return "fp8"
-    raise run.wrong("dtype", f"must be bf16, fp16 or fp8, is {run.dtype!r}")
+    raise run.wrong("dtype", f"must be bf16, fp16 or fp8, got {run.dtype!r}")
 
 
-def _prefix_cache(run: MeasuredRun, server: str, assumed: Assumed) -> Literal["blocks", "radix"] | None:
+def _prefix_cache(
+    run: MeasuredRun, server: str, assumptions: Assumptions
+) -> Literal["blocks", "radix"] | None:
     own: Literal["blocks", "radix"] = "blocks" if server == "vllm" else "radix"
     if run.prefix_cache is None:
-        assumed.take("prefix_cache", own, f"the default of {server}")
+        assumptions.assume("prefix_cache", own, f"the default of {server}")
         return own
     if run.prefix_cache == "none":
         return None
     if run.prefix_cache != own:
-        raise run.wrong("prefix_cache", f"must be {own} or none under {server}, is {run.prefix_cache!r}")
+        raise run.wrong("prefix_cache", f"must be {own} or none for {server}, got {run.prefix_cache!r}")
     return own
 
 
-def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
-    """The scheduler of vLLM with its defaults for an API server on this card."""
+def _vllm(run: MeasuredRun, card: Gpu, assumptions: Assumptions) -> VllmV1:
+    """VLLM's scheduler with its defaults for an API server on this GPU."""
     version = version_of(run)
     release = "vllm-0.33" if version is None else Server.until("vllm", version)
     limits = Server.of(release, card).limits()
-    why = f"vLLM's default for an API server on {card.name}"
-    seqs = run.max_num_seqs or assumed.take("max_num_seqs", limits["max_seqs"], why)
+    reason = f"vLLM's default for an API server on {card.name}"
+    seqs = run.max_num_seqs or assumptions.assume("max_num_seqs", limits["max_seqs"], reason)
     budget = run.max_num_batched_tokens
     if budget is None:
         budget = limits["token_budget"]
         if run.max_model_len is not None:
             budget = min(budget, seqs * run.max_model_len)
-        assumed.take("max_num_batched_tokens", budget, why)
+        assumptions.assume("max_num_batched_tokens", budget, reason)
     if run.max_num_seqs is None:
         seqs = min(seqs, budget)
-    whole = version is None or version >= (0, 19)
-    assumed.take(
+    reserves = version is None or version >= (0, 19)
+    assumptions.assume(
         "reserve_full_prompt",
-        "on" if whole else "off",
-        "scheduler_reserve_full_isl, which vLLM has since 0.19",
+        "on" if reserves else "off",
+        "scheduler_reserve_full_isl, in vLLM since 0.19",
     )
-    ahead = version is None or version >= (0, 14)
-    assumed.take("async_scheduling", "on" if ahead else "off", "vLLM plans ahead by default since 0.14")
-    if ahead:
-        assumed.take("pause_s", 0.001, "the engine loop of vLLM sleeps 1 ms since 0.14")
+    is_async = version is None or version >= (0, 14)
+    assumptions.assume("async_scheduling", "on" if is_async else "off", "vLLM's default since 0.14")
+    if is_async:
+        assumptions.assume("pause_s", 0.001, "the engine loop of vLLM sleeps 1 ms since 0.14")
     return VllmV1(
         token_budget=budget,
         max_seqs=seqs,
-        reserve_full_prompt=whole,
-        async_scheduling=ahead,
-        pause_s=0.001 if ahead else 0.0,
+        reserve_full_prompt=reserves,
+        async_scheduling=is_async,
+        pause_s=0.001 if is_async else 0.0,
     )
 
 
-def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
-    """SGLang's scheduler with its defaults on this card."""
-    chunk = run.max_num_batched_tokens or assumed.take(
+def _sglang(run: MeasuredRun, card: Gpu, assumptions: Assumptions) -> Sglang:
+    """SGLang's scheduler with its defaults on this GPU."""
+    chunk = run.max_num_batched_tokens or assumptions.assume(
         "max_num_batched_tokens",
         release_of(run, card).limits()["chunk_tokens"],
         f"SGLang's chunked_prefill_size on {card.name}",
     )
-    seqs = run.max_num_seqs or assumed.take(
-        "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
+    seqs = run.max_num_seqs or assumptions.assume(
+        "max_num_seqs", 2048, "SGLang's minimum of max_running_requests"
     )
     ignore = "ignore_eos" in (run.output_law or "")
     return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore, overlap=True)
@@ -233,23 +239,23 @@ def _kv(
     server: str,
     weights: Literal["bf16", "fp8"],
     caching: Literal["blocks", "radix"] | None,
-    assumed: Assumed,
+    assumptions: Assumptions,
 ) -> KvCache | None:
-    """The cache, where it is said, or where it is not left to `KvMemory`."""
+    """The KV cache if it is published, or if `KvMemory` does not determine it."""
     if run.kv_blocks is not None:
-        # vLLM keeps one block for itself.
+        # vLLM reserves one block.
         own = 1 if server == "vllm" else 0
         return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
     if server == "vllm":
         return None
     share = run.gpu_mem_util
     if share is None and (published := share_of(run)) is not None:
-        share = assumed.take(
+        share = assumptions.assume(
             "gpu_mem_util",
             published,
-            "taken on rows of this publisher where the cache is full (SGLang 0.5.1)",
+            "calibrated on runs of this publisher with a full KV cache (SGLang 0.5.1)",
         )
-    share = share or assumed.take(
+    share = share or assumptions.assume(
         "gpu_mem_util",
         sglang_share(card, gpus, version_of(run)),
         "mem_fraction_static, from the rules in SGLang's server_args.py",
@@ -257,31 +263,31 @@ def _kv(
     room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights) / gpus
     tokens = int(room // shape.kv_bytes_per_token("bf16", gpus))
     if tokens < 1:
-        raise run.wrong("tp", f"{shape.name} leaves no room for keys and values on {gpus} × {card.name}")
+        raise run.wrong("tp", f"{shape.name} leaves no room for the KV cache on {gpus} × {card.name}")
     # SGLang's pages have one token.
     return KvCache(tokens=tokens, block=1, prefix_cache=caching)
 
 
-def _gpu_memory_utilization(run: MeasuredRun, assumed: Assumed) -> float:
+def _gpu_memory_utilization(run: MeasuredRun, assumptions: Assumptions) -> float:
     if run.gpu_mem_util is not None:
         return run.gpu_mem_util
     version = version_of(run)
     share = 0.92 if version is None or version >= (0, 20) else 0.9
-    return float(assumed.take("gpu_mem_util", share, "vLLM's default: 0.92 since 0.20, 0.90 before"))
+    return float(assumptions.assume("gpu_mem_util", share, "vLLM's default: 0.92 since 0.20, 0.90 before"))
 
 
 def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
     return any(
-        (one.gpu, one.tensor_parallel, one.backend) == (card.name, gpus, backend)
-        and ModelShape.of(one.model) == shape
-        for one in files()
+        (file.gpu, file.tensor_parallel, file.backend) == (card.name, gpus, backend)
+        and ModelShape.of(file.model) == shape
+        for file in files()
     )
 
 
-def _not_simulated(run: MeasuredRun, server: str, assumed: Assumed) -> None:
+def _not_simulated(run: MeasuredRun, server: str, assumptions: Assumptions) -> None:
     if server == "sglang":
-        assumed.take("overlap", "on", "SGLang plans a step ahead unless told not to")
+        assumptions.assume("overlap", "on", "SGLang's default")
     if run.kv_offload is not None:
-        assumed.take("kv_offload", "none", f"{run.kv_offload} in the run, not simulated")
+        assumptions.assume("kv_offload", "none", f"{run.kv_offload} in the run; not supported")
     if run.chunked_prefill == 0:
-        assumed.take("chunked_prefill", 1, "off in the run, not simulated")
+        assumptions.assume("chunked_prefill", 1, "off in the run; not supported")

@@ -1,4 +1,4 @@
-"""How far is a simulation from measured runs? `inferq.validate`: both beside each other, run by run."""
+"""`inferq.validate`: comparison of simulations with measured runs."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.display.text import counted
 from inferq.errors import ConfigError, SimulationError, TraceError
+from inferq.experiments.validation.calibration_rows import calibrated_on
 from inferq.experiments.validation.clients import Client, client_for
 from inferq.experiments.validation.measured_run import QUANTITIES, STATISTICS, MeasuredRun
 from inferq.experiments.validation.reading import read_runs
-from inferq.experiments.validation.settings import Assumed, clock_of, engine_for
-from inferq.experiments.validation.taken import taken_on
+from inferq.experiments.validation.settings import Assumptions, engine_for, timing_of
+from inferq.experiments.validation.validated_run import ValidatedRun
 from inferq.experiments.validation.validation import Validation
 from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine
 
-EngineFor = Callable[[MeasuredRun, Assumed], Engine]
+EngineFor = Callable[[MeasuredRun, Assumptions], Engine]
 
 _STAGE = re.compile(r"(.*)-s(\d+)")
 _BETWEEN_STAGES_S = 1.0
 _MOST_FAILED = 0.05
-"""A run of which a larger share failed is shown and not judged: what its client did is not known."""
+"""Runs with a larger share of failed requests are not evaluated: the reaction of clients is unknown."""
 
 
 def validate(
@@ -39,37 +39,37 @@ def validate(
     engine: EngineFor = engine_for,
     seed: int = 1,
 ) -> Validation:
-    r"""Measured runs beside the simulation of the same settings, metric by metric.
+    r"""Simulate measured runs with their published settings, and compare each metric.
 
-    Of each run the server's settings and the client's load are taken as they were published, and simulated
-    once. Nothing is fitted to what was measured. What a run does not say is assumed by the rules of
-    `experiments.validation.settings` and `clients`; every assumption is listed in `Validation.assumed`.
+    Each run is simulated once with the published settings of the server and load of the client. Nothing is
+    fitted to the measured values. Missing settings are assumed by the rules of
+    `experiments.validation.settings` and `clients`; `Validation.assumed` lists all assumptions.
 
-    Users of a closed loop start together, and every request counts. Runs `name-s0`, `name-s1`, … are
-    stages of one server: where it has a prefix cache, a stage finds what those before it in the file left.
+    Users of a closed loop start together, and every request counts. Runs `name-s0`, `name-s1`, … are stages
+    of one server; with prefix caching, a stage reuses the cache of earlier stages in the file.
 
     Args:
-        runs: a file: CSV with a row a run, a JSON result of `vllm bench serve`, or AIPerf's
+        runs: a file: CSV with one row per run, a JSON result of `vllm bench serve`, or AIPerf's
             `profile_export_aiperf.json`; or runs that were read. Columns are the fields of `MeasuredRun`, and
             `ttft_mean_s`, `ttft_p50_s`, …, `tpot_mean_s`, …, `e2e_mean_s`, …, `req_s`, `out_tok_s`.
-        requests: CSV with the requests of runs whose arrivals are a trace: `run`, `arrival_s`,
-            `prompt_tokens`, `output_tokens`.
-        given: settings for runs that do not say them, by their columns: `{"gpu": "h100-80gb", "tp": 2}`.
-        only: the runs that have these values, by columns.
-        engine: makes the engine of a run, and notes what it assumes; the default is `engine_for`.
-        seed: draws arrivals.
+        requests: CSV with the requests of runs that replay a trace: `run`, `arrival_s`, `prompt_tokens`,
+            `output_tokens`.
+        given: settings of runs that lack them, by column: `{"gpu": "h100-80gb", "tp": 2}`.
+        only: select runs with these values, by column.
+        engine: makes the engine of a run and records assumptions. Default: `engine_for`.
+        seed: seed of arrivals.
 
     Returns:
-        What was measured, what was simulated, and how far they are apart.
+        The measured and simulated metrics, and their errors.
 
     Raises:
-        TraceError: a row is wrong, naming file, row and column; a setting that inferq cannot simulate.
-        ConfigError: an argument that is wrong; a file that is none of these.
-        SimulationError: a run that cannot go on, naming its row.
+        TraceError: a row is wrong (names file, row and column), or a setting cannot be simulated.
+        ConfigError: an argument is wrong, or the file has another format.
+        SimulationError: a run fails; it names the row.
         OSError: a file cannot be read.
 
-    Source: relative errors by median and 90th percentile, as published comparisons of simulators with servers
-        state them.
+    Source: relative errors by median and 90th percentile, as in published comparisons of simulators with
+        servers.
 
     Example:
         >>> import inferq as iq, pathlib, tempfile
@@ -78,72 +78,59 @@ def validate(
         ...     "id,engine,engine_version,model,gpu,tp,concurrency,input_mean,output_mean,tpot_mean_s\n"
         ...     "mine,vllm,0.12.0,Qwen/Qwen3-32B,h100-80gb,2,8,1024,128,0.018\n"
         ... )
-        >>> found = iq.validate(file)
-        >>> found.frame.select("run", "metric", "measured").rows()
+        >>> validation = iq.validate(file)
+        >>> validation.frame.select("run", "metric", "measured").rows()
         [('mine', 'tpot_mean', 0.018)]
-        >>> found.assumed.filter(setting="max_num_seqs").select("value", "why").row(0)
+        >>> validation.assumed.filter(setting="max_num_seqs").select("value", "reason").row(0)
         ('1024', "vLLM's default for an API server on h100-80gb")
     """
     whole("seed", seed, 0, 2**64 - 1)
     if isinstance(runs, (str, os.PathLike)):
-        read = read_runs(runs, requests=requests, given=given)
+        measured = read_runs(runs, requests=requests, given=given)
     else:
         if requests is not None or given is not None:
             raise ConfigError(
-                "requests" if given is None else "given", "is for a file of runs; these are read already"
+                "requests" if given is None else "given",
+                "requires a file of runs, got runs that were already read",
             )
-        read = list(runs)
-    chosen = _chosen(read, only or {})
-    rows = [row for group in _groups(chosen) for row in _simulated(group, engine, seed)]
-    place = {run.id: at for at, run in enumerate(chosen)}
-    rows.sort(key=lambda row: place[row.run.id])
-    return Validation.of(rows)
+        measured = list(runs)
+    selected = _selected(measured, only or {})
+    validated = [row for group in _groups(selected) for row in _simulated(group, engine, seed)]
+    place = {run.id: at for at, run in enumerate(selected)}
+    validated.sort(key=lambda row: place[row.run.id])
+    return Validation.of(validated)
 
 
-@dataclass(slots=True)
-class Row:
-    """A run, measured and simulated."""
-
-    run: MeasuredRun
-    assumed: Assumed
-    clock: str
-    simulated: Mapping[str, float]
-    judged: bool
-    why_not: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the simulated run was like: mean requests in the batch, share of prompts found cached, …"""
-
-
-def _chosen(runs: list[MeasuredRun], only: Mapping[str, object]) -> list[MeasuredRun]:
+def _selected(runs: list[MeasuredRun], only: Mapping[str, object]) -> list[MeasuredRun]:
     for name in only:
         if name not in MeasuredRun.__dataclass_fields__ or name in ("measured", "requests", "place"):
             raise ConfigError("only", f"runs have no column {name!r}")
-    found = [
+    selected = [
         run for run in runs if all(str(getattr(run, name)) == str(value) for name, value in only.items())
     ]
-    if not found:
-        raise ConfigError("only", f"of {counted(len(runs), 'run')} none has {dict(only)}")
-    return found
+    if not selected:
+        raise ConfigError("only", f"matches none of {counted(len(runs), 'run')}: {dict(only)}")
+    return selected
 
 
 def _groups(runs: Iterable[MeasuredRun]) -> list[list[MeasuredRun]]:
-    """Stages of one server together, in their order; every other run by itself."""
+    """Group the stages of a server in order; other runs are groups of one."""
     groups: dict[str, list[tuple[int, MeasuredRun]]] = {}
     for run in runs:
         stage = _STAGE.fullmatch(run.id)
         name, number = (stage[1], int(stage[2])) if stage else (f"{run.id}\0", 0)
         groups.setdefault(name, []).append((number, run))
-    return [[run for _, run in sorted(group, key=lambda one: one[0])] for group in groups.values()]
+    return [[run for _, run in sorted(group, key=lambda stage: stage[0])] for group in groups.values()]
 
 
-def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[Row]:
-    """The rows of one server, whose stages follow each other."""
-    rows: list[Row] = []
+def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[ValidatedRun]:
+    """Simulate the stages of one server."""
+    validated: list[ValidatedRun] = []
     before: list[pl.DataFrame] = []
     for run in stages:
-        assumed = Assumed()
-        made = engine(run, assumed)
-        client = client_for(run, assumed, seed)
+        assumptions = Assumptions()
+        made = engine(run, assumptions)
+        client = client_for(run, assumptions, seed)
         try:
             if made.kv.prefix_cache is None or client.users is not None:
                 before = []
@@ -153,25 +140,25 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
                 and int(stage[2]) > 0
                 and made.kv.prefix_cache
             ):
-                assumed.take("stages before", "none", "they are not in the file: the cache is cold")
-            measured, facts, before = _one(run, made, client, before, seed, assumed)
+                assumptions.assume("earlier stages", "none", "not in the file, so the cache is cold")
+            simulated, facts, before = _simulate(made, client, before, seed, assumptions)
         except (SimulationError, ConfigError, TraceError) as error:
             raise type(error)(f"{run.place}: {error}") from None
         failed = (run.failures or 0) / (run.n_requests or math.inf)
-        why = f"{100 * failed:.0f} % of its requests failed" if failed > _MOST_FAILED else ""
-        if not why and (taken := taken_on(run)) is not None:
-            why = f"a number of its server was taken on it ({taken})"
-        rows.append(Row(run, assumed, clock_of(made), measured, not why, why, facts))
-    return rows
+        exclusion = f"{100 * failed:.0f} % of the requests failed" if failed > _MOST_FAILED else ""
+        if not exclusion and (rows := calibrated_on(run)) is not None:
+            exclusion = f"used to calibrate the server ({rows})"
+        validated.append(ValidatedRun(run, assumptions, timing_of(made), simulated, exclusion, facts))
+    return validated
 
 
-def _one(
-    run: MeasuredRun, engine: Engine, client: Client, before: list[pl.DataFrame], seed: int, assumed: Assumed
+def _simulate(
+    engine: Engine, client: Client, before: list[pl.DataFrame], seed: int, assumptions: Assumptions
 ) -> tuple[dict[str, float], dict[str, Any], list[pl.DataFrame]]:
-    """What the client of a run would have measured, and the requests of the server until then."""
+    """The metrics that the client measures, properties of the run, and all requests of the server so far."""
     options: dict[str, Any] = {"max_in_flight": client.max_in_flight, "seed": seed}
     if client.users is not None:
-        assumed.take("start of users", "all at once", "not said; equal requests then stay together")
+        assumptions.assume("start of users", "all at once", "not published; equal requests then stay in step")
         rows = simulate(client.workload(), engine, **options).requests
     else:
         frame = client.frame
@@ -180,12 +167,12 @@ def _one(
             end_s = float(simulate(earlier, engine, **options).requests["finish_s"].max())  # type: ignore[arg-type]
             frame = frame.with_columns(pl.col("arrival_s") + (end_s + _BETWEEN_STAGES_S))
         before = [*before, frame]
-        first = sum(one.height for one in before[:-1])
+        first = sum(stage.height for stage in before[:-1])
         requests = simulate(pl.concat(before, how="diagonal"), engine, **options).requests
         rows = requests.filter(pl.col("id") >= first)
     done = rows.filter(status="finished")
     if not done.height:
-        raise ConfigError("kv_blocks", f"of {rows.height:,} simulated requests that were sent none finished")
+        raise ConfigError("kv_blocks", f"too small: none of {rows.height:,} simulated requests finished")
     values: dict[str, float] = {}
     for quantity in QUANTITIES:
         column = done[f"{quantity}_s"].drop_nulls()
@@ -199,7 +186,7 @@ def _one(
                 values[f"{quantity}_{which}"] = float(value)  # type: ignore[arg-type]
     tokens = float(done["output_tokens"].sum())
     if client.users is not None:
-        # As many tokens a second as that many users get, each of whom always has a request under way.
+        # Little's law: every user always has one request in flight.
         values["req_s"] = client.users / values["e2e_mean"]
         values["out_tok_s"] = values["req_s"] * tokens / done.height
     else:

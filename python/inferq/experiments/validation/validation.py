@@ -1,46 +1,45 @@
-"""What `inferq.validate` found: measured and simulated side by side, and how far they are apart."""
+"""`Validation`: measured and simulated metrics, and their errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import nearest, positive, whole
 from inferq.display.text import counted
 from inferq.errors import ConfigError
+from inferq.experiments.validation.charts import of_errors
 from inferq.experiments.validation.measured_run import METRICS
+from inferq.experiments.validation.validated_run import ValidatedRun
 
-if TYPE_CHECKING:
-    from inferq.experiments.validation.validate import Row
-
-BY = ("source", "engine", "engine_version", "model", "gpu", "tp", "load", "clock")
-"""Columns by which errors are grouped, and which the worst runs may have in common."""
+BY = ("source", "engine", "engine_version", "model", "gpu", "tp", "load", "timing")
+"""Columns for grouping errors."""
 _WORST = 0.25
-"""Share of the runs that count as the worst."""
+"""Share of the runs in the worst quarter."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Validation:
-    """Measured runs beside simulated ones; made by `inferq.validate`."""
+    """Measured and simulated runs; made by `inferq.validate`."""
 
     frame: pl.DataFrame
-    """A row for each metric of each run: `run`, `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`,
-    `load`, `clock`, `metric`, `measured`, `simulated` (seconds, or per second), `error` (simulated / measured
-    − 1), `judged` (whether it counts)."""
+    """One row per metric and run: `run`, `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `load`,
+    `timing`, `metric`, `measured`, `simulated` (seconds, or per second), `error` (simulated / measured − 1),
+    `evaluated` (whether it counts)."""
 
     runs: pl.DataFrame
-    """A row for each run: those columns, `judged`, `why_not`, and of the simulated run `simulated_requests`,
-    `unserved`, `preemptions`, `cached_share` (of prompt tokens), `in_flight` (mean), `queue_share` (of the
-    time of a request)."""
+    """One row per run: these columns, `evaluated`, `exclusion` (reason), and of the simulated run
+    `simulated_requests`, `unserved`, `preemptions`, `cached_share` (of prompt tokens), `in_flight` (mean),
+    `queue_share` (of E2E)."""
 
     assumed: pl.DataFrame
-    """A row for each setting that a run does not say: `run`, `setting`, `value`, `why`."""
+    """One row per assumed setting: `run`, `setting`, `value`, `reason`."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Validation:
-        """The frames of runs, each measured and simulated."""
+    def of(cls, rows: Sequence[ValidatedRun]) -> Validation:
+        """Build the frames."""
         compared, runs, assumed = [], [], []
         for row in rows:
             run = row.run
@@ -53,18 +52,19 @@ class Validation:
                 "gpu": run.gpu,
                 "tp": run.tp,
                 "load": load_of(row.facts),
-                "clock": "table" if row.clock.startswith("TimingTable") else "roofline",
+                "timing": "table" if row.timing.startswith("TimingTable") else "roofline",
             }
-            runs.append({**named, "judged": row.judged, "why_not": row.why_not, **row.facts})
+            evaluated = not row.exclusion
+            runs.append({**named, "evaluated": evaluated, "exclusion": row.exclusion, **row.facts})
             assumed += [
-                {"run": run.id, "setting": setting, "value": value, "why": why}
-                for setting, (value, why) in row.assumed.settings.items()
+                {"run": run.id, "setting": setting, "value": value, "reason": reason}
+                for setting, (value, reason) in row.assumptions.settings.items()
             ]
             for metric in METRICS:
                 if metric not in run.measured or metric not in row.simulated:
                     continue
                 if metric == "out_tok_s" and run.output_counted is not None:
-                    continue  # of retokenised text
+                    continue  # counted after retokenization
                 measured, simulated = run.measured[metric], row.simulated[metric]
                 compared.append(
                     {
@@ -73,10 +73,10 @@ class Validation:
                         "measured": measured,
                         "simulated": simulated,
                         "error": simulated / measured - 1,
-                        "judged": row.judged,
+                        "evaluated": evaluated,
                     }
                 )
-        texts = dict.fromkeys(("run", "setting", "value", "why"), pl.String)
+        texts = dict.fromkeys(("run", "setting", "value", "reason"), pl.String)
         return cls(
             pl.DataFrame(compared, infer_schema_length=None),
             pl.DataFrame(runs, infer_schema_length=None),
@@ -84,17 +84,17 @@ class Validation:
         )
 
     def errors(self, by: str | Sequence[str] | None = None) -> pl.DataFrame:
-        """Errors by metric, over the runs that are judged.
+        """Errors by metric, over evaluated runs.
 
         Args:
-            by: `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `load` or `clock`, or several.
+            by: `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `load` or `timing`, or several.
 
         Returns:
-            A row for each metric (and value of `by`): `metric`, `runs`, `median` and `p90` of |error|,
-            `bias` (median of the error with its sign), `worst` (the largest |error|); shares.
+            One row per metric (and value of `by`): `metric`, `runs`, `median` and `p90` of |error|, `bias`
+            (signed median), `worst` (largest |error|); as shares.
 
         Raises:
-            ConfigError: another column.
+            ConfigError: an unknown column.
         """
         keys = [by] if isinstance(by, str) else list(by or ())
         for key in keys:
@@ -103,7 +103,7 @@ class Validation:
         order = {metric: place for place, metric in enumerate(METRICS)}
         size = pl.col("error").abs()
         return (
-            self.frame.filter("judged")
+            self.frame.filter("evaluated")
             .group_by(*keys, "metric", maintain_order=True)
             .agg(
                 pl.len().alias("runs"),
@@ -116,7 +116,7 @@ class Validation:
         )
 
     def worst(self, metric: str = "e2e_mean", n: int = 10) -> pl.DataFrame:
-        """The runs that are furthest off by a metric, the worst first; columns as `frame`."""
+        """The runs with the largest errors of a metric, worst first; columns as `frame`."""
         return (
             self._of(metric)
             .sort(pl.col("error").abs(), descending=True, maintain_order=True)
@@ -124,25 +124,24 @@ class Validation:
         )
 
     def in_common(self, metric: str = "e2e_mean") -> pl.DataFrame:
-        """What the worst quarter of the runs have in common, by a metric.
+        """Settings that are more frequent in the worst quarter of the runs, by a metric.
 
         Returns:
-            A row for each value of a column that is more frequent among them than among all, the most telling
-            first: `column`, `value`, `worst` (runs of the worst quarter that have it), `of_worst` and
-            `of_all` (shares), `median` (|error| of all that have it).
+            One row per value, largest difference first: `column`, `value`, `worst` (runs of the worst quarter
+            with it), `of_worst` and `of_all` (shares), `median` (|error| of all runs with it).
         """
         rows = self._of(metric)
         size = pl.col("error").abs()
         count = max(1, round(_WORST * rows.height))
         worst = rows.sort(size, descending=True, maintain_order=True).head(count)
-        found = []
+        common = []
         for column in BY:
             for value in worst[column].unique(maintain_order=True).to_list():
                 has = pl.col(column).eq_missing(pl.lit(value))
                 here, everywhere = worst.filter(has), rows.filter(has)
                 of_worst, of_all = here.height / worst.height, everywhere.height / rows.height
                 if of_worst > of_all:
-                    found.append(
+                    common.append(
                         {
                             "column": column,
                             "value": str(value),
@@ -155,27 +154,27 @@ class Validation:
         schema = {"column": pl.String, "value": pl.String, "worst": pl.Int64} | dict.fromkeys(
             ("of_worst", "of_all", "median"), pl.Float64
         )
-        frame = pl.DataFrame(found, schema=schema)
+        frame = pl.DataFrame(common, schema=schema)
         return frame.sort(pl.col("of_worst") - pl.col("of_all"), descending=True, maintain_order=True)
 
     def _of(self, metric: str) -> pl.DataFrame:
-        rows = self.frame.filter(pl.col("judged") & (pl.col("metric") == metric))
+        rows = self.frame.filter(pl.col("evaluated") & (pl.col("metric") == metric))
         if not rows.height:
             known = self.frame["metric"].unique(maintain_order=True).to_list()
-            raise ConfigError("metric", f"no run has {metric!r}{nearest(metric, known)}")
+            raise ConfigError("metric", f"no evaluated run has {metric!r}{nearest(metric, known)}")
         return rows
 
     def beyond(
         self, max_median: Mapping[str, float] | None = None, max_p90: Mapping[str, float] | None = None
     ) -> list[str]:
-        """Which errors are larger than they may be, a line each; none: it passes.
+        """Errors that exceed their limits, one line each.
 
         Args:
-            max_median: the largest median of |error| by metric, as a share.
-            max_p90: the same for the 90th percentile.
+            max_median: maximum median of |error| by metric, as a share.
+            max_p90: maximum 90th percentile of |error| by metric, as a share.
 
         Raises:
-            ConfigError: a metric that no run has; a limit that is no share above 0.
+            ConfigError: no run has a metric, or a limit is not positive.
         """
         errors = {row["metric"]: row for row in self.errors().to_dicts()}
         lines = []
@@ -184,31 +183,31 @@ class Validation:
                 positive(f"max_{which}[{metric!r}]", limit)
                 if metric not in errors:
                     raise ConfigError(f"max_{which}", f"no run has {metric!r}{nearest(metric, [*errors])}")
-                found = errors[metric][which]
-                if found > limit:
+                error = errors[metric][which]
+                if error > limit:
                     lines.append(
-                        f"{which} error of {metric} is {100 * found:.1f} %, may be {100 * limit:g} %"
+                        f"{which} error of {metric} is {100 * error:.1f} %, the limit is {100 * limit:g} %"
                     )
         return lines
 
     def chart(self) -> Any:
-        """Measured against simulated, a panel for each quantity: an altair chart."""
-        from inferq.experiments.validation.charts import of_errors
-
+        """Errors of all runs, a panel per quantity, as an Altair chart."""
         return of_errors(self.frame)
 
     def __repr__(self) -> str:
-        """How many runs, and the error of the first metrics."""
-        judged = int(self.runs["judged"].sum())
-        told = ", ".join(
+        """The number of runs, and the errors of the main metrics."""
+        evaluated = int(self.runs["evaluated"].sum())
+        errors = ", ".join(
             f"{row['metric']} {100 * row['median']:.1f} % (P90 {100 * row['p90']:.1f} %)"
             for row in self.errors().to_dicts()
             if row["metric"] in ("ttft_mean", "tpot_mean", "e2e_mean", "req_s")
         )
-        return f"Validation({counted(self.runs.height, 'run')}, {judged} judged; median |error|: {told})"
+        return (
+            f"Validation({counted(self.runs.height, 'run')}, {evaluated} evaluated; median |error|: {errors})"
+        )
 
 
 def load_of(facts: Mapping[str, Any]) -> str:
-    """How loaded a simulated server was, by the share of a request's time that it spent in the queue."""
+    """The load of a simulated server, by the share of the queue time in E2E."""
     share = facts["queue_share"]
     return "below saturation" if share < 0.05 else "at saturation" if share < 0.3 else "saturated"

@@ -1,1 +1,1 @@
-"""Bounds of one scenario with their hypotheses, and the verdict."""
+"""Bounds of a scenario with their hypotheses, and the verdict."""

@@ -242,8 +242,8 @@ def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:
             replicas.fit,
             resource="tokens",
             source="the timing model",
-            inequality=f"with batches of any size, {number(tokens)} tokens at {number(each_s)} s and contexts "
-            f"of {number(least_s)} s add up to {number(request_s)} s per request",
+            inequality=f"with batches of any size, {number(tokens)} tokens at {number(each_s)} s and "
+            f"contexts of {number(least_s)} s add up to {number(request_s)} s per request",
         )
 
 
@@ -263,8 +263,8 @@ def _memory(replicas: Replicas) -> Iterator[Bound]:
                 replicas.count * held / (slot_s * alone),
                 resource="memory",
                 source="nie2026 Theorem 4.1, unshared blocks",
-                inequality=f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(alone)}) per replica; g "
-                "counts blocks that no other request can share; iterations take at least "
+                inequality=f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(alone)}) per replica; "
+                "g counts blocks that no other request can share; iterations take at least "
                 f"b̄ = {number(slot_s)} s",
             )
     if not lengths.is_bounded:
@@ -332,8 +332,8 @@ def _tiles(replicas: Replicas, timing: TiledGemm) -> Iterator[Bound]:
         )
     if limit.assured_per_s is not None:
         inequality = (
-            f"{number(limit.requests_per_cycle)} requests per cycle, {number(limit.cycle_end_s)} s lost at its "
-            f"end: {number(limit.assured_per_s)} requests per second are served"
+            f"{number(limit.requests_per_cycle)} requests per cycle, {number(limit.cycle_end_s)} s lost at "
+            f"its end: {number(limit.assured_per_s)} requests per second are served"
         )
         needs = (
             *(

@@ -11,7 +11,7 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import Pool, pools_of
-from inferq.theory.bounds.bound import Bound, Replicas, upper_bound, in_random_order
+from inferq.theory.bounds.bound import Bound, Replicas, in_random_order, upper_bound
 from inferq.theory.bounds.engine_bounds import engine_bounds
 from inferq.theory.capacities.iteration_cost import Iteration, has_closed_form, is_counted, least_iteration_s
 from inferq.theory.capacities.network_capacity import network_capacity

@@ -329,7 +329,7 @@ def stability(
         pool = pools_of(cluster)[0]
         rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
-            alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router, pool.open_loop)
+            alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router, pool.is_static)
             bounds = list(engine_bounds(alike))
         else:
             bounds = list(mixed_fleet_bounds(demand, pool))

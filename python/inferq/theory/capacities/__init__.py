@@ -1,1 +1,1 @@
-"""Rates that a system can carry at most, or surely."""
+"""Upper bounds and guaranteed rates of systems."""

@@ -1,4 +1,4 @@
-"""Where does the fluid settle: how long is an iteration, how much memory, and up to which rate?"""
+"""Fluid equilibrium: iteration time, memory and the largest rate without randomness."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from inferq.timing import MemoryLinear, TimingModel
 
 @dataclass(frozen=True, slots=True)
 class FluidEngine:
-    """What the formulas of ao2025 know of an engine."""
+    """Parameters of an engine in the formulas of ao2025."""
 
     base_s: float
     """d0."""
     per_kv_token_s: float
     """d1."""
     kv_tokens: int | None
-    """C, in whole blocks; None without a limit."""
+    """C, in whole blocks; None for no limit."""
     first_token: FirstToken
     block: int
     scheduler: Scheduler | None
     no_hits: tuple[Hypothesis, ...] = ()
-    """That a prefix cache finds nothing, where there is one."""
+    """The hypothesis that a prefix cache has no hits, if there is one."""
 
     @classmethod
     def of(
         cls, timing: TimingModel | Engine, kv_tokens: int | None, first_token: FirstToken | None
     ) -> FluidEngine:
-        """The hardware of an engine, or of a timing model; what is given beside it wins."""
+        """The hardware of an engine or a timing model; explicit arguments take precedence."""
         block, scheduler, host_s, assumed = 1, None, 0.0, no_hits(timing)
         if isinstance(timing, Engine):
             block, scheduler = timing.kv.block, timing.scheduler
@@ -50,18 +50,20 @@ class FluidEngine:
             ):
                 raise ConfigError(
                     "overhead",
-                    f"{host!r} is no part of the formulas of ao2025, which know a base for every "
-                    "iteration; base_s alone, not overlapped, is one",
+                    f"{host!r} is not supported by the formulas of ao2025, which have a constant base per "
+                    "iteration; use base_s alone, not overlapped",
                 )
             host_s = 0.0 if host is None else float(host.base_s)
             timing = timing.timing
         if not isinstance(timing, MemoryLinear):
             raise ConfigError(
                 "timing",
-                f"the formulas of ao2025 are for MemoryLinear(…), alone or in an Engine, not for {timing!r}",
+                f"must be MemoryLinear, alone or in an Engine, for the formulas of ao2025; got {timing!r}",
             )
         if timing.base + host_s == 0 and timing.per_kv_token == 0:
-            raise ConfigError("timing", "base and per_kv_token are both 0, so an iteration lasts no time")
+            raise ConfigError(
+                "timing", "base and per_kv_token must not both be 0: iterations would take no time"
+            )
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
@@ -70,26 +72,26 @@ class FluidEngine:
 
     @property
     def shift(self) -> int:
-        """Output tokens that need no decode: l' is the output less these."""
+        """Output tokens that need no decode; l' is the output without them."""
         return with_prompt(self.first_token)
 
     def iterations(self, lengths: Lengths) -> float:
-        """E[l' + 1]: the iterations of a request, that of its prompt and one for each decode."""
+        """E[l' + 1]: iterations of a request, one for its prompt and one per decode."""
         return lengths.output_mean - self.shift + 1
 
     def kv_token_iterations(self, lengths: Lengths) -> float:
-        """E[(l' + 1)(l + l'/2)]: the tokens in the cache, summed over the iterations of a request."""
+        """E[(l' + 1)(l + l'/2)]: tokens in the cache, summed over the iterations of a request."""
         return lengths.mean(lambda s, o: (o - self.shift + 1) * (s + (o - self.shift) / 2))
 
     def share_that_fits(self, lengths: Lengths) -> float:
-        """Of the requests, those whose largest context, l + l', the cache can hold."""
+        """Share of requests whose largest context, l + l', fits the cache."""
         if self.kv_tokens is None:
             return 1.0
         limit = self.kv_tokens + self.shift
         return lengths.mean(lambda s, o: s + o <= limit)
 
     def hypotheses(self, demand: Demand) -> tuple[Hypothesis, ...]:
-        """What the formulas assume of the engine and of the lengths."""
+        """Hypotheses of the formulas about the engine and the lengths."""
         return (
             Hypothesis(
                 name="iterations are linear in the tokens of the cache",
@@ -103,7 +105,7 @@ class FluidEngine:
                 why="the cache has no limit"
                 if self.kv_tokens is None
                 else f"blocks of {number(self.block)} tokens"
-                + ("" if self.block == 1 else ", the last one of a request filled in part"),
+                + ("" if self.block == 1 else ", the last block of a request is partly filled"),
             ),
             self._every_request_fits(demand),
             *self.no_hits,
@@ -112,36 +114,39 @@ class FluidEngine:
     def _whole_prompts(self, demand: Demand) -> Hypothesis:
         name = "prompts are computed in one iteration"
         if self.scheduler is None:
-            return Hypothesis(name=name, met=None, why="no scheduler is given")
+            return Hypothesis(name=name, met=None, why="no scheduler is configured")
         if isinstance(self.scheduler, (Wait, NestedWait)):
-            return Hypothesis(name=name, met=True, why=f"{type(self.scheduler).__name__} takes whole prompts")
+            return Hypothesis(name=name, met=True, why=f"{type(self.scheduler).__name__} runs whole prompts")
         budget = getattr(self.scheduler, "token_budget", None) or getattr(self.scheduler, "chunk", None)
         if not isinstance(budget, int):
             return Hypothesis(
-                name=name, met=None, why=f"{type(self.scheduler).__name__} states no token budget"
+                name=name, met=None, why=f"{type(self.scheduler).__name__} has no known token budget"
             )
-        over = max(one.lengths.mean(lambda s, o: (s > budget) + 0 * o) for one in demand.classes)
-        why = f"{type(self.scheduler).__name__} computes at most {number(budget)} tokens at once"
+        over = max(
+            request_class.lengths.mean(lambda s, o: (s > budget) + 0 * o) for request_class in demand.classes
+        )
+        why = f"{type(self.scheduler).__name__} computes at most {number(budget)} tokens per iteration"
         if over:
             return Hypothesis(name=name, met=False, why=f"{why}, and there are longer prompts")
-        return Hypothesis(name=name, met=None, why=f"{why}; that cuts a prompt while decodes fill it")
+        return Hypothesis(name=name, met=None, why=f"{why}; decodes may leave less for a prompt")
 
     def _every_request_fits(self, demand: Demand) -> Hypothesis:
         name = "every request fits the cache"
         if self.kv_tokens is None:
             return Hypothesis(name=name, met=True, why="the cache has no limit")
-        for one in demand.classes:
-            fits = self.share_that_fits(one.lengths)
+        for request_class in demand.classes:
+            fits = self.share_that_fits(request_class.lengths)
             if fits == 0:
                 raise ConfigError(
-                    "kv_tokens", f"{number(self.kv_tokens)} tokens hold no request of class {one.name!r}"
+                    "kv_tokens",
+                    f"{number(self.kv_tokens)} tokens hold no request of class {request_class.name!r}",
                 )
-            if fits < 1 - 1e-12 or not one.lengths.is_bounded:
-                left = max(0.0, 1 - fits)
+            if fits < 1 - 1e-12 or not request_class.lengths.is_bounded:
+                excess = max(0.0, 1 - fits)
                 return Hypothesis(
-                    name=name, met=False, why=f"class {one.name!r}: {number(left)} of them are too long"
+                    name=name, met=False, why=f"class {request_class.name!r}: {number(excess)} are too long"
                 )
-        return Hypothesis(name=name, met=True, why=f"none is longer than {number(self.kv_tokens)} tokens")
+        return Hypothesis(name=name, met=True, why=f"all have at most {number(self.kv_tokens)} tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,25 +155,25 @@ class FluidClass:
 
     name: str
     rate: float | None
-    """λ_j in requests per second; None where nothing says when they come."""
+    """λ_j in requests per second; None if unknown."""
     share: float
-    """Of all requests."""
+    """Share of all requests."""
     iterations: float
-    """E[l'_j + 1] of a request."""
+    """E[l'_j + 1] per request."""
     kv_token_iterations: float
-    """E[(l'_j + 1)(l_j + l'_j/2)], the tokens in the cache summed over the iterations of a request."""
+    """E[(l'_j + 1)(l_j + l'_j/2)], tokens in the cache summed over the iterations of a request."""
     requests: float | None
-    """n*_j, in each iteration; None where there is no equilibrium."""
+    """n*_j, requests per iteration; None without an equilibrium."""
     kv_tokens: float | None
-    """Its part of M*."""
+    """Share of the class in M*."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fluid(Statement):
-    """The equilibrium of ao2025: as many requests come during an iteration as leave at its end.
+    """The equilibrium of ao2025: as many requests arrive during an iteration as leave at its end.
 
-    With no rate, or where the load is 1 or above, there is no equilibrium, and the fields that would
-    describe it are None; `feasible` and `reason` say so.
+    Without a rate, or at a load of at least 1, there is no equilibrium. `feasible` and `reason` report this,
+    and the fields that describe the equilibrium are None.
     """
 
     source: ClassVar[str] = "ao2025 (2)-(8)"
@@ -182,17 +187,17 @@ class Fluid(Statement):
     """d1."""
     first_token: FirstToken
     kv_tokens: int | None
-    """C, tokens that the cache holds; None without a limit."""
+    """C, tokens that the cache holds; None for no limit."""
     cache_load: float | None
-    """d1·Σ λ_j E[(l'_j + 1)(l_j + l'_j/2)]: the share of time that work in proportion to the cache takes."""
+    """d1·Σ λ_j E[(l'_j + 1)(l_j + l'_j/2)]: the share of time spent on work in proportion to the cache."""
     feasible: bool | None
     """Whether there is an equilibrium: `cache_load` < 1."""
     reason: str
-    """Why there is none; empty where there is one."""
+    """The reason why there is none; else empty."""
     iteration_s: float | None
-    """ΔT, an iteration in equilibrium."""
+    """ΔT, the length of an iteration in equilibrium."""
     requests: float | None
-    """Σ n*_j in each iteration."""
+    """Σ n*_j per iteration."""
     kv_tokens_needed: float | None
     """M*, the tokens in the cache during an iteration."""
     fits: bool | None
@@ -204,9 +209,9 @@ class Fluid(Statement):
     time_capacity_per_s: float | None
     """The largest total rate with a `cache_load` of 1; None if d1 is 0."""
     memory_capacity_per_s: float | None
-    """The largest total rate with M* ≤ C; None without a limit."""
+    """The largest total rate with M* ≤ C; None for no limit."""
     capacity_per_s: float | None
-    """The smaller of the two: no policy serves more at this mix. None where nothing limits the rate."""
+    """The smaller of the two: no policy can exceed it at this mix. None if the rate has no limit."""
     binding: Literal["time", "memory", "none"]
     load: float | None
     """`rate / capacity_per_s`."""
@@ -216,21 +221,22 @@ class Fluid(Statement):
         """The balance in symbols and with its numbers."""
         lines = [f"Fluid equilibrium ({self.source}), first_token={self.first_token!r}"]
         lines += [
-            f"  class {one.name!r}: λ = {number(one.rate)}/s (share {number(one.share)}), "
-            f"E[l'+1] = {number(one.iterations)} iterations, "
-            f"E[(l'+1)(l + l'/2)] = {number(one.kv_token_iterations)} tokens × iterations"
-            for one in self.classes
+            f"  class {fluid_class.name!r}: λ = {number(fluid_class.rate)}/s "
+            f"(share {number(fluid_class.share)}), "
+            f"E[l'+1] = {number(fluid_class.iterations)} iterations, "
+            f"E[(l'+1)(l + l'/2)] = {number(fluid_class.kv_token_iterations)} tokens × iterations"
+            for fluid_class in self.classes
         ]
         if self.cache_load is None:
             lines.append(f"No equilibrium: {self.reason}.")
         else:
+            work = math.fsum((one.rate or 0.0) * one.kv_token_iterations for one in self.classes)
             lines.append(
-                f"d1·Σ λ E[(l'+1)(l + l'/2)] = {number(self.per_kv_token_s)} · "
-                f"{number(math.fsum((one.rate or 0.0) * one.kv_token_iterations for one in self.classes))} = "
+                f"d1·Σ λ E[(l'+1)(l + l'/2)] = {number(self.per_kv_token_s)} · {number(work)} = "
                 f"{number(self.cache_load)} {'<' if self.feasible else '≥'} 1 "
                 f"at {number(self.rate)} requests/s"
             )
-            lines += self._settled() if self.feasible else [f"No equilibrium: {self.reason}."]
+            lines += self._equilibrium() if self.feasible else [f"No equilibrium: {self.reason}."]
             lines.append(
                 f"throughput Σ λ E[l'+1] = {number(self.steps_per_s)} steps/s, "
                 f"{number(self.output_tokens_per_s)} output tokens/s"
@@ -238,31 +244,31 @@ class Fluid(Statement):
         lines += self._limits()
         return "\n".join([*lines, *hypotheses_text(self.hypotheses)])
 
-    def _settled(self) -> list[str]:
-        lines = [f"ΔT = d0/(1 − load) = {number(self.base_s)}/(1 − {number(self.cache_load)}) = "]
+    def _equilibrium(self) -> list[str]:
+        lines = [f"ΔT = d0/(1 − cache load) = {number(self.base_s)}/(1 − {number(self.cache_load)}) = "]
         lines[0] += f"{number(self.iteration_s)} s"
         lines += [
-            f"  class {one.name!r}: n* = λ·ΔT·E[l'+1] = {number(one.requests)} requests, "
-            f"{number(one.kv_tokens)} tokens"
-            for one in self.classes
+            f"  class {fluid_class.name!r}: n* = λ·ΔT·E[l'+1] = {number(fluid_class.requests)} requests, "
+            f"{number(fluid_class.kv_tokens)} tokens"
+            for fluid_class in self.classes
         ]
-        cache = "there is no limit"
+        cache = "no limit"
         if self.kv_tokens is not None:
             cache = f"{'≤' if self.fits else '>'} C = {number(self.kv_tokens)}"
         lines.append(
-            f"{number(self.requests)} requests in each iteration, "
+            f"{number(self.requests)} requests per iteration, "
             f"M* = {number(self.kv_tokens_needed)} tokens, {cache}"
         )
         return lines
 
     def _limits(self) -> list[str]:
-        def said(limit: float | None) -> str:
+        def rate_text(limit: float | None) -> str:
             return "no limit" if limit is None else f"{number(limit)}/s"
 
         lines = [
             "largest rate at this mix: by time 1/(d1·E[(l'+1)(l + l'/2)]) = "
-            f"{said(self.time_capacity_per_s)}, with M* ≤ C = {said(self.memory_capacity_per_s)}; "
-            f"capacity {said(self.capacity_per_s)}, bound by {self.binding}"
+            f"{rate_text(self.time_capacity_per_s)}, with M* ≤ C = {rate_text(self.memory_capacity_per_s)}; "
+            f"capacity {rate_text(self.capacity_per_s)}, limited by {self.binding}"
         ]
         if self.load is not None:
             lines.append(f"load = rate / capacity = {number(self.load)}")
@@ -277,33 +283,33 @@ def fluid(
     first_token: FirstToken | None = None,
     rate: float | None = None,
 ) -> Fluid:
-    """Where arrivals balance completions: iteration time, requests and memory, and the largest rate.
+    """Compute the fluid equilibrium (iteration time, requests, memory) and the largest rate.
 
-    A request has l' + 1 iterations, the one of its prompt and one for each decode, and is in the k-th of them
-    (from 0) with l + k tokens: W = (l' + 1)(l + l'/2) in all. If each iteration lasts ΔT, λ_j·ΔT requests of
-    a class begin in it, λ_j·ΔT·P(l' ≥ k) are in their k-th, and the batch holds M = ΔT·Σ λ_j E[W_j] tokens.
-    With ΔT = d0 + d1·M this gives ΔT = d0 / (1 − d1·Σ λ_j E[W_j]); W is no function of the mean lengths, so
+    A request has l' + 1 iterations, one for its prompt and one per decode. In its k-th iteration (from 0) it
+    has l + k tokens, in total W = (l' + 1)(l + l'/2). If each iteration lasts ΔT, λ_j·ΔT requests of a class
+    start in it, λ_j·ΔT·P(l' ≥ k) are in their k-th, and the batch holds M = ΔT·Σ λ_j E[W_j] tokens. With
+    ΔT = d0 + d1·M this gives ΔT = d0 / (1 − d1·Σ λ_j E[W_j]). W is not a function of the mean lengths, so
     its mean is taken over the joint distribution.
 
-    No policy serves more than `capacity_per_s`, whatever it does: a batch of M tokens works off M of the
-    Σ λ_j E[W_j] that come each second, in d0 + d1·M seconds, and M / (d0 + d1·M) grows with M ≤ C. Chunked
-    prompts and recomputation only add work. That some policy comes close takes a cache that is not tight.
+    No policy can exceed `capacity_per_s`: a batch of M tokens completes M of the Σ λ_j E[W_j] that arrive
+    each second, in d0 + d1·M seconds, and M / (d0 + d1·M) grows with M ≤ C. Chunked prompts and recomputation
+    only add work. Some policy comes close to it only if the cache is not tight.
 
     Args:
-        workload: what is asked, see `Demand`; without arrivals only the capacities are found.
-        timing: d0 and d1; or an engine, whose cache and convention then count.
-        kv_tokens: C, tokens that the cache holds; None: that of the engine, else without a limit.
-        first_token: `"prefill"`: the iteration of the prompt gives the first token, and l' is the output less
-            1; `"decode"`: l' is the output, so a request has one iteration more than output tokens, as in
-            section 2.3. None: as the engine says, else `"prefill"`, the default of engines.
-        rate: requests per second in all, instead of what `workload` says.
+        workload: requests, see `Demand`; without arrivals only the capacities are computed.
+        timing: d0 and d1, or an engine with its cache and its convention for first tokens.
+        kv_tokens: C, tokens that the cache holds. Default: the cache of the engine, else no limit.
+        first_token: `"prefill"`: the iteration of the prompt emits the first token, and l' is the output less
+            1. `"decode"`: l' is the output, so a request has one iteration more than output tokens, as in
+            section 2.3. Default: as the engine does, else `"prefill"`.
+        rate: total requests per second. Default: the rate of the workload.
 
-    Raises:
-        ConfigError: another timing model, one that takes no time, a cache that holds no request of a class.
+    Raises: ConfigError: another timing model, one that takes no time, or a cache that holds no request of a
+        class.
 
     Source: ao2025 (1)-(8), with d0 = `base`, d1 = `per_kv_token`, C = `kv_tokens`, M* = `kv_tokens_needed`,
-        n*_j = `FluidClass.requests`, ΔT = `iteration_s`. Proposition 1 has d0 where d1 belongs; the balance
-        of 3.2 lacks 1/(l'_j + 1), the first line of (8) d1, and A.2 has a factor too many in n*. (4) and (8)
+        n*_j = `FluidClass.requests`, ΔT = `iteration_s`. Proposition 1 prints d0 for d1; the balance of 3.2
+        lacks 1/(l'_j + 1), the first line of (8) lacks d1, and n* in A.2 has an extra factor. (4) and (8)
         count the iteration of the prompt as a token (`steps_per_s`), section 2.3 does not
         (`output_tokens_per_s`; with `first_token="prefill"` the two agree).
 
@@ -324,36 +330,40 @@ def fluid(
     """
     hardware = FluidEngine.of(timing, kv_tokens, first_token)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    work = [hardware.kv_token_iterations(one.lengths) for one in demand.classes]
-    mixed = math.fsum(one.share * each for one, each in zip(demand.classes, work, strict=True))
+    work = [hardware.kv_token_iterations(request_class.lengths) for request_class in demand.classes]
+    mixed = math.fsum(
+        request_class.share * each for request_class, each in zip(demand.classes, work, strict=True)
+    )
     base_s, per_kv_token_s = hardware.base_s, hardware.per_kv_token_s
     cache_load = None if demand.rate is None else demand.rate * per_kv_token_s * mixed
     feasible = None if cache_load is None else cache_load < 1
     reason, iteration_s = "", None
     if cache_load is None:
-        reason = f"no rate is known ({demand.arrivals})"
+        reason = f"the rate is unknown ({demand.arrivals})"
     elif cache_load >= 1:
         reason = (
-            f"work in proportion to the cache takes {number(cache_load)} seconds of every second, "
-            "so under any policy requests pile up"
+            f"work in proportion to the cache takes {number(cache_load)} seconds per second, "
+            "so requests accumulate under any policy"
         )
     else:
         iteration_s = base_s / (1 - cache_load)
     classes = tuple(
         FluidClass(
-            name=one.name,
-            rate=one.rate,
-            share=one.share,
-            iterations=hardware.iterations(one.lengths),
+            name=request_class.name,
+            rate=request_class.rate,
+            share=request_class.share,
+            iterations=hardware.iterations(request_class.lengths),
             kv_token_iterations=each,
             requests=None
             if iteration_s is None
-            else (one.rate or 0.0) * iteration_s * hardware.iterations(one.lengths),
-            kv_tokens=None if iteration_s is None else (one.rate or 0.0) * iteration_s * each,
+            else (request_class.rate or 0.0) * iteration_s * hardware.iterations(request_class.lengths),
+            kv_tokens=None if iteration_s is None else (request_class.rate or 0.0) * iteration_s * each,
         )
-        for one, each in zip(demand.classes, work, strict=True)
+        for request_class, each in zip(demand.classes, work, strict=True)
     )
-    needed = None if iteration_s is None else math.fsum(one.kv_tokens or 0.0 for one in classes)
+    needed = (
+        None if iteration_s is None else math.fsum(fluid_class.kv_tokens or 0.0 for fluid_class in classes)
+    )
     by_time = 1 / (per_kv_token_s * mixed) if per_kv_token_s else None
     cache = hardware.kv_tokens
     by_memory = None if cache is None else cache / (mixed * (base_s + per_kv_token_s * cache))
@@ -372,12 +382,14 @@ def fluid(
         feasible=feasible,
         reason=reason,
         iteration_s=iteration_s,
-        requests=None if iteration_s is None else math.fsum(one.requests or 0.0 for one in classes),
+        requests=None
+        if iteration_s is None
+        else math.fsum(fluid_class.requests or 0.0 for fluid_class in classes),
         kv_tokens_needed=needed,
         fits=None if needed is None else cache is None or needed <= cache,
         steps_per_s=None
         if demand.rate is None
-        else math.fsum((one.rate or 0.0) * one.iterations for one in classes),
+        else math.fsum((fluid_class.rate or 0.0) * fluid_class.iterations for fluid_class in classes),
         output_tokens_per_s=None if demand.rate is None else demand.rate * demand.lengths.output_mean,
         time_capacity_per_s=by_time,
         memory_capacity_per_s=by_memory,
@@ -390,17 +402,16 @@ def fluid(
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The fluid balance of one replica: what every iteration would look like if nothing were random.
+    """The fluid balance of one replica: every iteration if nothing were random.
 
-    In iterations of length T a request is under way for k = 1 + m_d of them, so by Little's law λ·T·k
-    requests run, λ·T·m tokens are loaded, and λ·T·E[g] tokens are in the cache (g: tokens times
-    iterations of a request, with half a block more that its last one wastes). T = t(λ·T·m) + λ·T·A, where
-    A seconds of a request's life are due to contexts. The balance is that of ao2025 (2)-(8) for any model
-    whose time is linear in tokens and contexts, with prompts in one iteration each (with fewer tokens
-    than a batch holds that is what happens).
+    With iterations of length T a request runs for k = 1 + m_d of them. By Little's law λ·T·k requests run,
+    λ·T·m tokens are loaded, and λ·T·E[g] tokens are in the cache (g: tokens times iterations of a request,
+    plus half a block for its last one). T = t(λ·T·m) + λ·T·A, where contexts add A seconds to a request's
+    life. The balance generalizes ao2025 (2)-(8) to any model whose time is linear in tokens and contexts,
+    with prompts in one iteration each (true if prompts are shorter than the token budget).
 
-    What limits the rate: T has no solution (work), more tokens than the budget, more requests than seats, or
-    more in the cache than it holds. These are means, so that a system whose batches vary needs more room.
+    Limits of the rate: T has no solution (work), more tokens than the budget, more requests than the sequence
+    limit, or more tokens than the cache holds. These are means, so systems with varying batches need more.
     """
 
     rate: float
@@ -411,27 +422,27 @@ class Settled:
 
     @classmethod
     def at(cls, rate: float, engine: Engine, lengths: Lengths, first_token: FirstToken) -> Settled | None:
-        """Where a replica settles at a rate; None if it is asked for more work than there is time."""
+        """The balance of a replica at a rate; None if the rate exceeds its capacity for work."""
         return _Balance.of(engine, lengths, first_token).at(rate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Balance:
-    """What a request brings, and what a replica has."""
+    """Requirements of a request and limits of a replica."""
 
     cost: Iteration
     tokens: float
     contexts_s: float
     iterations: float
     held: float
-    """Tokens of the cache times iterations of a request, its last block taken whole."""
+    """Tokens in the cache times iterations of a request, with its last block counted in full."""
     limits: tuple[float, float, float]
-    """Budget, seats, tokens of the cache."""
+    """Token budget, sequence limit, tokens of the cache."""
 
     @classmethod
     def of(cls, engine: Engine, lengths: Lengths, first_token: FirstToken) -> _Balance:
         cost, decodes = Iteration.of(engine), lengths.decode_mean(first_token)
-        budget, seats = engine.scheduler.token_limit(), engine.scheduler.sequence_limit()
+        budget, max_seqs = engine.scheduler.token_limit(), engine.scheduler.sequence_limit()
         less = with_prompt(first_token)
         least_s, most_s = cost.prompt_contexts_s(lengths, budget)
         prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2
@@ -444,7 +455,7 @@ class _Balance:
             held=lengths.mean(lambda s, o: (o - less + 1) * (s + (o - less) / 2 + (kv.block - 1) / 2)),
             limits=(
                 math.inf if budget is None else float(budget),
-                math.inf if seats is None else float(seats),
+                math.inf if max_seqs is None else float(max_seqs),
                 math.inf if kv.whole_tokens is None else float(kv.whole_tokens),
             ),
         )
@@ -461,20 +472,20 @@ class _Balance:
             if steep <= 0 or beyond_s <= 0:
                 return None
             length_s = beyond_s / steep
-        begun = rate * length_s
-        return Settled(rate, length_s, begun * self.tokens, begun * self.iterations, begun * self.held)
+        started = rate * length_s
+        return Settled(rate, length_s, started * self.tokens, started * self.iterations, started * self.held)
 
     def is_within(self, rate: float) -> bool:
-        """Whether a rate keeps within the time there is and within every limit."""
-        there = self.at(rate)
-        if there is None:
+        """Whether a rate stays within the available time and every limit."""
+        state = self.at(rate)
+        if state is None:
             return False
-        used = (there.batch_tokens, there.running, there.kv_tokens)
+        used = (state.batch_tokens, state.running, state.kv_tokens)
         return all(amount <= limit for amount, limit in zip(used, self.limits, strict=True))
 
 
 def settled_capacity(engine: Engine, lengths: Lengths, first_token: FirstToken) -> float | None:
-    """The largest rate at which the fluid of a replica settles within its limits; None if there is none."""
+    """The largest rate at which the fluid of a replica stays within its limits; None if there is none."""
     balance = _Balance.of(engine, lengths, first_token)
     low, high = 0.0, 1.0
     while balance.is_within(high):

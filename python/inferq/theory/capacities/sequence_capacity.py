@@ -98,8 +98,8 @@ class SequenceCapacity(Statement):
         n, t_n = number(self.tokens_per_iteration), number(self.iteration_s)
         budget = "any number of" if self.token_budget is None else f"b = {number(self.token_budget)}"
         return [
-            f"S = {slots} sequence slots, K = {k} engine{'s' if self.engines > 1 else ''}, {budget} tokens per "
-            f"batch; a request loads m = {m} tokens in at least E[k] = {number(self.iterations_mean)} "
+            f"S = {slots} sequence slots, K = {k} engine{'s' if self.engines > 1 else ''}, {budget} tokens "
+            f"per batch; a request loads m = {m} tokens in at least E[k] = {number(self.iterations_mean)} "
             "iterations",
             f"so the mean batch holds n ≤ {n} tokens, the fastest of these in t(n) = {t_n} s; contexts add "
             f"A = {number(self.context_s_least)} to {number(self.context_s_most)} s per request",
@@ -185,7 +185,7 @@ def sequence_capacity(
     if b is not None:
         idle_s = cost.idle_s(min(slots, b), b)
         stages_s = (1 + work.decodes) * idle_s / min(slots, b)
-        guaranteed = k / (work.sure_tokens * cost.seconds(b) / b + stages_s + work.most_s)
+        guaranteed = k / (work.guaranteed_tokens * cost.seconds(b) / b + stages_s + work.most_s)
 
     arrivals = open_arrivals(demand)
     policy: list[Hypothesis] = []

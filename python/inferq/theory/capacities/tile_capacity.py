@@ -1,4 +1,4 @@
-"""What do whole tiles allow? The time of a request when no tile of a matrix product is wasted."""
+"""Capacity of tiled matrix products: request time if no tile is wasted."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TileCapacity(Statement):
-    """How many requests a second replicas serve whose iterations cost what tiles cost.
+    """The capacity of replicas whose iteration time counts tiles.
 
-    RAD gives every request the same tiles whatever happens around it, but for the end of a cycle, where fewer
+    RAD uses the same tiles for every request, whatever else runs, except at the end of a cycle, when fewer
     requests decode than a tile has columns. So a replica needs between T^R (`request_s`) and
-    T^R + `cycle_end_s` / `requests_per_cycle` seconds a request, and is stable or not accordingly. No
-    scheduler at all needs less than `least_s`.
+    T^R + `cycle_end_s` / `requests_per_cycle` seconds per request, which decides its stability. Every
+    scheduler needs at least `least_s`.
 
-    Source: bari2025 Theorem 1 (T^R) and Theorem 2. What is counted differently, and why:
+    Source: bari2025 Theorem 1 (T^R) and Theorem 2. Deviations:
 
-        - The first token comes with the prompt (Definition 1), so an output of o tokens takes o − 1 decodes
-          where T^R as printed counts o; that is `first_token="decode"`.
-        - T^R as printed asks for prompts in whole tiles (Assumption 3). Here any prompt has the tiles that
-          RAD really computes, the last chunk with what is left; the two agree where the assumption holds.
-        - T^R is *not* a bound for every scheduler, as Theorem 1 says, unless `columns` is the least common
-          multiple of the tile. In (7) a chunk attends to all of its own tokens, so cutting a prompt into
-          chunks of `columns` tokens costs less than into chunks of lcm(`rows`, `columns`, `reduction`), with
-          the same tiles in the linear layers; the proof takes the latter to be the cheapest. `least_s` is the
-          bound that (7) does give: chunks of at most `columns` tokens, the shorter one first.
-        - Theorem 2 asks for n > (t_col − 1)·T^max / (ε·T^R) requests a cycle (`requests_per_cycle_theorem`).
-          The end of a cycle lasts no longer than the longest output and wastes less than a tile an
-          iteration, so far fewer are enough (`requests_per_cycle_enough`).
-        - Algorithm 2 (`RadPhased`) holds all prompts of a cycle, which Assumption 4's memory for t_col
-          requests does not cover.
+        - The first token is computed with the prompt (Definition 1), so an output of o tokens takes o − 1
+          decodes. T^R as printed counts o; that is `first_token="decode"`.
+        - T^R as printed assumes prompts in whole tiles (Assumption 3). Here prompts of any length use the
+          tiles that RAD really computes, with a shorter last chunk. Both agree under the assumption.
+        - T^R is *not* a bound for every scheduler, contrary to Theorem 1, unless `columns` is the least
+          common multiple of the tile. In (7) a chunk attends to all of its own tokens. So chunks of `columns`
+          tokens are cheaper than chunks of lcm(`rows`, `columns`, `reduction`), with the same tiles in the
+          linear layers; the proof takes the latter as the cheapest. `least_s` is the bound that follows from
+          (7): chunks of at most `columns` tokens, the shorter one first.
+        - Theorem 2 requires n > (t_col − 1)·T^max / (ε·T^R) requests per cycle
+          (`requests_per_cycle_theorem`). The end of a cycle lasts at most as long as the longest output and
+          wastes less than one tile per iteration, so far fewer are enough (`requests_per_cycle_enough`).
+        - Algorithm 2 (`RadPhased`) holds all prompts of a cycle, more than the memory for t_col requests of
+          Assumption 4.
 
     `timing`, `engines`, `chunk_tokens`, `requests_per_cycle`, `request_s`, `longest_request_s` are the tile
     costs, r, t_lcm, n, T^R and T^max of the paper.
@@ -69,49 +69,49 @@ class TileCapacity(Statement):
     source: ClassVar[str] = "bari2025 Theorems 1 and 2"
 
     policy: str
-    """The scheduler that is asked about, `"Rad"` where none is given."""
+    """The scheduler; `"Rad"` without an engine."""
     timing: TiledGemm
     first_token: FirstToken
     rate: float | None
-    """λ, requests per second in all; None where nothing says so."""
+    """λ, total requests per second; None if unknown."""
     engines: int
-    """r, replicas among which requests are divided evenly."""
+    """r, replicas with equal shares of the requests."""
     prompt_tokens_mean: float
     decode_tokens_mean: float
     """Mean number of decodes of a request."""
     chunk_tokens: int
-    """Tokens of a chunk of RAD."""
+    """Tokens of a chunk under RAD."""
     decodes_together: int
-    """Decodes of a full iteration of RAD."""
+    """Decodes of a full iteration under RAD."""
     requests_per_cycle: int | None
-    """None: as many as the load needs."""
+    """None: as many as the load requires."""
     prompt_linear_s: float
     """Seconds of a mean request in the linear layers, for the tiles of its prompt's chunks."""
     prompt_attention_s: float
-    """In the attention of its chunks."""
+    """Seconds in the attention of its chunks."""
     decode_linear_s: float
-    """In the linear layers, for its part of the full tiles of decodes."""
+    """Seconds in the linear layers, for its part of the full tiles of decodes."""
     decode_attention_s: float
-    """In the attention of its decodes."""
+    """Seconds in the attention of its decodes."""
     other_s: float
-    """In everything that is paid by the token."""
+    """Seconds in everything with a cost per token."""
     least_s: float
-    """Seconds of a mean request that no scheduler can do without, if each token is computed once."""
+    """Least seconds of a mean request under any scheduler that computes each token once."""
     cycle_end_s: float | None
-    """Most seconds that the end of a cycle wastes; None where outputs have no longest length."""
+    """Most seconds wasted at the end of a cycle; None for unbounded outputs."""
     longest_request_s: float | None
-    """T^max: the longest request, token by token; None where lengths have no end."""
+    """T^max: the longest request, token by token; None for unbounded lengths."""
     hypotheses: tuple[Hypothesis, ...]
 
     @property
     def request_s(self) -> float:
-        """T^R: seconds of a mean request under RAD, of which the end of a cycle is no part."""
+        """T^R: seconds of a mean request under RAD, without the end of a cycle."""
         prompt_s = self.prompt_linear_s + self.prompt_attention_s
         return prompt_s + self.decode_linear_s + self.decode_attention_s + self.other_s
 
     @property
     def capacity_per_s(self) -> float:
-        """The largest rate at which RAD can be stable, and is if cycles are long: r / T^R."""
+        """The largest rate at which RAD can be stable (and is, with long cycles): r / T^R."""
         return self.engines / self.request_s
 
     @property
@@ -121,7 +121,7 @@ class TileCapacity(Statement):
 
     @property
     def assured_per_s(self) -> float | None:
-        """The rate up to which RAD is stable with cycles of this length; None where that is not known."""
+        """The rate up to which RAD is stable with cycles of this length; None if unknown."""
         if self.requests_per_cycle is None or self.cycle_end_s is None:
             return None
         return self.engines / (self.request_s + self.cycle_end_s / self.requests_per_cycle)
@@ -129,7 +129,7 @@ class TileCapacity(Statement):
     def work_s(self, s: Any, o: Any) -> Any:
         """Seconds of a request of s prompt and o output tokens under RAD; their mean is r / `assured_per_s`.
 
-        Without the number of requests of a cycle, or an end of the lengths, its end is no part: r / T^R.
+        Without a number of requests per cycle, or with unbounded lengths, the mean is r / T^R.
         """
         emitted_before = with_prompt(self.first_token)
         prices = TilePrices(self.timing, self.chunk_tokens, emitted_before)
@@ -146,7 +146,7 @@ class TileCapacity(Statement):
 
     @property
     def requests_per_cycle_enough(self) -> int | None:
-        """Requests a cycle with which RAD is stable at this rate; None if none are, or without a bound."""
+        """Requests per cycle that make RAD stable at this rate; None if no number does, or if unbounded."""
         spare = self._spare_s
         if spare is None or self.cycle_end_s is None:
             return None
@@ -154,7 +154,7 @@ class TileCapacity(Statement):
 
     @property
     def requests_per_cycle_theorem(self) -> int | None:
-        """The same by Theorem 2 as printed, which asks for more."""
+        """The same by Theorem 2 as printed, which requires more."""
         spare = self._spare_s
         if spare is None or self.longest_request_s is None:
             return None
@@ -162,7 +162,7 @@ class TileCapacity(Statement):
 
     @property
     def _spare_s(self) -> float | None:
-        """Seconds from one request of a replica to the next, less T^R; None if nothing is left."""
+        """Seconds between two requests of a replica, less T^R; None if nothing is left."""
         if self.rate is None or self.rate >= self.capacity_per_s:
             return None
         spare_s = self.engines / self.rate - self.request_s
@@ -170,8 +170,8 @@ class TileCapacity(Statement):
 
     @property
     def stable(self) -> bool | None:
-        """Whether this policy is stable at this rate; None where the theorems do not say."""
-        met = {one.name: one.met for one in self.hypotheses}
+        """Whether this policy is stable at this rate; None if the theorems do not decide."""
+        met = {hypothesis.name: hypothesis.met for hypothesis in self.hypotheses}
         if self.rate is None or met[_PATIENCE] is False or COUNTED_IN_FULL in met:
             return None
         if self.rate >= self.most_per_s:
@@ -185,15 +185,15 @@ class TileCapacity(Statement):
         return met[_CYCLES] or None
 
     def explain(self) -> str:
-        """The inequality in symbols and with the numbers put in, what follows, and what it assumes."""
+        """The inequality in symbols and in numbers, the conclusion, and the hypotheses."""
         timing = self.timing
         lines = [
             f"{self.source}: RAD is stable if λ·T^R < r, and not if λ·T^R > r",
             f"  iterations: tiles of {timing.rows} × {timing.columns} × {timing.reduction}, width "
-            f"{number(timing.width)}, {timing.layers} layers; {number(timing.linear_s_per_tile)} s a tile of "
-            f"the linear layers, {number(timing.gemm_s)} s a pair of tiles of a chunk, "
+            f"{number(timing.width)}, {timing.layers} layers; {number(timing.linear_s_per_tile)} s per tile "
+            f"of the linear layers, {number(timing.gemm_s)} s per pair of tiles of a chunk, "
             f"{number(timing.gemv_s)} s of a decode, "
-            f"{number(timing.other_s_per_token)} s a token of all else",
+            f"{number(timing.other_s_per_token)} s per token for the rest",
             f"  a mean request: {number(self.prompt_tokens_mean)} prompt tokens in chunks of "
             f"{number(self.chunk_tokens)}, {number(self.decode_tokens_mean)} decodes, "
             f"{self.decodes_together} at a time (first token with the {self.first_token})",
@@ -203,15 +203,15 @@ class TileCapacity(Statement):
             f"= {number(self.request_s)} s",
             f"  r / T^R = {self.engines} / {number(self.request_s)} = {number(self.capacity_per_s)} "
             "requests/s",
-            f"  no scheduler needs less than {number(self.least_s)} s a request, or serves more than "
+            f"  every scheduler needs at least {number(self.least_s)} s per request, and serves at most "
             f"{number(self.most_per_s)} requests/s",
         ]
         if self.cycle_end_s is not None:
-            cycle = f"  the end of a cycle wastes {number(self.cycle_end_s)} s at most"
+            cycle = f"  the end of a cycle wastes at most {number(self.cycle_end_s)} s"
             if self.assured_per_s is not None:
                 cycle += (
-                    f"; with {number(self.requests_per_cycle)} requests a cycle "
-                    f"{number(self.assured_per_s)} requests/s are certainly served"
+                    f"; with {number(self.requests_per_cycle)} requests per cycle "
+                    f"{number(self.assured_per_s)} requests/s are guaranteed"
                 )
             lines.append(cycle)
         if self.longest_request_s is not None:
@@ -224,27 +224,27 @@ class TileCapacity(Statement):
             )
             if self.requests_per_cycle_enough is not None:
                 enough = (
-                    f"  at this load {number(self.requests_per_cycle_enough)} requests a cycle are enough"
+                    f"  at this load {number(self.requests_per_cycle_enough)} requests per cycle are enough"
                 )
                 if self.requests_per_cycle_theorem is not None:
-                    enough += f" (Theorem 2 asks for {number(self.requests_per_cycle_theorem)})"
+                    enough += f" (Theorem 2 requires {number(self.requests_per_cycle_theorem)})"
                 lines.append(enough)
-            said = {True: "stable", False: "not stable", None: "not decided by the theorems"}[self.stable]
-            lines.append(f"{self.policy}: {said}")
+            verdict = {True: "stable", False: "not stable", None: "not decided by the theorems"}[self.stable]
+            lines.append(f"{self.policy}: {verdict}")
         return "\n".join([*lines, *hypotheses_text(self.hypotheses)])
 
 
 _POLICY = "the policy is RAD"
 _TILES = "full decodes take the fewest tiles"
 _PROMPTS = "prompts fill their chunks"
-_BOUND = "no scheduler needs less than T^R"
+_BOUND = "every scheduler needs at least T^R"
 _PRODUCTS = "decodes cost less in one product"
 _MEMORY = "memory slack"
 _BOUNDED = "lengths are bounded"
 _CYCLES = "cycles are long"
 _POISSON = "Poisson arrivals"
 _ROUTING = "replicas share evenly"
-_PATIENCE = "no request gives up"
+_PATIENCE = "no abandonment"
 
 
 def tile_capacity(
@@ -256,27 +256,27 @@ def tile_capacity(
     engines: int = 1,
     first_token: FirstToken | None = None,
 ) -> TileCapacity:
-    """The rate up to which tiles that are never wasted serve all requests: λ·T^R < r.
+    """Compute the largest rate if no tile is wasted: λ·T^R < r.
 
     Args:
-        workload: what is asked, by its whole joint distribution of lengths; it may lack arrivals.
-        engine: an engine with `TiledGemm` times, or the times alone: then RAD is meant, with as many requests
-            a cycle as it takes and memory enough.
-        rate: requests per second in all, instead of the workload's.
-        requests_per_cycle: n, where the scheduler does not say it.
-        engines: r, replicas that share the requests evenly.
-        first_token: whether the first token comes with the prompt, where no engine says it; `"prefill"` as in
-            the paper's Definition 1.
+        workload: joint distribution of lengths; arrivals may be missing.
+        engine: an engine with `TiledGemm` timing, or the timing alone: then the scheduler is RAD with long
+            enough cycles and enough memory.
+        rate: total requests per second. Default: the rate of the workload.
+        requests_per_cycle: n. Default: as configured in the scheduler.
+        engines: r, replicas with equal shares of the requests.
+        first_token: convention for the first token. Default: as the engine does, else `"prefill"` as in the
+            paper's Definition 1.
 
     Returns:
-        T^R with its parts, the limits in requests per second, and the hypotheses, each judged.
+        T^R with its parts, the limits in requests per second, and the checked hypotheses.
 
     Raises:
-        ConfigError: no `TiledGemm`, one that costs nothing, a rate that is not above 0, a number of replicas
-            or requests a cycle below 1, or an argument that the engine answers already.
+        ConfigError: the timing is not `TiledGemm` or takes no time, a rate is not positive, a number of
+            replicas or requests per cycle is below 1, or an argument conflicts with the engine.
         TraceError: a workload without lengths.
 
-    Source: bari2025 Theorems 1 and 2, mended where `TileCapacity` says.
+    Source: bari2025 Theorems 1 and 2, corrected as described in `TileCapacity`.
 
     Example:
         >>> import inferq as iq
@@ -295,7 +295,9 @@ def tile_capacity(
     if requests_per_cycle is not None:
         requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1, MOST_COUNT)
         if policy is not None:
-            raise ConfigError("requests_per_cycle", "is the scheduler's; give it with a timing model alone")
+            raise ConfigError(
+                "requests_per_cycle", "is set by the scheduler; use it with a timing model alone"
+            )
     elif policy is not None:
         requests_per_cycle = policy.requests_per_cycle
     demand = Demand.of(workload, rate=rate, needs_rate=False)
@@ -312,7 +314,7 @@ def tile_capacity(
     least_linear_s = timing.linear_s_per_tile * tokens / timing.columns
     least_s = least_linear_s + lengths.mean(prices.least_attention_s) + decode_attention_s + other_s
     if least_s == 0:
-        raise ConfigError("timing", "costs nothing for these requests, so nothing limits their rate")
+        raise ConfigError("timing", "takes no time for these requests, so their rate has no limit")
     cycle_end_s = longest_s = None
     if lengths.is_bounded:
         most_decodes = lengths.most(lambda s, o: o + 0 * s) - emitted_before
@@ -345,32 +347,32 @@ def tile_capacity(
 
 
 def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, Scheduler | None, FirstToken]:
-    """The iteration times, the scheduler if there is one, and when the first token comes."""
+    """The iteration times, the scheduler if there is one, and the convention for the first token."""
     first_token = None if first_token is None else first_token_of(first_token)
     if isinstance(engine, Engine):
         if not isinstance(engine.timing, TiledGemm):
-            raise ConfigError("engine.timing", f"must be TiledGemm(…), is {engine.timing!r}")
+            raise ConfigError("engine.timing", f"must be TiledGemm, got {engine.timing!r}")
         if adds_time(engine.overhead):
             raise ConfigError(
                 "engine.overhead",
-                f"{engine.overhead!r} takes no tiles, and is no part of bari2025 (7); "
-                "give the timing alone, or an engine without it",
+                f"{engine.overhead!r} takes no tiles and is not part of bari2025 (7); "
+                "use the timing alone, or an engine without overhead",
             )
         if first_token not in (None, engine.first_token):
             raise ConfigError(
-                "first_token", f"is {first_token!r}, but the engine's is {engine.first_token!r}"
+                "first_token", f"{first_token!r} conflicts with the engine's {engine.first_token!r}"
             )
         return engine.timing, engine.scheduler, engine.first_token
     if isinstance(engine, TiledGemm):
         return engine, None, first_token or "prefill"
-    raise ConfigError("engine", f"must be an Engine(…) with TiledGemm times, or TiledGemm(…), is {engine!r}")
+    raise ConfigError("engine", f"must be an Engine with TiledGemm timing, or TiledGemm, got {engine!r}")
 
 
 def _waste(together: int, columns: int) -> float:
-    """Most tiles that an iteration of fewer decodes than `together` takes beyond their part of full ones.
+    """Most tiles that an iteration with fewer than `together` decodes takes beyond their part of full ones.
 
-    j decodes take ⌈j / columns⌉ tiles, and would take j times what one has in a full iteration. The
-    difference is largest just after a step, and grows or shrinks from step to step alike.
+    j decodes take ⌈j / columns⌉ tiles; their part is j times that of one decode in a full iteration. The
+    difference is largest just after a step, and changes monotonically from step to step.
     """
     if together == 1:
         return 0.0
@@ -380,82 +382,88 @@ def _waste(together: int, columns: int) -> float:
 
 
 def _hypotheses(limit: TileCapacity, demand: Demand, engine: Engine | TiledGemm) -> tuple[Hypothesis, ...]:
-    """What the theorems assume, judged from what is known."""
+    """The checked hypotheses of the theorems."""
     timing, lengths, chunk = limit.timing, demand.lengths, limit.chunk_tokens
     is_rad = limit.policy in ("Rad", "RadPhased")
-    said = "in its cycles" if is_rad else f"{limit.policy} is another one, to which only the floor applies"
-    judged = [Hypothesis(name=_POLICY, met=is_rad, why=f"{limit.policy}, {said}" if is_rad else said)]
+    why_not = (
+        "in its cycles" if is_rad else f"{limit.policy} is not RAD; only the lower bound of time applies"
+    )
+    hypotheses = [
+        Hypothesis(name=_POLICY, met=is_rad, why=f"{limit.policy}, {why_not}" if is_rad else why_not)
+    ]
     columns = f"{limit.decodes_together} decodes in tiles of {timing.columns} columns"
-    # With 65 in tiles of 64 a decode of 64 takes fewer tiles than one of 65, and T^R is no lower bound.
+    # With 65 decodes and tiles of 64, 64 decodes take fewer tiles than 65, so T^R is no lower bound.
     fewest = limit.decodes_together < timing.columns or limit.decodes_together % timing.columns == 0
-    judged.append(Hypothesis(name=_TILES, met=fewest, why=columns))
+    hypotheses.append(Hypothesis(name=_TILES, met=fewest, why=columns))
     short = lengths.mean(lambda s, o: (s % chunk != 0) + 0 * o)
-    why = f"{short:.1%} of the prompts are no multiple of {chunk}; what their last chunks waste is in T^R"
+    why = f"{short:.1%} of the prompts are not multiples of {chunk}; T^R includes the waste of last chunks"
     if short == 0:
         why = f"all are multiples of {chunk}"
-    judged.append(Hypothesis(name=_PROMPTS, met=short == 0, why=why))
+    hypotheses.append(Hypothesis(name=_PROMPTS, met=short == 0, why=why))
     beaten = 1 - limit.least_s / limit.request_s
     why = f"(7) itself allows {beaten:.2%} less: chunks of {timing.columns} tokens, tails shared with decodes"
     if beaten < 1e-12:
-        beaten, why = 0.0, f"chunks of {chunk} tokens are the cheapest that there are"
-    judged.append(Hypothesis(name=_BOUND, met=beaten == 0, why=why))
-    why = f"{timing.reduction} · {number(timing.gemv_s)} s beside {number(timing.gemm_s)} s"
-    judged.append(Hypothesis(name=_PRODUCTS, met=timing.reduction * timing.gemv_s > timing.gemm_s, why=why))
-    judged.append(_memory(limit, lengths, engine))
-    ended = "there is a longest prompt and output" if lengths.is_bounded else "there is no longest length"
-    judged.append(Hypothesis(name=_BOUNDED, met=lengths.is_bounded, why=ended))
-    judged.append(_cycles(limit))
-    judged.append(Hypothesis(name=_POISSON, met=demand.poisson, why=demand.arrivals))
-    alone = "there is one" if limit.engines == 1 else "the theorem divides at random; a router may differ"
-    judged.append(Hypothesis(name=_ROUTING, met=limit.engines == 1 or None, why=alone))
-    stays = (
-        "a request that waits may leave unserved" if demand.gives_up else "requests wait as long as it takes"
+        beaten, why = 0.0, f"chunks of {chunk} tokens are the cheapest"
+    hypotheses.append(Hypothesis(name=_BOUND, met=beaten == 0, why=why))
+    why = f"{timing.reduction} · {number(timing.gemv_s)} s compared with {number(timing.gemm_s)} s"
+    hypotheses.append(
+        Hypothesis(name=_PRODUCTS, met=timing.reduction * timing.gemv_s > timing.gemm_s, why=why)
     )
-    judged.append(Hypothesis(name=_PATIENCE, met=not demand.gives_up, why=stays))
-    return (*judged, *no_hits(engine))
+    hypotheses.append(_memory(limit, lengths, engine))
+    ended = "lengths have a maximum" if lengths.is_bounded else "lengths have no maximum"
+    hypotheses.append(Hypothesis(name=_BOUNDED, met=lengths.is_bounded, why=ended))
+    hypotheses.append(_cycles(limit))
+    hypotheses.append(Hypothesis(name=_POISSON, met=demand.poisson, why=demand.arrivals))
+    routing = (
+        "there is one replica" if limit.engines == 1 else "proved for random routing; a router may differ"
+    )
+    hypotheses.append(Hypothesis(name=_ROUTING, met=limit.engines == 1 or None, why=routing))
+    patience = "waiting requests may abandon" if demand.gives_up else "requests wait until they are served"
+    hypotheses.append(Hypothesis(name=_PATIENCE, met=not demand.gives_up, why=patience))
+    return (*hypotheses, *no_hits(engine))
 
 
 def _memory(limit: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
-    """Assumption 4: memory for all requests that RAD holds at once, were they the longest."""
+    """Assumption 4: memory for all requests that RAD holds together, each of the largest size."""
     if isinstance(engine, TiledGemm):
-        return Hypothesis(name=_MEMORY, met=None, why="no cache is given")
+        return Hypothesis(name=_MEMORY, met=None, why="no cache is configured")
     capacity, block = engine.kv.tokens, engine.kv.block
     if capacity is None:
         return Hypothesis(name=_MEMORY, met=True, why="the cache has no limit")
     if not lengths.is_bounded:
-        return Hypothesis(name=_MEMORY, met=False, why="lengths have no end, the cache has one")
+        return Hypothesis(name=_MEMORY, met=False, why="lengths are unbounded, the cache is not")
     before = with_prompt(limit.first_token)
     largest = math.ceil(lengths.most(lambda s, o: s + o - before) / block)
-    held, needed = limit.decodes_together, limit.decodes_together * largest
+    running, needed = limit.decodes_together, limit.decodes_together * largest
     if limit.policy == "RadPhased" and limit.requests_per_cycle is not None:
-        held = max(limit.requests_per_cycle, held)
-        needed += (held - limit.decodes_together) * math.ceil(lengths.most(lambda s, o: s + 0 * o) / block)
-    why = f"{number(held)} requests need {number(needed)} of {number(capacity // block)} blocks at most"
+        running = max(limit.requests_per_cycle, running)
+        needed += (running - limit.decodes_together) * math.ceil(lengths.most(lambda s, o: s + 0 * o) / block)
+    why = f"{number(running)} requests need at most {number(needed)} of {number(capacity // block)} blocks"
     return Hypothesis(name=_MEMORY, met=needed <= capacity // block, why=why)
 
 
 def _cycles(limit: TileCapacity) -> Hypothesis:
-    """Theorem 2: n large enough for this load."""
-    enough, given = limit.requests_per_cycle_enough, limit.requests_per_cycle
+    """Theorem 2: n is large enough for this load."""
+    enough, requests = limit.requests_per_cycle_enough, limit.requests_per_cycle
     if limit.rate is None:
-        return Hypothesis(name=_CYCLES, met=None, why="no rate is given")
+        return Hypothesis(name=_CYCLES, met=None, why="the rate is unknown")
     if limit.rate >= limit.capacity_per_s:
         return Hypothesis(name=_CYCLES, met=False, why="no number is enough at a load of 1 or above")
     if enough is None:
-        return Hypothesis(name=_CYCLES, met=None, why="outputs have no longest length")
-    if given is None:
-        return Hypothesis(name=_CYCLES, met=True, why=f"as many as are enough, {number(enough)}")
-    why = f"{number(given)} requests, where {number(enough)} are enough"
-    # Enough is sufficient, not necessary: the ends of cycles may waste less than they can.
-    return Hypothesis(name=_CYCLES, met=True if given >= enough else None, why=why)
+        return Hypothesis(name=_CYCLES, met=None, why="outputs are unbounded")
+    if requests is None:
+        return Hypothesis(name=_CYCLES, met=True, why=f"as many as required, {number(enough)}")
+    why = f"{number(requests)} requests; {number(enough)} are enough"
+    # The number is sufficient, not necessary: the ends of cycles may waste less than the bound.
+    return Hypothesis(name=_CYCLES, met=True if requests >= enough else None, why=why)
 
 
 @dataclass(frozen=True, slots=True)
 class TilePrices:
     """Seconds of a request with a prompt of s and an output of o tokens, its prompt in chunks.
 
-    Every method takes arrays that broadcast, and answers likewise. Lengths that are no whole numbers, the
-    means of bins of a distribution, are between their neighbors.
+    Methods take and return arrays that broadcast. Lengths that are not integers (means of bins of a
+    distribution) are interpolated.
 
     Source: (4), (5) and (6) of bari2025, with the symbols of `TiledGemm`.
     """
@@ -463,22 +471,22 @@ class TilePrices:
     timing: TiledGemm
     chunk_tokens: int
     emitted_before: int
-    """Tokens that the prompt's last iteration emits: 1 or 0. So many decodes fewer than tokens."""
+    """Tokens that the prompt's last iteration emits: 1 or 0. Decodes are the output less these."""
 
     def prompt_linear_s(self, s: Numbers, o: Numbers) -> Numbers:
-        """The linear layers, for the tiles that chunks of the prompt take, each alone in its iteration."""
+        """The linear layers, for the tiles of the prompt's chunks, each chunk alone in its iteration."""
         return self.timing.linear_s_per_tile * _between(self._prompt_tiles, s) + 0 * o
 
     def prompt_attention_s(self, s: Numbers, o: Numbers) -> Numbers:
-        """The attention of the same chunks, the last one with what is left."""
+        """The attention of the same chunks, with a shorter last chunk."""
         return _between(self._chunks_s, s) + 0 * o
 
     def least_attention_s(self, s: Numbers, o: Numbers) -> Numbers:
-        """The least that the prompt's attention costs in any chunks.
+        """The least attention time of the prompt over all ways to cut it.
 
-        A chunk of several times `columns` tokens costs more than as many chunks of `columns`, which end
+        A chunk of several times `columns` tokens takes longer than as many chunks of `columns`, which end
         earlier. n chunks of at most `columns` tokens that end with the prompt end at s − j·`columns` or later
-        for j = 0 … n − 1, and ⌈s / `columns`⌉ are the fewest: so those ends are the cheapest.
+        for j = 0 … n − 1, and at least ⌈s / `columns`⌉ chunks are needed: so these ends are the cheapest.
         """
         return _between(self._least_s, s) + 0 * o
 
@@ -488,7 +496,7 @@ class TilePrices:
         return decoded
 
     def gemv_s(self, tokens: Any) -> Any:
-        """Σ (5) over tokens 1 … `tokens`, each as a decode, in all layers."""
+        """Σ (5) over the tokens 1 … `tokens`, each as a decode, in all layers."""
         t = self.timing
         tiles = t.width / t.columns * _stairs(tokens, t.rows) + t.width / t.rows * _stairs(tokens, t.columns)
         return t.layers * t.gemv_s * tiles
@@ -518,10 +526,10 @@ class TilePrices:
 
 
 def ceilings(terms: Any, first: Any, step: int, size: int) -> Numbers:
-    """Σ ⌈(first + k·step) / size⌉ over k = 0 … terms − 1, for arrays of whole numbers, `first` at least 1.
+    """Σ ⌈(first + k·step) / size⌉ over k = 0 … terms − 1, for arrays of integers, `first` at least 1.
 
-    The lattice points below a line, counted as Euclid divides: with columns and rows exchanged the slope
-    step / size becomes size mod step / step, so there are as many rounds as its continued fraction has terms.
+    Counts lattice points below a line with Euclid's algorithm: exchanging columns and rows turns the slope
+    step / size into size mod step / step, so the number of rounds is the length of its continued fraction.
 
     >>> import numpy as np
     >>> int(ceilings(np.int64(3), np.int64(5), 5, 4))  # ⌈5/4⌉ + ⌈10/4⌉ + ⌈15/4⌉
@@ -543,13 +551,13 @@ def ceilings(terms: Any, first: Any, step: int, size: int) -> Numbers:
 
 
 def _stairs(tokens: Any, size: int) -> Any:
-    """Σ ⌈i / size⌉ over i = 1 … tokens; between whole numbers a straight line."""
+    """Σ ⌈i / size⌉ over i = 1 … tokens; linear between integers."""
     full = np.floor_divide(tokens, size)
     return size * full * (full + 1) / 2 + (tokens - full * size) * (full + 1)
 
 
 def _between(f: Callable[[Any], Any], lengths: Numbers) -> Numbers:
-    """Values of `f` at whole numbers of tokens, and a straight line between them elsewhere."""
+    """Values of `f` at integers, linearly interpolated between them."""
     below = np.floor(lengths).astype(np.int64)
     part = lengths - below
     value = np.asarray(f(below), dtype=np.float64)

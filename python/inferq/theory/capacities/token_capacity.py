@@ -279,7 +279,7 @@ def token_capacity(
     lengths, scheduler = demand.lengths, None if engine is None else engine.scheduler
     work = RequestWork.of(demand, engine, cost, first_token, b)
     best = int(cost.best_tokens(b))
-    needed_s = work.sure_tokens * cost.seconds(b) / b + work.most_s
+    needed_s = work.guaranteed_tokens * cost.seconds(b) / b + work.most_s
     fastest_s = work.tokens * cost.seconds(best) / best + work.least_s if best else 0.0
     if not fastest_s > 0:
         raise ConfigError(

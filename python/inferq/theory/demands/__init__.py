@@ -1,1 +1,1 @@
-"""What a workload asks for: lengths, rates, memory, shared prefixes."""
+"""Demand of a workload: lengths, rates, shared prefixes, hits of prefix caches."""

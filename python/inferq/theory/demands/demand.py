@@ -1,4 +1,4 @@
-"""What is asked of a system: how often requests of each class come, and how long they are."""
+"""Demand on a system: arrival rates and length distributions of request classes."""
 
 from __future__ import annotations
 
@@ -33,32 +33,33 @@ if TYPE_CHECKING:
 
 
 LEAST_RATE, MOST_RATE = 1e-9, 1e12
-"""Requests per second that a demand may ask for: from one in 30 years to a thousand in a nanosecond."""
+"""Allowed requests per second: from one in 30 years to a thousand per nanosecond."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestClass:
-    """Requests of one kind: how often they come, and how long they are.
+    """Requests of one kind: their arrival rate and their lengths.
 
-    Several classes stand for streams that know nothing of each other, as independent Poisson processes do:
-    of which class a request is says nothing about the next one.
+    Several classes are independent streams, such as Poisson processes: the class of a request is independent
+    of the next one.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
         prompt: prompt tokens: a number, or a distribution of one length.
-        output: output tokens, likewise.
+        output: output tokens: a number, or a distribution of one length.
         lengths: joint distribution of both, instead of `prompt` and `output`.
-        name: of the class; each in a list has its own.
-        abandonment: how fast waiting requests give up, per second; only `allocation` looks at it.
+        name: name of the class, unique in a list.
+        abandonment: abandonment rate of waiting requests, per second; used only by `allocation`.
 
     Raises:
-        ConfigError: naming the argument.
+        ConfigError: an argument is invalid.
 
     Source: λ_j, l_j and l'_j of ao2025, the classes of lin2026 section 2.1.
 
     Example:
         >>> import inferq as iq
-        >>> chat = iq.theory.RequestClass(rate=10, prompt=iq.dist.Uniform(10, 1600), output=iq.dist.Geometric(mean=200))
+        >>> prompt, output = iq.dist.Uniform(10, 1600), iq.dist.Geometric(mean=200)
+        >>> chat = iq.theory.RequestClass(rate=10, prompt=prompt, output=output)
         >>> round(chat.joint_lengths.prompt_mean), round(chat.joint_lengths.output_mean)
         (805, 200)
     """
@@ -73,16 +74,18 @@ class RequestClass:
     def __post_init__(self) -> None:
         """Check every argument."""
         if not isinstance(self.name, str) or not self.name:
-            raise ConfigError("name", f"must be a text, not empty, is {self.name!r}")
+            raise ConfigError("name", f"must be a non-empty string, got {self.name!r}")
         path = f"class {self.name!r}"
         rate_of(f"{path}: rate", self.rate)
         within(f"{path}: abandonment", self.abandonment, 0, MOST_RATE)
         if self.lengths is not None:
             if self.prompt is not None or self.output is not None:
-                raise ConfigError(f"{path}: lengths", "is joint; give it alone, or prompt and output")
+                raise ConfigError(
+                    f"{path}: lengths", "conflicts with prompt and output; use only one of them"
+                )
             if not isinstance(self.lengths, Empirical):
                 raise ConfigError(
-                    f"{path}: lengths", f"must be an Empirical distribution, not {self.lengths!r}"
+                    f"{path}: lengths", f"must be an Empirical distribution, got {self.lengths!r}"
                 )
             return
         for side in ("prompt", "output"):
@@ -104,140 +107,153 @@ class RequestClass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassDemand:
-    """A class as the formulas see it."""
+    """A class in the formulas."""
 
     name: str
     rate: float | None
-    """Requests per second; None where nothing says when they come."""
+    """Requests per second; None if unknown."""
     share: float
-    """Of all requests."""
+    """Share of all requests."""
     lengths: Lengths
     abandonment: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """All that is asked: classes with rates and joint distributions of lengths."""
+    """The demand on a system: classes with rates and joint distributions of lengths."""
 
     classes: tuple[ClassDemand, ...]
     rate: float | None
-    """Requests per second of all classes; None where nothing says when they come."""
+    """Requests per second of all classes; None if unknown."""
     arrivals: str
-    """How they come, in words."""
+    """Description of the arrival process."""
     poisson: bool | None
-    """Whether arrivals are known to be a Poisson process; None for those that were recorded."""
+    """Whether arrivals are a Poisson process; None for recorded arrivals."""
     closed_loop: bool = False
-    """Whether requests wait for the answers to others, so that the rate follows the service."""
+    """Whether requests wait for earlier responses, so that the rate follows the service."""
     gives_up: bool = False
-    """Whether a request that waits may leave unserved."""
+    """Whether waiting requests may abandon."""
     alike: bool = False
-    """Whether lengths and class of a request are known to be independent of those of all before it."""
+    """Whether lengths and class of a request are known to be independent of all earlier requests."""
     busiest: float = 1.0
-    """Of arrivals whose rate changes over time: the largest rate, over the mean."""
+    """The largest arrival rate divided by the mean, for rates that change over time."""
     order: Order | None = None
-    """The requests one after another, where they were recorded or drawn."""
+    """The sequence of requests, if recorded or drawn."""
     rows: Rows | None = None
-    """The same with what they say about their prompts; None where they say nothing."""
+    """The requests with the shared prefixes of their prompts; None without such columns."""
     hit_rate: float | None = None
-    """The share of prompt tokens that prefix caches find, where it is stated."""
+    """The configured share of prompt tokens found in prefix caches."""
 
     @classmethod
     def of(
         cls,
-        asked: WorkloadLike,
+        workload_like: WorkloadLike,
         *,
         rate: float | None = None,
         seed: int = 0,
         needs_rate: bool = True,
     ) -> Demand:
-        """What a workload or classes ask.
+        """The demand of a workload or of classes.
 
-        A `Workload.synthetic`, and a mix of them, is taken exactly, with its own rate. Anything else is drawn
-        with `seed` and taken as it is: its pairs of lengths, and (n − 1) / (last − first arrival).
+        A `Workload.synthetic`, or a mix of them, is used exactly, with its own rate. Other workloads are
+        drawn with `seed`, and their pairs of lengths and the rate (n − 1) / (last − first arrival) are used.
 
         Args:
-            asked: a workload, a class, or several; what is a `Demand` already stays as it is.
-            rate: requests per second in all, instead of what `asked` says; shares of classes stay.
-            seed: with which a workload whose distributions are not known exactly is drawn.
+            workload_like: a workload, a class, or several; a `Demand` is returned unchanged.
+            rate: total requests per second. Default: the rate of the workload. Shares of classes stay.
+            seed: seed for workloads that must be drawn.
             needs_rate: whether a workload without arrivals is an error.
 
-        Raises:
-            ConfigError: what is asked is none of these, classes of one name, a rate that is not above 0, or
-                none known where it is needed.
+        Raises: ConfigError: the workload has another type, two classes have one name, or a rate is not
+            positive or missing.
             TraceError: a workload without lengths.
         """
-        if isinstance(asked, Demand):
-            demand = asked
+        if isinstance(workload_like, Demand):
+            demand = workload_like
         else:
-            demand = _of_workload(asked, seed) if isinstance(asked, Workload) else _of_classes(asked)
+            demand = (
+                _of_workload(workload_like, seed)
+                if isinstance(workload_like, Workload)
+                else _of_classes(workload_like)
+            )
         if rate is not None:
             demand = demand.at_rate(rate_of("rate", rate))
-        elif demand.rate is not None and demand is not asked:
+        elif demand.rate is not None and demand is not workload_like:
             rate_of("workload: rate", demand.rate)
         if needs_rate and demand.rate is None:
-            raise ConfigError("rate", f"{demand.arrivals}; give rate=, in requests per second")
+            raise ConfigError("rate", f"{demand.arrivals}; set rate= in requests per second")
         return demand
 
     @property
     def lengths(self) -> Lengths:
-        """The joint distribution of a request of any class."""
-        return Lengths.mixed((one.share, one.lengths) for one in self.classes)
+        """The joint distribution of lengths over all classes."""
+        return Lengths.mixed((request_class.share, request_class.lengths) for request_class in self.classes)
 
     def shares(self) -> dict[str, float]:
         """The share of each class among all requests."""
-        return {one.name: one.share for one in self.classes}
+        return {request_class.name: request_class.share for request_class in self.classes}
 
     def at_rate(self, rate: float) -> Demand:
-        """The same at another total rate; shares of classes stay."""
+        """The same demand at another total rate; shares of classes stay."""
         classes = tuple(
-            ClassDemand(one.name, rate * one.share, one.share, one.lengths, one.abandonment)
-            for one in self.classes
+            ClassDemand(
+                request_class.name,
+                rate * request_class.share,
+                request_class.share,
+                request_class.lengths,
+                request_class.abandonment,
+            )
+            for request_class in self.classes
         )
         return replace(self, classes=classes, rate=rate)
 
     def peak(self, work: Work, *, turns: int = 1, name: str | None = None) -> float:
-        """How many times the mean is asked for where most is: see `Order.peak`."""
+        """The peak of the work relative to its mean: see `Order.peak`."""
         known = 1.0 if self.order is None else self.order.peak(work, turns=turns, name=name)
         return self.busiest * known
 
 
 WorkloadLike: TypeAlias = Workload | RequestClass | Sequence[RequestClass] | Demand
-"""What the functions of `inferq.theory` take: in public a workload, a class, or several."""
+"""Input of the functions of `inferq.theory`: publicly a workload, a class, or several."""
 
 
 def rate_of(path: str, rate: object) -> float:
-    """A rate per second, refused at `path` unless it is a number from `LEAST_RATE` to `MOST_RATE`."""
+    """A rate per second from `LEAST_RATE` to `MOST_RATE`; otherwise an error at `path`."""
     try:
         number = finite(path, rate)
     except ConfigError:
         number = 0.0
     if number <= 0:
-        raise ConfigError(path, f"must be a number per second above 0, is {shown(rate)}")
+        raise ConfigError(path, f"must be a positive number per second, got {shown(rate)}")
     if not LEAST_RATE <= number <= MOST_RATE:
         raise ConfigError(
-            path, f"must be from {LEAST_RATE:g} to {MOST_RATE:g} requests per second, is {number:g}"
+            path, f"must be from {LEAST_RATE:g} to {MOST_RATE:g} requests per second, got {number:g}"
         )
     return number
 
 
-def _of_classes(asked: object) -> Demand:
-    given = [asked] if isinstance(asked, RequestClass) else asked
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
-        raise ConfigError("workload", f"must be a Workload or RequestClass(…), one or several, is {asked!r}")
-    if not given:
-        raise ConfigError("workload", "no class; there must be one at least")
-    for place, one in enumerate(given):
-        if not isinstance(one, RequestClass):
-            raise ConfigError(f"workload[{place}]", f"must be a RequestClass(…), is {one!r}")
-        if one.name in [other.name for other in given[:place]]:
-            raise ConfigError(f"workload[{place}].name", f"{one.name!r} is there already")
-    total = math.fsum(one.rate for one in given)
-    classes = tuple(
-        ClassDemand(one.name, float(one.rate), one.rate / total, one.joint_lengths, float(one.abandonment))
-        for one in given
+def _of_classes(classes: object) -> Demand:
+    items = [classes] if isinstance(classes, RequestClass) else classes
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        raise ConfigError(
+            "workload", f"must be a Workload, a RequestClass or a list of them, got {classes!r}"
+        )
+    if not items:
+        raise ConfigError("workload", "must contain at least one class")
+    for place, item in enumerate(items):
+        if not isinstance(item, RequestClass):
+            raise ConfigError(f"workload[{place}]", f"must be a RequestClass, got {item!r}")
+        if item.name in [other.name for other in items[:place]]:
+            raise ConfigError(f"workload[{place}].name", f"must be unique, got {item.name!r} twice")
+    total = math.fsum(item.rate for item in items)
+    demands = tuple(
+        ClassDemand(
+            item.name, float(item.rate), item.rate / total, item.joint_lengths, float(item.abandonment)
+        )
+        for item in items
     )
-    gives_up = any(one.abandonment > 0 for one in given)
-    return Demand(classes, total, "arrivals of given rates", None, gives_up=gives_up, alike=True)
+    gives_up = any(item.abandonment > 0 for item in items)
+    return Demand(demands, total, "arrivals of given rates", None, gives_up=gives_up, alike=True)
 
 
 def _of_workload(workload: Workload, seed: int) -> Demand:
@@ -246,7 +262,7 @@ def _of_workload(workload: Workload, seed: int) -> Demand:
 
 
 def _exact(workload: Workload) -> Demand | None:
-    """The demand of a workload whose distributions are known to the last chance; None for any other."""
+    """The demand of a workload with exactly known distributions; None for any other workload."""
     source = workload._source
     if isinstance(source, Mix):
         if workload._steps:
@@ -263,7 +279,7 @@ def _exact(workload: Workload) -> Demand | None:
         poisson = all(part.poisson for _, part in exact)
         gives_up = any(part.gives_up for _, part in exact)
         busiest = max(part.busiest for _, part in exact)
-        # Of independent streams only Poisson ones mix so that the next class owes nothing to the last.
+        # Only a mix of Poisson streams keeps the class of a request independent of the previous one.
         alike = all(part.alike for _, part in exact) and (len(exact) == 1 or poisson)
         return Demand(classes, total, ways, poisson, gives_up=gives_up, alike=alike, busiest=busiest)
     if not isinstance(source, Synthetic) or not source.lengths:
@@ -324,10 +340,10 @@ def _of_frame(frame: pl.DataFrame) -> Lengths:
 
 
 def _of_rows(workload: Workload, seed: int) -> Demand:
-    """The demand of a workload as it is drawn."""
+    """The demand of a drawn workload."""
     frame = workload.ready(seed, needs=("prompt_tokens", "output_tokens"))
     if not frame.height:
-        raise ConfigError("workload", "has no request")
+        raise ConfigError("workload", "must contain at least one request")
     closed = isinstance(workload._source, Sessions) or (
         "think_s" in frame.columns and bool(frame["think_s"].is_not_null().any())
     )
@@ -336,11 +352,11 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
     )
     rate, arrivals = None, "the workload has no arrivals"
     if closed:
-        arrivals = "the workload is a closed loop, whose rate follows the service"
+        arrivals = "the workload is a closed loop, so its rate follows the service"
     elif "arrival_s" in frame.columns:
         span_s = float(frame["arrival_s"][-1]) - float(frame["arrival_s"][0])
         rate = (frame.height - 1) / span_s if span_s > 0 else None
-        arrivals = "recorded arrivals" if rate else "all requests of the workload arrive at one instant"
+        arrivals = "recorded arrivals" if rate else "all requests of the workload arrive at the same time"
     if "class" in frame.columns:
         parts = [(str(name), rows) for (name,), rows in frame.group_by("class", maintain_order=True)]
     else:
@@ -359,28 +375,28 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
 
 
 PARTS = 10
-"""Stretches of equal length into which the span of arrivals is cut."""
+"""Parts of equal length into which the span of arrivals is divided."""
 
 
 def each(s: Any, o: Any) -> Any:
-    """Requests, each of which counts 1."""
+    """1 for each request."""
     return 1.0 + 0 * s + 0 * o
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """Requests in the order in which they were recorded."""
+    """Requests in their recorded order."""
 
     at: Numbers
-    """When each arrives; its place, as of arrivals at even distances, where nothing says when."""
+    """Arrival times; positions if there are no arrival times."""
     prompt: Numbers
     output: Numbers
     names: tuple[str, ...]
-    """The class of each; empty where all are of one."""
+    """Class of each request; empty with a single class."""
 
     @classmethod
     def of(cls, frame: pl.DataFrame, *, timed: bool) -> Order:
-        """The requests of a frame; their own arrivals count where they are `timed`."""
+        """The requests of a frame; arrival times count if they are `timed`."""
         at = frame["arrival_s"].to_numpy() if timed else np.arange(frame.height)
         return cls(
             at.astype(np.float64),
@@ -390,26 +406,24 @@ class Order:
         )
 
     def peak(self, work: Work, *, turns: int = 1, name: str | None = None) -> float:
-        """How many times the mean is asked for where most is asked for.
+        """The peak of the work relative to its mean.
 
-        Args:
-            work: what a request asks for.
-            turns: replicas that take turns. What the one asks for that is asked for the most then stands
-                beside an equal share.
-            name: of a class, if only its requests count.
+        Args: work: work of a request. turns: number of replicas that take turns; the busiest replica counts,
+            compared with an equal share.
+            name: a class, if only its requests count.
 
-        Returns:
-            The most work in a tenth of the span of arrivals, of one replica, times `turns`, over the mean.
+        Returns: The most work of one replica in a tenth of the span of arrivals, times `turns`, divided by
+            the mean.
         """
-        asked = np.asarray(work(self.prompt, self.output), dtype=np.float64)
+        work_of = np.asarray(work(self.prompt, self.output), dtype=np.float64)
         if name is not None and self.names:
-            asked = asked * (np.array(self.names) == name)
+            work_of = work_of * (np.array(self.names) == name)
         first, last = float(self.at[0]), float(self.at[-1])
-        if not asked.sum() > 0:
+        if not work_of.sum() > 0:
             return 1.0
-        part = np.zeros(len(asked), dtype=np.int64)
+        part = np.zeros(len(work_of), dtype=np.int64)
         if last > first:
             part = np.minimum((self.at - first) / (last - first) * PARTS, PARTS - 1).astype(np.int64)
-        cell = part * turns + np.arange(len(asked)) % turns
-        most = np.bincount(cell, weights=asked, minlength=PARTS * turns).max()
-        return float(most * turns * PARTS / asked.sum())
+        cell = part * turns + np.arange(len(work_of)) % turns
+        most = np.bincount(cell, weights=work_of, minlength=PARTS * turns).max()
+        return float(most * turns * PARTS / work_of.sum())

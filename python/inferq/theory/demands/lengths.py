@@ -1,4 +1,4 @@
-"""Lengths of requests: expectations over the joint distribution of prompt and output tokens."""
+"""Length distributions of requests: expectations over prompt and output tokens."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 FirstToken = Literal["prefill", "decode"]
 
 Work: TypeAlias = Callable[[Any, Any], Any]
-"""What requests of s prompt and o output tokens ask for, in any unit: arrays in, arrays out."""
+"""Work of requests with s prompt and o output tokens, in any unit: arrays in, arrays out."""
 
 _TAIL = 1e-16
-"""Of a distribution without a longest length, what is longer with a smaller chance is left out."""
+"""Unbounded distributions are cut where the probability of longer lengths falls below this."""
 _SINGLE = 2048
-"""Up to here every length of a distribution is kept; longer ones are put in as many bins of equal ratio."""
+"""Up to here every length has its own entry; longer ones are in as many bins of equal ratio."""
 _AT_ONCE = 2**16
-"""Pairs of lengths that are looked at together: few enough to stay in the cache of a core."""
+"""Pairs of lengths per block, few enough for the cache of a core."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """Prompts and outputs with their chances: pair by pair, or, where they are independent, each apart."""
+    """Prompts and outputs with probabilities: as pairs, or separately if they are independent."""
 
     prompt: Numbers
     prompt_chance: Numbers
@@ -53,22 +53,22 @@ class _Pairs:
     """The longest prompt and output that the distribution allows."""
 
     def blocks(self) -> Iterable[tuple[Numbers, Numbers, Numbers]]:
-        """Prompts, outputs and chances that broadcast against each other, not too many at once."""
+        """Prompts, outputs and probabilities that broadcast against each other, in blocks of limited size."""
         if self.output_chance is None:
             yield self.prompt, self.output, self.prompt_chance
             return
         rows = max(1, _AT_ONCE // len(self.output))
         for first in range(0, len(self.prompt), rows):
-            here = slice(first, first + rows)
-            chance = self.prompt_chance[here, None] * self.output_chance[None, :]
-            yield self.prompt[here, None], self.output[None, :], chance
+            block = slice(first, first + rows)
+            chance = self.prompt_chance[block, None] * self.output_chance[None, :]
+            yield self.prompt[block, None], self.output[None, :], chance
 
     def mean(self, f: Callable[[Numbers, Numbers], Any]) -> float:
         """E[f(prompt, output)]."""
         return math.fsum(float((chance * f(s, o)).sum()) for s, o, chance in self.blocks())
 
     def top(self, f: Callable[[Numbers, Numbers], Any]) -> float:
-        """The largest f(prompt, output), for an f that grows with both."""
+        """The largest f(prompt, output), for an f that is monotonic in both."""
         if math.inf in self.most:
             return math.inf
         if self.output_chance is None:
@@ -77,12 +77,12 @@ class _Pairs:
 
 
 class Lengths:
-    """A joint distribution of prompt and output tokens, whose expectations are sums over the distribution.
+    """A joint distribution of prompt and output tokens; expectations are sums over the distribution.
 
-    Of `Fixed`, `Uniform`, `Geometric`, `PoissonLength`, `LogUniform` and `Lognormal` distributions the exact
-    chances are used, of observed lengths the pairs as they are. Beyond 2,048 tokens a distribution is taken
-    in 2,048 bins of equal ratio, each by its mean: means stay exact, second moments are low by less than a
-    millionth where the longest length is below 2,000,000.
+    `Fixed`, `Uniform`, `Geometric`, `PoissonLength`, `LogUniform` and `Lognormal` have exact probabilities;
+    observed lengths are used as pairs. Beyond 2,048 tokens a distribution has 2,048 bins of equal ratio, each
+    represented by its mean. Means stay exact; second moments are low by less than one millionth if the
+    longest length is below 2,000,000.
     """
 
     __slots__ = ("__dict__", "_parts")
@@ -92,10 +92,10 @@ class Lengths:
 
     @classmethod
     def of(cls, prompt: int | LengthDistribution, output: int | LengthDistribution) -> Lengths:
-        """Prompt and output independent of each other, each a number of tokens or a distribution.
+        """Independent prompt and output, each a number of tokens or a distribution.
 
         Raises:
-            ConfigError: naming the side.
+            ConfigError: a length is invalid.
         """
         values, chance, most = chances("prompt", prompt)
         outputs, output_chance, most_output = chances("output", output)
@@ -103,35 +103,39 @@ class Lengths:
 
     @classmethod
     def observed(cls, prompt_tokens: Any, output_tokens: Any) -> Lengths:
-        """Pairs as they were seen, each alike.
+        """Observed pairs with equal weights.
 
         Raises:
-            ConfigError: no pair, or columns of different lengths.
+            ConfigError: there is no pair, or the columns differ in length.
         """
         prompt = np.asarray(prompt_tokens, dtype=np.float64)
         output = np.asarray(output_tokens, dtype=np.float64)
         if not len(prompt) or len(prompt) != len(output):
             raise ConfigError(
-                "lengths", f"{len(prompt)} prompts and {len(output)} outputs are no pairs of lengths"
+                "lengths", f"must be pairs of lengths, got {len(prompt)} prompts and {len(output)} outputs"
             )
         even = np.full(len(prompt), 1 / len(prompt))
         return cls([(1.0, _Pairs(prompt, even, output, None, (float(prompt.max()), float(output.max()))))])
 
     @classmethod
     def mixed(cls, parts: Iterable[tuple[float, Lengths]]) -> Lengths:
-        """A mixture: with chance `share` a pair of that distribution; the shares need not add up to 1."""
-        given = list(parts)
-        total = math.fsum(share for share, _ in given)
+        """A mixture of distributions with these weights, which need not add up to 1."""
+        components = list(parts)
+        total = math.fsum(share for share, _ in components)
         return cls(
-            [(share / total * one, pairs) for share, lengths in given for one, pairs in lengths._parts]
+            [
+                (share / total * weight, pairs)
+                for share, lengths in components
+                for weight, pairs in lengths._parts
+            ]
         )
 
     def mean(self, f: Callable[[Numbers, Numbers], Any]) -> float:
-        """E[f(s, o)]: `f` gets prompts and outputs, arrays that broadcast, and answers likewise."""
+        """E[f(s, o)]; `f` takes and returns arrays that broadcast."""
         return math.fsum(share * pairs.mean(f) for share, pairs in self._parts)
 
     def most(self, f: Callable[[Numbers, Numbers], Any]) -> float:
-        """The largest f(s, o), which must grow with both; infinite without a longest length."""
+        """The largest f(s, o) for an f that is monotonic in both; infinite for unbounded lengths."""
         return max(pairs.top(f) for _, pairs in self._parts)
 
     @cached_property
@@ -153,13 +157,13 @@ class Lengths:
         )
 
     def decode_mean(self, first_token: FirstToken) -> float:
-        """m_d, the mean number of decodes: E[o], less the token that comes with the prompt."""
+        """m_d, the mean number of decodes: E[o], less one if the first token comes from the prefill."""
         return self.output_mean - with_prompt(first_token)
 
     def by_output(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Outputs, ascending; how likely each is; and the mean of the prompt over the requests that have it.
+        """Outputs in ascending order, their probabilities, and the mean prompt of each.
 
-        That mean is taken over all requests, those with another output counting 0: it adds up to E[s].
+        The mean is over all requests, with 0 for those of another output, so the sum is E[s].
         """
         outputs, likely, prompts = [], [], []
         for share, pairs in self._parts:
@@ -176,7 +180,7 @@ class Lengths:
 
     @cached_property
     def shortest_prompt(self) -> float:
-        """Tokens of the shortest prompt that the distribution allows."""
+        """Tokens of the shortest possible prompt."""
         return min(float(pairs.prompt.min()) for _, pairs in self._parts)
 
     @cached_property
@@ -191,28 +195,28 @@ class Lengths:
 
     @cached_property
     def is_bounded(self) -> bool:
-        """Whether there is a longest prompt and a longest output."""
+        """Whether prompts and outputs have a maximum."""
         return all(math.inf not in pairs.most for _, pairs in self._parts)
 
 
-def first_token_of(given: object) -> FirstToken:
-    """When the first token comes.
+def first_token_of(first_token: object) -> FirstToken:
+    """A validated convention for the first token.
 
     Raises:
-        ConfigError: in neither of the two ways.
+        ConfigError: the value is not `"prefill"` or `"decode"`.
     """
-    if given == "prefill" or given == "decode":
-        return "prefill" if given == "prefill" else "decode"
-    raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {given!r}")
+    if first_token == "prefill" or first_token == "decode":
+        return "prefill" if first_token == "prefill" else "decode"
+    raise ConfigError("first_token", f"must be 'prefill' or 'decode', got {first_token!r}")
 
 
 def with_prompt(first_token: FirstToken) -> int:
-    """Output tokens that come with the prompt, and need no decode: 1 or 0."""
+    """Output tokens that the prefill emits, without a decode: 1 or 0."""
     return 1 if first_token == "prefill" else 0
 
 
 def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
-    """Lengths, their chances, and the longest that the distribution allows."""
+    """Lengths, their probabilities, and the longest possible length."""
     number: Any = None if isinstance(distribution, bool) else distribution
     if isinstance(number, numbers.Integral):
         try:
@@ -224,7 +228,7 @@ def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
     if isinstance(distribution, Uniform):
         values = np.arange(distribution.low, distribution.high + 1, dtype=np.float64)
         return (*_binned(values, np.full(len(values), 1 / len(values))), float(distribution.high))
-    if isinstance(distribution, LogUniform):  # k with a chance proportional to ln(1 + 1/k)
+    if isinstance(distribution, LogUniform):  # k with a probability proportional to ln(1 + 1/k)
         values = np.arange(distribution.low, distribution.high + 1, dtype=np.float64)
         return (*_binned(values, np.log1p(1 / values)), float(distribution.high))
     if isinstance(distribution, (Lognormal, Geometric, PoissonLength)):
@@ -233,11 +237,11 @@ def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
         end = min(cap, _first(lambda k: longer(np.array([float(k)]))[0] < _TAIL))
         values = np.arange(1, end + 1, dtype=np.float64)
         above = longer(values)
-        above[-1] = 0.0  # what is longer is cut to the cap
+        above[-1] = 0.0  # longer lengths are cut to the cap
         chances = np.concatenate([[1.0], above[:-1]]) - above
         return (*_binned(values, chances), math.inf if distribution.cap is None else float(distribution.cap))
     raise ConfigError(
-        side, f"must be a number of tokens or a distribution of one length, not {distribution!r}"
+        side, f"must be a number of tokens or a distribution of one length, got {distribution!r}"
     )
 
 
@@ -256,26 +260,26 @@ def _longer_than(distribution: Lognormal | Geometric | PoissonLength) -> Callabl
     return lambda k: _core.normal_cdf((mu - np.log(k + 0.5)) / sigma)
 
 
-def _first(is_so: Callable[[int], Any]) -> int:
-    """The first of 1, 2, 3, … at which something is so that stays so; 2³¹ − 1 if none."""
+def _first(condition: Callable[[int], Any]) -> int:
+    """The first of 1, 2, 3, … from which on a condition holds; 2³¹ − 1 if none."""
     low, high = 0, 1
-    while not is_so(high) and high < 2**31 - 1:
+    while not condition(high) and high < 2**31 - 1:
         low, high = high, min(2 * high, 2**31 - 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_so(middle) else (middle, high)
+        low, high = (low, middle) if condition(middle) else (middle, high)
     return high
 
 
 def _binned(values: Numbers, chances: Numbers) -> tuple[Numbers, Numbers]:
-    """The same distribution with at most 2·`_SINGLE` lengths; its chances add up to 1."""
+    """The same distribution with at most 2·`_SINGLE` lengths; its probabilities add up to 1."""
     chances = chances / math.fsum(chances)
     if len(values) > 2 * _SINGLE:
         edges = np.geomspace(values[_SINGLE], values[-1] + 1, _SINGLE + 1)
         starts = np.unique(np.searchsorted(values, edges[:-1]))
         starts = np.concatenate([np.arange(_SINGLE), starts[starts >= _SINGLE]])
         sums = np.add.reduceat(chances, starts)
-        kept = sums > 0
-        values = (np.add.reduceat(values * chances, starts)[kept]) / sums[kept]
-        chances = sums[kept]
+        used = sums > 0
+        values = (np.add.reduceat(values * chances, starts)[used]) / sums[used]
+        chances = sums[used]
     return values, chances

@@ -17,45 +17,45 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Requests with columns that may say with what prompts begin; looked at only where a cache asks."""
+    """Requests with columns that may describe shared prefixes; evaluated only if a cache needs them."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> Rows | None:
-        """Those of a frame; None where no column says anything."""
+        """The rows of a frame; None without such columns."""
         return cls(frame) if any(name in frame.columns for name in COLUMNS) else None
 
     @cached_property
     def shared(self) -> Shared | None:
-        """What they share; None where no prompt begins like another."""
+        """Their shared prefixes; None if no two prompts begin alike."""
         return Shared.of(self._frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """With what the prompts of recorded requests begin, as a tree.
+    """The prefixes of recorded requests as a tree.
 
-    Rows agree on a token, and on all before it, exactly where they pass through the same node.
+    Rows agree on a token, and on all tokens before it, exactly if they pass through the same node.
     """
 
     prompt: Whole
     """Tokens of each row's prompt."""
     output: Whole
     start: Whole
-    """Of each node, its first position."""
+    """First position of each node."""
     end: Whole
-    """The position behind the most that a row has of it; of a row's own words that behind its prompt: what
-    follows is its output, which decodes compute."""
+    """The position after the longest part of a node that a row has. For tokens of a single row: the position
+    after its prompt, because decodes compute its output."""
     way: Whole
-    """Of each row a number that rows with the very same prompt have in common."""
+    """A number for each row; rows with the same prompt have the same number."""
     common: Whole
-    """Of each row how many of its tokens, prompt and output, another row may have too."""
+    """For each row, the number of its tokens (prompt and output) that another row may also have."""
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> Shared | None:
-        """That of a frame of requests; None where no prompt begins like another."""
+        """The tree of a frame of requests; None if no two prompts begin alike."""
         chains = contents(frame)
         if not chains:
             return None
@@ -63,53 +63,53 @@ class Shared:
             frame[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens")
         )
         rows: Whole = np.arange(frame.height)
-        # Each chain, and behind it what the row alone says.
+        # Each chain, followed by the tokens of the row alone.
         starts = chains["content_start"].astype(np.int64)
         count: Whole = starts[1:] - starts[:-1]
-        given, said = chains["content_tokens"].astype(np.int64), np.zeros_like(rows)
-        np.add.at(said, np.repeat(rows, count), given)
+        content_tokens, chain_tokens = chains["content_tokens"].astype(np.int64), np.zeros_like(rows)
+        np.add.at(chain_tokens, np.repeat(rows, count), content_tokens)
         ends = starts[1:]
         own_id = rows.astype(np.uint64) | np.uint64(OWN)
         every: Any = np.insert(chains["content_id"], ends, own_id)
         ids, code = np.unique(every, return_inverse=True)
-        tokens: Whole = np.insert(given, ends, prompt - said)
+        tokens: Whole = np.insert(content_tokens, ends, prompt - chain_tokens)
         begins = starts[:-1] + rows
         own = ids >= OWN
         owner = np.where(own, ids & np.uint64(OWN - 1), 0).astype(np.int64)
-        # Node by node from the root on: rows that came the same way and go on alike.
+        # Node by node from the root: rows with the same path and the same continuation.
         way, at, common = np.zeros_like(rows), np.zeros_like(rows), np.zeros_like(rows)
-        alike, begun, ended = rows.copy(), [], []
-        here, level = rows, 0
-        while len(here):
-            place = begins[here] + level
-            whole = here[(count[here] == level) & (tokens[place] == 0)]
+        alike, node_starts, node_ends = rows.copy(), [], []
+        active, level = rows, 0
+        while len(active):
+            place = begins[active] + level
+            whole = active[(count[active] == level) & (tokens[place] == 0)]
             alike[whole] = len(rows) * (1 + level) + way[whole]
             keys, first, node, passing = np.unique(
-                way[here] * len(ids) + code[place],
+                way[active] * len(ids) + code[place],
                 return_index=True, return_inverse=True, return_counts=True,
             )  # fmt: skip
             most = np.zeros(len(keys), dtype=np.int64)
             np.maximum.at(most, node, tokens[place])
-            start, which = at[here][first], keys % len(ids)
-            begun.append(start)
-            ended.append(np.where(own[which], np.maximum(prompt[owner[which]], start), start + most))
-            at[here] += tokens[place]
-            several = here[passing[node] > 1]
-            common[several] = at[several]
-            gone_on = owner[which[own[which] & (passing > 1)]]
-            common[gone_on] = prompt[gone_on] + output[gone_on]
-            way[here] = np.unique(node * (1 + tokens.max()) + tokens[place], return_inverse=True)[1]
+            start, which = at[active][first], keys % len(ids)
+            node_starts.append(start)
+            node_ends.append(np.where(own[which], np.maximum(prompt[owner[which]], start), start + most))
+            at[active] += tokens[place]
+            shared_rows = active[passing[node] > 1]
+            common[shared_rows] = at[shared_rows]
+            continued = owner[which[own[which] & (passing > 1)]]
+            common[continued] = prompt[continued] + output[continued]
+            way[active] = np.unique(node * (1 + tokens.max()) + tokens[place], return_inverse=True)[1]
             level += 1
-            here = here[count[here] >= level]
-        return cls(prompt, output, np.concatenate(begun), np.concatenate(ended), alike, common)
+            active = active[count[active] >= level]
+        return cls(prompt, output, np.concatenate(node_starts), np.concatenate(node_ends), alike, common)
 
     def least(self, block: int) -> tuple[float, float]:
-        """What a mean request computes at least of its prompt: tokens, and pairs of one and one up to it.
+        """Least computed tokens of a mean prompt, and least pairs of a token and one up to it.
 
-        Whole blocks are found, and the last token of a prompt never is. So in any order of the requests, on
-        any number of replicas, every block is computed once, but for those that decodes fill; what is left of
-        each prompt behind its last whole block is its own; and a block with which a prompt ends is computed
-        again for each further prompt that is the same.
+        Caches find whole blocks, and never the last token of a prompt. So in any order of the requests, and
+        with any number of replicas, every block is computed once (except those that decodes fill). The rest
+        of each prompt after its last whole block is computed every time. If a prompt ends with a whole block,
+        that block is computed again for each further identical prompt.
         """
         low = self.start // block * block
         high = np.maximum(self.end // block * block, low)
@@ -123,10 +123,10 @@ class Shared:
         return float((highs - lows).sum() / len(whole)), float(pairs.sum() / len(whole))
 
     def alone(self, block: int, first_token: FirstToken) -> Lengths:
-        """Of each request the tokens of its prompt that it alone holds, and its decodes.
+        """Prompt tokens that a request shares with no other, and its decodes.
 
-        Requests that others continue count with no decode: their blocks may all be held by others too.
+        Requests that others continue count with no decodes: others may hold all their blocks.
         """
-        kept = np.maximum(self.prompt - self.common // block * block, 0)
+        private = np.maximum(self.prompt - self.common // block * block, 0)
         decodes = self.output - with_prompt(first_token)
-        return Lengths.observed(kept, np.where(self.common > self.prompt, 0, decodes))
+        return Lengths.observed(private, np.where(self.common > self.prompt, 0, decodes))

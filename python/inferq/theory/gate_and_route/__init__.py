@@ -1,1 +1,1 @@
-"""The linear programs of gate and route."""
+"""The linear programs of gate-and-route."""

@@ -1,4 +1,4 @@
-"""How should a fleet be divided between prefill and decode, and between the classes, to earn most?"""
+"""The division of a fleet between prefill and decode, and between classes, with the largest revenue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inferq.theory.gate_and_route.steady_state import (
     STAGES,
     FleetClass,
     FleetProgram,
-    Held,
+    Occupancies,
     Optimum,
     Scheme,
     divided,
@@ -32,24 +32,25 @@ from inferq.timing import MixedSolo
 from inferq.workload.workload import Workload
 
 _MOST_COUNT = 2**24
-"""Slots, tokens of a chunk, replicas: no cluster of `GateAndRoute` has more."""
+"""Most slots, tokens of a chunk, and replicas of a `GateAndRoute` cluster."""
 _MOST_AMOUNT = 1e9
-"""Of a limit or penalty: 30 years of seconds, more prefills or decodes than there are slots."""
+"""Largest limit or penalty: 30 years of seconds, more prefills or decodes than there are slots."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationPlan(Statement, Planned):
-    """The steady state that earns most: how many requests of each class a replica should hold, and where.
+    """The steady state with the largest revenue: requests of each class per replica and stage.
 
-    `GateAndRoute` takes it as it takes an `Allocation`. All occupancies are per replica, by class, and empty
-    where there is no plan (`feasible` is False and `reason` says why).
+    `GateAndRoute` accepts a plan in place of an `Allocation`. All occupancies are per replica, by class, and
+    empty without a plan (then `feasible` is False and `reason` explains why).
 
-    **What is unique.** At an optimum x*, q_p* and, where decode slots bind, Σ y_m* and Σ y_s* are; how the
-    decodes are divided among the classes is not, nor q_d* in the separate scheme. The choice here: solo slots
-    are filled first, every class has the same share of its tokens decoded there, and with the separate
-    scheme every class that gives up has the same share of its tokens lost in the decode queue. Where decode
-    fairness is asked, the solver's division is moved towards that one as far as its spread allows. So all but
-    x* and q_p* follow from totals; where x* is not unique either (two classes alike), the solver's is taken.
+    **Uniqueness.** At an optimum x*, q_p* and, if decode slots bind, Σ y_m* and Σ y_s* are unique. The
+    division of decodes among the classes is not, nor is q_d* in the separate scheme. The choice here: solo
+    slots are filled first, every class has the same share of its tokens decoded there, and with the separate
+    scheme every class with abandonment loses the same share of its tokens in the decode queue. With a decode
+    fairness limit, the solver's division is moved towards this one as far as its spread allows. So everything
+    except x* and q_p* follows from totals. If x* is not unique either (two identical classes), the solver's
+    is used.
     """
 
     source: ClassVar[str] = "lin2026 (40), (42), (43)–(49)"
@@ -63,7 +64,7 @@ class AllocationPlan(Statement, Planned):
     classes: tuple[FleetClass, ...]
     """λ_i, P_i, D_i and θ_i, rates per replica."""
     decode_queue: bool
-    """Whether the plan may keep requests waiting for their decode."""
+    """Whether the plan may let requests wait for their decode."""
     prefill_fairness: float | None
     decode_fairness: float | None
     tpot_limit_s: float | None
@@ -72,34 +73,34 @@ class AllocationPlan(Statement, Planned):
     tpot_penalty: float
     feasible: bool
     reason: str
-    """Why there is no plan; empty where there is one."""
+    """The reason why there is no plan; else empty."""
     feasible_share: float | None
     """The largest share, up to 1, of all rates for which there is a plan; None if there is none for any."""
     revenue_per_replica_s: float | None
-    """R*, money per replica and second, penalties not taken off."""
+    """R*, revenue per replica and second, before penalties."""
     penalty_per_replica_s: float | None
-    """What (44), (46) and (48) take off the objective."""
+    """The penalties (44), (46) and (48) in the objective."""
     prefill: Mapping[str, float]
-    """x_i*, prefills under way."""
+    """x_i*, prefills in progress."""
     mixed: Mapping[str, float]
-    """y_m,i*, decodes beside a prefill."""
+    """y_m,i*, decodes next to a prefill."""
     solo: Mapping[str, float]
-    """y_s,i*, decodes on a replica that runs no prefill."""
+    """y_s,i*, decodes on replicas without a prefill."""
     prefill_queue: Mapping[str, float]
-    """q_p,i*, requests that wait for their prefill."""
+    """q_p,i*, requests waiting for prefill."""
     decode_queue_held: Mapping[str, float]
-    """q_d,i*, requests that wait for their decode."""
+    """q_d,i*, requests waiting for decode."""
     shadow_prices: tuple[ShadowPrice, ...]
     duality_gap: float | None
-    """|primal − dual| objective as a share of the objective, or of what the best class can pay if more."""
+    """|primal − dual| as a share of the objective, or, if larger, of the most that one class can pay."""
     hypotheses: tuple[Hypothesis, ...]
 
     @property
     def allocation(self) -> Allocation:
-        """The plan as `GateAndRoute` takes it.
+        """The plan as an `Allocation` of `GateAndRoute`.
 
         Raises:
-            ConfigError: there is no plan, or a number beyond those of an `Allocation`.
+            ConfigError: there is no plan, or a number is out of the range of an `Allocation`.
         """
         if not self.feasible:
             raise ConfigError("allocation", f"infeasible: {self.reason}")
@@ -112,27 +113,29 @@ class AllocationPlan(Statement, Planned):
         )
 
     def check_planned_for(self, cluster: GateAndRoute) -> None:
-        """Refuse a cluster that is not the one that the plan is for.
+        """Raise an error if the plan was made for another cluster.
 
         Raises:
-            ConfigError: naming the field with the value of the cluster and that of the plan.
+            ConfigError: a field of the cluster differs from the plan; the message has both values.
         """
         for name in ("timing", "slots", "chunk", "prices"):
-            given, planned = getattr(cluster, name), getattr(self, name)
-            if given != planned:
+            configured, planned = getattr(cluster, name), getattr(self, name)
+            if configured != planned:
                 raise ConfigError(
                     name,
-                    f"is {given!r}, but the plan is for {planned!r}; solve it anew, or give "
-                    "plan.allocation, which fits any",
+                    f"{configured!r} differs from the plan, made for {planned!r}; solve it again, or use "
+                    "plan.allocation, which fits any cluster",
                 )
-        leaving = cluster.abandonment
-        for one in self.classes:
-            rate = (leaving.get(one.name) if isinstance(leaving, Mapping) else leaving) or 0.0
-            if rate != one.abandonment_per_s:
+        abandonment = cluster.abandonment
+        for fleet_class in self.classes:
+            rate = (
+                abandonment.get(fleet_class.name) if isinstance(abandonment, Mapping) else abandonment
+            ) or 0.0
+            if rate != fleet_class.abandonment_per_s:
                 raise ConfigError(
                     "abandonment",
-                    f"is {rate!r} for class {one.name!r}, but the plan is for "
-                    f"{one.abandonment_per_s!r}; solve it anew, or give plan.allocation, which fits any",
+                    f"{rate!r} for class {fleet_class.name!r} differs from the plan, made for "
+                    f"{fleet_class.abandonment_per_s!r}; solve it again, or use plan.allocation",
                 )
 
     @property
@@ -142,31 +145,31 @@ class AllocationPlan(Statement, Planned):
 
     @property
     def objective_per_replica_s(self) -> float | None:
-        """Revenue less penalties."""
+        """Revenue minus penalties."""
         if self.revenue_per_replica_s is None or self.penalty_per_replica_s is None:
             return None
         return self.revenue_per_replica_s - self.penalty_per_replica_s
 
     @property
     def prefill_use(self) -> float:
-        """Σx*: the share of the places for a prefill, one in each replica, in use; 0 without a plan."""
+        """Σx*: the used share of the prefill slots, one per replica; 0 without a plan."""
         return math.fsum(self.prefill.values())
 
     @property
     def mixed_use(self) -> float:
-        """Σy_m* / ((B − 1)Σx*): the share of the slots beside a prefill in use; 0 if there are none."""
+        """Σy_m* / ((B − 1)Σx*): the used share of the slots next to a prefill; 0 if there are none."""
         places = (self.slots - 1) * self.prefill_use
         return math.fsum(self.mixed.values()) / places if places else 0.0
 
     @property
     def solo_use(self) -> float:
-        """Σy_s* / (B(1 − Σx*)): the same of the slots of replicas without a prefill."""
+        """Σy_s* / (B(1 − Σx*)): the used share of the slots of replicas without a prefill."""
         places = self.slots * (1 - self.prefill_use)
         return math.fsum(self.solo.values()) / places if places > 0 else 0.0
 
     @property
     def tpot_s(self) -> float | None:
-        """The left side of (47): the mean iteration over all decode slots, used or not; None for no plan."""
+        """The left side of (47): the mean iteration over all decode slots; None without a plan."""
         return _program(self).tpot(self.prefill_use) if self.feasible else None
 
     @property
@@ -181,8 +184,10 @@ class AllocationPlan(Statement, Planned):
 
     @property
     def binding(self) -> tuple[str, ...]:
-        """The limits that bind, by their names among the shadow prices, balances left out."""
-        return tuple(one.constraint for one in self.shadow_prices if one.binds and one.request_class is None)
+        """Names of the binding limits among the shadow prices, without balances."""
+        return tuple(
+            price.constraint for price in self.shadow_prices if price.binds and price.request_class is None
+        )
 
     def price(self, constraint: str, request_class: str | None = None) -> float:
         """The shadow price of a constraint.
@@ -190,16 +195,16 @@ class AllocationPlan(Statement, Planned):
         Raises:
             ConfigError: the plan has no such constraint.
         """
-        for one in self.shadow_prices:
-            if (one.constraint, one.request_class) == (constraint, request_class):
-                return one.price
-        known = ", ".join(dict.fromkeys(repr(one.constraint) for one in self.shadow_prices))
+        for shadow_price in self.shadow_prices:
+            if (shadow_price.constraint, shadow_price.request_class) == (constraint, request_class):
+                return shadow_price.price
+        known = ", ".join(dict.fromkeys(repr(price.constraint) for price in self.shadow_prices))
         raise ConfigError(
-            "constraint", f"the plan has no {constraint!r} of {request_class!r} (known: {known or 'none'})"
+            "constraint", f"unknown constraint {constraint!r} of {request_class!r}; known: {known or 'none'}"
         )
 
     def explain(self) -> str:
-        """The program with its numbers, the optimum, what binds and what each constraint is worth."""
+        """The program with its numbers, the optimum, binding limits and shadow prices."""
         rest = _optimum_lines(self) if self.feasible else _no_plan_lines(self)
         return "\n".join([*_program_lines(self), *rest])
 
@@ -224,52 +229,53 @@ def allocation(
     rate: float | None = None,
     seed: int = 0,
 ) -> AllocationPlan:
-    r"""The steady state of a fleet under gate and route that earns most, a linear program solved by HiGHS.
+    r"""Compute the steady state with the largest revenue under gate-and-route, a linear program.
 
-    Per replica, over x_i (in prefill), y_m,i (in decode beside a prefill), y_s,i (in decode without one),
-    q_p,i and q_d,i (waiting for prefill, for decode), all ≥ 0:
+    Per replica, over x_i (in prefill), y_m,i (in decode next to a prefill), y_s,i (in decode without one),
+    q_p,i and q_d,i (waiting for prefill and decode), all ≥ 0:
 
-    - maximize `bundled` Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i), a request pays when it is finished,
-      or `separate` c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i, each stage pays when it is done,
-    - Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i): one prefill and B requests at most,
-    - λ_i = μ_p,i x_i + θ_i q_p,i and μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i: in equals out,
+    - maximize `bundled` Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i): a request pays on completion,
+      or `separate` c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i: a request pays after each stage,
+    - Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i): at most one prefill and B requests,
+    - λ_i = μ_p,i x_i + θ_i q_p,i and μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i: inflow equals
+      outflow,
 
-    with μ_p,i = C/(P_i τ), μ_m,i = 1/(D_i τ), μ_s,i = γ/D_i, τ = α + βC. A class enters by its mean lengths
-    alone: all terms are linear in them. In the long run no policy earns more with any number of replicas,
-    because its averages satisfy every constraint; gate-and-route comes near as the number grows (Theorems 2
-    to 4, for Poisson arrivals and exponential services and patience).
+    with μ_p,i = C/(P_i τ), μ_m,i = 1/(D_i τ), μ_s,i = γ/D_i, τ = α + βC. Only the mean lengths of a class
+    matter: all terms are linear in them. In the long run no policy has more revenue with any number of
+    replicas, because its averages satisfy every constraint. Gate-and-route comes close as the number grows
+    (Theorems 2 to 4, for Poisson arrivals and exponential services and patience).
 
     **Limits and penalties** (SLIs, (43) to (48)). With S(v) = max v_i − min v_i, prefill fairness is
-    S(x) ≤ η_1, decode fairness S(y_s) ≤ η_2, either with q_d = 0. The TPOT limit is
-    (τ(B − 1)Σx + B(1 − Σx)/γ) / (B − Σx) ≤ η_3; the denominator is positive, so it multiplies out to the
-    linear (τ(B − 1) − B/γ + η_3)Σx ≤ B(η_3 − 1/γ). It counts slots, not tokens. A penalty takes η' times
-    the left side off the objective; that of TPOT is a fraction in Σx, whose best value is searched exactly
+    S(x) ≤ η_1, and decode fairness is S(y_s) ≤ η_2, both with q_d = 0. The TPOT limit is
+    (τ(B − 1)Σx + B(1 − Σx)/γ) / (B − Σx) ≤ η_3. Its denominator is positive, so it is equivalent to the
+    linear (τ(B − 1) − B/γ + η_3)Σx ≤ B(η_3 − 1/γ). It counts slots, not tokens. A penalty subtracts η' times
+    the left side from the objective. The TPOT penalty is a fraction in Σx, whose best value is found exactly
     (`steady_state.solved`).
 
     Args:
-        workload: what is asked: classes with rates, or a workload, whose classes are taken.
-        timing: the two lengths of an iteration, α, β and 1/γ.
-        slots: B, requests in a replica at once, at least 2.
-        chunk: C, prefill tokens in an iteration, at least 1.
-        prices: c_p and c_d for a token, above 0.
-        replicas: how many share the rates of `workload` (or `rate`): λ_i is a class's rate divided by this.
-            With 1, rates are those of one replica.
-        scheme: when a request pays.
-        abandonment: θ, how fast waiting requests give up, per second: one rate, or one for each class;
-            instead of those of the classes. A class with 0 must be served in full.
-        decode_queue: whether the plan may hold q_d > 0; None: unless fairness is asked.
-        prefill_fairness: η_1 of (43), prefills per replica, 0 or above.
-        decode_fairness: η_2 of (45), decodes per replica, 0 or above.
-        tpot_s: η_3 of (47), seconds, above 0.
-        prefill_fairness_penalty: η'_1 of (44), money per second and prefill of spread.
-        decode_fairness_penalty: η'_2 of (46), money per second and decode of spread.
-        tpot_penalty: η'_3 of (48), money per second and second of TPOT.
-        rate: requests per second in all, instead of what `workload` says.
-        seed: with which a workload whose distributions are not known exactly is drawn.
+        workload: classes with rates, or a workload with its classes.
+        timing: the two iteration times, α, β and 1/γ.
+        slots: B, running requests per replica, at least 2.
+        chunk: C, prefill tokens per iteration, at least 1.
+        prices: c_p and c_d per token, positive.
+        replicas: number of replicas that share the rates of `workload` (or `rate`): λ_i is a class's rate
+            divided by this number. With 1, rates are per replica.
+        scheme: time of payment.
+        abandonment: θ, abandonment rate of waiting requests per second: one rate, or one per class. Default:
+            the rates of the classes. A class with 0 must be served in full.
+        decode_queue: whether the plan may have q_d > 0. Default: only without fairness.
+        prefill_fairness: η_1 of (43), prefills per replica, non-negative.
+        decode_fairness: η_2 of (45), decodes per replica, non-negative.
+        tpot_s: η_3 of (47), seconds, positive.
+        prefill_fairness_penalty: η'_1 of (44), revenue per second and prefill of spread.
+        decode_fairness_penalty: η'_2 of (46), revenue per second and decode of spread.
+        tpot_penalty: η'_3 of (48), revenue per second and second of TPOT.
+        rate: total requests per second. Default: the rate of the workload.
+        seed: seed for workloads that must be drawn.
 
     Raises:
-        ConfigError: an argument outside its range, or a class of `abandonment` that is not asked for.
-            A plan that does not exist is no error: its `feasible` is False.
+        ConfigError: an argument is out of range, or a class of `abandonment` is unknown. A plan that does not
+            exist is not an error: its `feasible` is False.
 
     Source: lin2026 sections 3.1, 4.2 and 5, Proposition 1 (the hypothesis on γτ) and its proof, EC.1.
 
@@ -282,7 +288,7 @@ def allocation(
         >>> plan = iq.theory.allocation([code, papers], timing=timing, slots=16, chunk=256, prices=prices)
         >>> round(plan.revenue_per_replica_s, 2), round(plan.prefill_use, 4), plan.binding
         (297.72, 0.2132, ('mixed slots', 'solo slots'))
-        >>> round(plan.price("arrivals", "papers"), 1)  # money for each further request of that class
+        >>> round(plan.price("arrivals", "papers"), 1)  # revenue per additional request of that class
         264.5
         >>> fleet = iq.research.GateAndRoute(
         ...     plan, replicas=20, timing=timing, slots=16, chunk=256, prices=prices, abandonment=0.1
@@ -292,9 +298,9 @@ def allocation(
     """
     demand = Demand.of(workload, rate=rate, seed=seed)
     if not isinstance(timing, MixedSolo):
-        raise ConfigError("timing", f"must be MixedSolo(…), is {timing!r}")
+        raise ConfigError("timing", f"must be MixedSolo, got {timing!r}")
     if not isinstance(prices, Prices):
-        raise ConfigError("prices", f"must be Prices(…), is {prices!r}")
+        raise ConfigError("prices", f"must be Prices, got {prices!r}")
     for name in ("prefill", "decode"):
         within(f"prices.{name}", getattr(prices, name), 1e-18, 1e6)
     whole("slots", slots, 2, _MOST_COUNT)
@@ -302,9 +308,9 @@ def allocation(
     whole("replicas", replicas, 1, _MOST_COUNT)
     whole("seed", seed, 0, 2**64 - 1)
     if scheme not in get_args(Scheme):
-        raise ConfigError("scheme", f"must be 'bundled' or 'separate', is {scheme!r}")
+        raise ConfigError("scheme", f"must be 'bundled' or 'separate', got {scheme!r}")
     if decode_queue is not None and not isinstance(decode_queue, bool):
-        raise ConfigError("decode_queue", f"must be True, False or None, is {shown(decode_queue)}")
+        raise ConfigError("decode_queue", f"must be True, False or None, got {shown(decode_queue)}")
     limits = {"prefill_fairness": prefill_fairness, "decode_fairness": decode_fairness, "tpot_s": tpot_s}
     for name, limit in limits.items():
         if limit is not None:
@@ -319,7 +325,7 @@ def allocation(
     fair = (prefill_fairness, decode_fairness) != (None, None)
     fair = fair or prefill_fairness_penalty > 0 or decode_fairness_penalty > 0
     if timing.alpha + timing.beta * chunk <= 0 or timing.solo <= 0:
-        raise ConfigError("timing", "an iteration must take some time, with a chunk and without one")
+        raise ConfigError("timing", "iterations must take some time, with a chunk and without one")
     nothing: Mapping[str, float] = Table({})
     empty = AllocationPlan(
         scheme=scheme,
@@ -358,33 +364,33 @@ def allocation(
 
 
 def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FleetClass, ...]:
-    """The classes with what a replica gets of each."""
-    names = [one.name for one in demand.classes]
+    """The classes with their rates per replica."""
+    names = [request_class.name for request_class in demand.classes]
     if abandonment is None and recorded and demand.gives_up:
         raise ConfigError(
-            "abandonment", "missing: the workload has a patience, and the program needs its rate"
+            "abandonment", "is required: the workload has a patience, and the program needs its rate"
         )
     if isinstance(abandonment, Mapping):
         for name in abandonment:
             if name not in names:
-                raise ConfigError(f"abandonment.{name}", f"no such class (there are {', '.join(names)})")
+                raise ConfigError(f"abandonment.{name}", f"unknown class; classes: {', '.join(names)}")
         for name in names:
             if name not in abandonment:
-                raise ConfigError(f"abandonment.{name}", "missing: every class needs a rate")
+                raise ConfigError(f"abandonment.{name}", "is missing; every class requires a rate")
             within(f"abandonment.{name}", abandonment[name], 0, MOST_RATE)
     elif abandonment is not None:
         within("abandonment", abandonment, 0, MOST_RATE)
     classes = []
-    for one in demand.classes:
-        leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment
-        assert one.rate is not None, "a demand without a rate is refused"
+    for request_class in demand.classes:
+        rate: Any = abandonment[request_class.name] if isinstance(abandonment, Mapping) else abandonment
+        assert request_class.rate is not None, "a demand without a rate is an error"
         classes.append(
             FleetClass(
-                one.name,
-                one.rate / replicas,
-                one.lengths.prompt_mean,
-                one.lengths.output_mean,
-                one.abandonment if leaving is None else float(leaving),
+                request_class.name,
+                request_class.rate / replicas,
+                request_class.lengths.prompt_mean,
+                request_class.lengths.output_mean,
+                request_class.abandonment if rate is None else float(rate),
             )
         )
     return tuple(classes)
@@ -393,31 +399,33 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
 def _program(plan: AllocationPlan) -> FleetProgram:
     other: dict[str, Any] = {"mixed_s": plan.mixed_s, "solo_s": plan.timing.solo, "tpot_s": plan.tpot_limit_s}
     other |= {"prefill_price": plan.prices.prefill, "decode_price": plan.prices.decode}
-    same = {one.name: getattr(plan, one.name) for one in fields(FleetProgram) if one.name not in other}
+    same = {
+        field.name: getattr(plan, field.name) for field in fields(FleetProgram) if field.name not in other
+    }
     return FleetProgram(**same, **other)
 
 
 def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
-    """What Proposition 1 and Theorems 2 to 4 assume."""
+    """The hypotheses of Proposition 1 and Theorems 2 to 4."""
     gain, least = plan.mixed_s / plan.timing.solo, (plan.slots - 1) / plan.slots
-    patient = [one.name for one in plan.classes if not one.abandonment_per_s]
+    patient = [fleet_class.name for fleet_class in plan.classes if not fleet_class.abandonment_per_s]
     return (
         Hypothesis(
             name="decodes are no less efficient without a prefill, γτ ≥ (B − 1)/B (Proposition 1)",
             met=gain >= least,
-            why=f"{number(gain)} against {number(least)}",
+            why=f"{number(gain)} compared with {number(least)}",
         ),
         Hypothesis(name="Poisson arrivals", met=demand.poisson, why=demand.arrivals),
         Hypothesis(
             name="services and patience are exponential",
             met=None,
-            why='they are with service="exponential"; as an upper bound R* needs no more than exponential '
-            "patience and the mean services",
+            why='true with service="exponential"; the upper bound R* needs only exponential patience and the '
+            "mean services",
         ),
         Hypothesis(
-            name="waiting requests give up in every class, θ_i > 0 (Proposition EC.1)",
+            name="waiting requests abandon in every class, θ_i > 0 (Proposition EC.1)",
             met=not patient,
-            why=f"not {', '.join(patient)}" if patient else "all rates of abandonment are above 0",
+            why=f"not {', '.join(patient)}" if patient else "all abandonment rates are positive",
         ),
     )
 
@@ -425,10 +433,10 @@ def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
 def _planned(
     empty: AllocationPlan, program: FleetProgram, state: Optimum, tangent: Optimum
 ) -> AllocationPlan:
-    """The plan that an optimum is."""
-    held = divided(program, state)
-    names = [one.name for one in empty.classes]
-    tables = {stage: Table(dict(zip(names, held[stage], strict=True))) for stage in STAGES}
+    """The plan of an optimum."""
+    occupancies = divided(program, state)
+    names = [fleet_class.name for fleet_class in empty.classes]
+    tables = {stage: Table(dict(zip(names, occupancies[stage], strict=True))) for stage in STAGES}
     plan = replace(
         empty,
         feasible=True,
@@ -445,33 +453,33 @@ def _planned(
     slow = plan.tpot_penalty * program.tpot(plan.prefill_use) if plan.tpot_penalty else 0.0
     return replace(
         plan,
-        revenue_per_replica_s=revenue(program, held),
+        revenue_per_replica_s=revenue(program, occupancies),
         penalty_per_replica_s=spreads + slow,
-        shadow_prices=tuple(shadow_prices(program, held, tangent)),
-        duality_gap=dual_gap(program, held, spreads, tangent),
+        shadow_prices=tuple(shadow_prices(program, occupancies, tangent)),
+        duality_gap=dual_gap(program, occupancies, spreads, tangent),
     )
 
 
 _DUST = 1e-9
-"""A share of a bound below which what is left of it counts as nothing."""
+"""Share of a bound below which its slack counts as 0."""
 _ROUNDING = 1e-12
-"""A share of what one class can pay below which a price counts as nothing."""
+"""Share of the most that one class can pay below which a price counts as 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShadowPrice:
-    """What a constraint of the program costs."""
+    """The shadow price of a constraint of the program."""
 
     constraint: str
     """`"prefill slots"`, `"mixed slots"`, `"solo slots"`, `"arrivals"`, `"decodes"`, `"TPOT limit"`,
     `"prefill fairness"` or `"decode fairness"`."""
     request_class: str | None
-    """Of a constraint that each class has."""
+    """The class, if each class has such a constraint."""
     price: float
-    """By how much the objective, in money per replica and second, grows for each unit of the bound."""
+    """Growth of the objective, in revenue per replica and second, per unit of the bound."""
     unit: str
     slack: float
-    """What is left until the constraint binds, in units of the bound; 0 for a balance."""
+    """Distance from binding, in units of the bound; 0 for a balance."""
     binds: bool
 
     def __str__(self) -> str:
@@ -482,15 +490,15 @@ class ShadowPrice:
         return f"{self.constraint}: {worth} ({'binds' if self.binds else f'{number(self.slack)} left'})"
 
 
-def shadow_prices(program: FleetProgram, held: Held, tangent: Optimum) -> Iterator[ShadowPrice]:
-    """Those of the capacities, of the limits and of each class's balances.
+def shadow_prices(program: FleetProgram, occupancies: Occupancies, tangent: Optimum) -> Iterator[ShadowPrice]:
+    """Shadow prices of the capacities, of the limits and of each class's balances.
 
     Args:
-        program: what was solved.
-        held: the occupancies of the plan.
+        program: the solved program.
+        occupancies: the occupancies of the plan.
         tangent: the optimum whose prices hold.
     """
-    prefills, slots = math.fsum(held["prefill"]), program.slots
+    prefills, slots = math.fsum(occupancies["prefill"]), program.slots
 
     def limit(kind: str, name: str, unit: str, slack: float, bound: float, by: float = 1.0) -> ShadowPrice:
         return ShadowPrice(
@@ -502,27 +510,27 @@ def shadow_prices(program: FleetProgram, held: Held, tangent: Optimum) -> Iterat
             binds=slack <= _DUST * bound,
         )
 
-    yield limit("prefill", "prefill slots", "place for a prefill", 1 - prefills, 1)
-    beside = (slots - 1) * prefills - math.fsum(held["mixed"])
-    yield limit("mixed", "mixed slots", "slot beside a prefill", beside, slots)
-    alone = slots * (1 - prefills) - math.fsum(held["solo"])
-    yield limit("solo", "solo slots", "slot without a prefill beside it", alone, slots)
+    yield limit("prefill", "prefill slots", "prefill slot", 1 - prefills, 1)
+    mixed_left = (slots - 1) * prefills - math.fsum(occupancies["mixed"])
+    yield limit("mixed", "mixed slots", "slot next to a prefill", mixed_left, slots)
+    solo_left = slots * (1 - prefills) - math.fsum(occupancies["solo"])
+    yield limit("solo", "solo slots", "slot without a prefill", solo_left, slots)
     if program.tpot_s is not None:
-        # the row is (47) times B − Σx and has η_3 on both sides: one unit of η_3 moves its bound by B − Σx
+        # The row is (47) times B − Σx and has η_3 on both sides: a unit of η_3 moves its bound by B − Σx.
         left_s = program.tpot_s - program.tpot(prefills)
         yield limit("tpot", "TPOT limit", "second of TPOT", left_s, program.tpot_s, slots - prefills)
     if program.prefill_fairness is not None:
-        left = program.prefill_fairness - spread(held["prefill"])
+        left = program.prefill_fairness - spread(occupancies["prefill"])
         yield limit("prefill_fairness", "prefill fairness", "prefill of spread", left, 1)
     if program.decode_fairness is not None:
-        left = program.decode_fairness - spread(held["solo"])
+        left = program.decode_fairness - spread(occupancies["solo"])
         yield limit("decode_fairness", "decode fairness", "decode of spread", left, slots)
-    for kind, unit in (("arrivals", "arriving request"), ("decodes", "request that comes prefilled")):
-        for i, one in enumerate(program.classes):
+    for kind, unit in (("arrivals", "arriving request"), ("decodes", "prefilled request")):
+        for i, fleet_class in enumerate(program.classes):
             yield ShadowPrice(
                 constraint=kind,
-                request_class=one.name,
-                price=_clean(tangent.prices[kind, i], one.rate_per_s, program),
+                request_class=fleet_class.name,
+                price=_clean(tangent.prices[kind, i], fleet_class.rate_per_s, program),
                 unit=f"money per {unit}",
                 slack=0.0,
                 binds=True,
@@ -530,25 +538,27 @@ def shadow_prices(program: FleetProgram, held: Held, tangent: Optimum) -> Iterat
 
 
 def _clean(price: float, bound: float, program: FleetProgram) -> float:
-    """The price, or 0 where the whole bound is worth no more than the solver's rounding."""
+    """The price, or 0 if the whole bound is worth no more than the solver's rounding error."""
     return price if abs(price) * bound > _ROUNDING * program.money else 0.0
 
 
 def infeasible(program: FleetProgram, share: float | None) -> str:
-    """Why no state satisfies the constraints.
+    """The reason why no state satisfies the constraints.
 
     Args:
-        program: that has no state.
-        share: the largest share of all rates for which it has one; None if none.
+        program: a program without a feasible state.
+        share: the largest share of all rates that is feasible; None if there is none.
     """
     if share is None:
         return (
-            f"no Σx that requests can bring about meets the TPOT limit of {number(program.tpot_s)} s: (47) "
+            f"no possible Σx meets the TPOT limit of {number(program.tpot_s)} s: (47) "
             f"is {number(program.tpot(0.0))} s at Σx = 0 and {number(program.tpot(1.0))} s at Σx = 1"
         )
-    patient = ", ".join(repr(one.name) for one in program.classes if not one.abandonment_per_s)
+    patient = ", ".join(
+        repr(fleet_class.name) for fleet_class in program.classes if not fleet_class.abandonment_per_s
+    )
     return (
-        f"no request of {patient} gives up, so that all must be served, which is possible up to "
+        f"no request of {patient} abandons, so all must be served, which is possible up to "
         f"{number(share)} times the rates"
     )
 
@@ -568,13 +578,14 @@ def _program_lines(plan: AllocationPlan) -> Iterator[str]:
         f"τ = α + βC = {number(plan.timing.alpha)} + {number(plan.timing.beta)}·{number(plan.chunk)} = "
         f"{number(tau)} s, 1/γ = {number(plan.timing.solo)} s"
     )
-    for one in plan.classes:
-        prompt, output = one.prompt_tokens, one.output_tokens
+    for fleet_class in plan.classes:
+        prompt, output = fleet_class.prompt_tokens, fleet_class.output_tokens
         whole = plan.prices.prefill * prompt + plan.prices.decode * output
         yield (
-            f"class {one.name!r}: λ = {number(one.rate_per_s * plan.replicas)}/{number(plan.replicas)} = "
-            f"{number(one.rate_per_s)} per replica and second, P = {number(prompt)}, D = {number(output)}, "
-            f"θ = {number(one.abandonment_per_s)}/s; μ_p = {number(plan.chunk / (prompt * tau))}, "
+            f"class {fleet_class.name!r}: λ = {number(fleet_class.rate_per_s * plan.replicas)}/"
+            f"{number(plan.replicas)} = {number(fleet_class.rate_per_s)} per replica and second, "
+            f"P = {number(prompt)}, D = {number(output)}, "
+            f"θ = {number(fleet_class.abandonment_per_s)}/s; μ_p = {number(plan.chunk / (prompt * tau))}, "
             f"μ_m = {number(1 / (output * tau))}, μ_s = {number(gamma / output)} per second; "
             f"pays {number(whole)}"
         )
@@ -595,7 +606,7 @@ def _program_lines(plan: AllocationPlan) -> Iterator[str]:
         if weight:
             yield f"penalty {text}, {name} = {number(weight)}"
     if not plan.decode_queue:
-        yield "no request is planned to wait for a decode: q_d,i = 0"
+        yield "no request waits for a decode: q_d,i = 0"
 
 
 def _no_plan_lines(plan: AllocationPlan) -> Iterator[str]:
@@ -610,28 +621,28 @@ def _optimum_lines(plan: AllocationPlan) -> Iterator[str]:
     if plan.penalty_per_replica_s:
         less = number(plan.penalty_per_replica_s)
         yield f"  less penalties of {less}: {number(plan.objective_per_replica_s)}"
-    beside, alone = math.fsum(plan.mixed.values()), math.fsum(plan.solo.values())
+    mixed, solo = math.fsum(plan.mixed.values()), math.fsum(plan.solo.values())
     yield f"prefill slots: Σx = {number(prefills)} of 1, {prefills:.1%} in use"
     yield (
-        f"mixed slots: Σy_m = {number(beside)} of (B − 1)Σx = {number((slots - 1) * prefills)}, "
+        f"mixed slots: Σy_m = {number(mixed)} of (B − 1)Σx = {number((slots - 1) * prefills)}, "
         f"{plan.mixed_use:.1%} in use"
     )
     yield (
-        f"solo slots: Σy_s = {number(alone)} of B(1 − Σx) = {number(slots * (1 - prefills))}, "
+        f"solo slots: Σy_s = {number(solo)} of B(1 − Σx) = {number(slots * (1 - prefills))}, "
         f"{plan.solo_use:.1%} in use"
     )
     yield (
         f"spread of x {number(plan.prefill_spread)}, of y_s {number(plan.solo_spread)}; TPOT by (47) "
         f"{number(plan.tpot_s)} s"
     )
-    for one in plan.classes:
-        name = one.name
+    for fleet_class in plan.classes:
+        name = fleet_class.name
         yield (
             f"class {name!r}: x = {number(plan.prefill[name])}, y_m = {number(plan.mixed[name])}, "
             f"y_s = {number(plan.solo[name])}, q_p = {number(plan.prefill_queue[name])}, "
             f"q_d = {number(plan.decode_queue_held[name])}"
         )
-    yield "what one more unit of each bound is worth (at a kink, a value between both one-sided ones):"
+    yield "shadow price of each bound (at a kink, a value between the two one-sided prices):"
     yield from (f"  - {price}" for price in plan.shadow_prices)
-    yield f"the dual program agrees but for a share of {plan.duality_gap:.1e}"
+    yield f"the dual objective agrees within a share of {plan.duality_gap:.1e}"
     yield from hypotheses_text(plan.hypotheses)

@@ -1,8 +1,8 @@
-"""Which steady state of a fleet earns most?
+"""The steady state of a fleet with the largest revenue.
 
-The linear program of lin2026 in its own symbols, scaled for HiGHS. Everything is per replica. A state says
-for each class i how many requests are where: x_i in prefill, y_m,i in decode beside a prefill, y_s,i in
-decode without one, q_p,i and q_d,i waiting for either.
+The linear program of lin2026 in its own symbols, scaled for HiGHS. Everything is per replica. A state has the
+number of requests of each class i in each stage: x_i in prefill, y_m,i in decode next to a prefill, y_s,i in
+decode without one, q_p,i and q_d,i waiting for prefill and decode.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Stage = Literal["prefill", "mixed", "solo", "prefill_queue", "decode_queue"]
 STAGES: tuple[Stage, ...] = ("prefill", "mixed", "solo", "prefill_queue", "decode_queue")
 
 Key = tuple[str, int]
-"""A variable or a constraint: its kind and the place of its class, −1 where it has none."""
+"""A variable or a constraint: its kind and the index of its class, −1 without a class."""
 
 _TOLERANCE = 1e-10
-"""By how much a scaled constraint may be missed: the least that HiGHS takes."""
+"""Feasibility tolerance of a scaled constraint, the smallest that HiGHS accepts."""
 _DUST = 1e-9
-"""Two values of Σx, or of the scaled objective, that are no further apart count as one."""
+"""Distance below which two values of Σx, or of the scaled objective, count as equal."""
 _BEYOND = 1e-6
-"""By which share the range of slopes of a penalty is widened."""
+"""Share by which the range of slopes of a penalty is widened."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetClass:
-    """A class as the program sees it: means are all that enters."""
+    """A class in the program, which needs only means."""
 
     name: str
     rate_per_s: float
@@ -45,7 +45,7 @@ class FleetClass:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint: the sum of `terms` is at most, or with `equal` exactly, `bound`."""
+    """A constraint: the sum of `terms` is at most `bound`, or equal to it with `equal`."""
 
     key: Key
     terms: Mapping[Key, float]
@@ -55,12 +55,12 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """An optimal state, and what each constraint's bound is worth."""
+    """An optimal state with the shadow price of each constraint."""
 
     values: Mapping[Key, float]
     objective: float
     prices: Mapping[Key, float]
-    """By how much the objective grows for each unit by which a row's bound does."""
+    """The change of the objective per unit of a row's bound."""
     dual: float
     """The sum of bounds times prices: an upper bound of the objective of any state."""
 
@@ -90,7 +90,7 @@ class FleetProgram:
     tpot_penalty: float
 
     def prefill_rate(self, i: int) -> float:
-        """μ_p,i = C / (P_i τ), prefills per second by one that is always under way."""
+        """μ_p,i = C / (P_i τ), prefills per second of a continuous prefill."""
         return self.chunk / (self.classes[i].prompt_tokens * self.mixed_s)
 
     def mixed_rate(self, i: int) -> float:
@@ -102,41 +102,41 @@ class FleetProgram:
         return 1 / (self.classes[i].output_tokens * self.solo_s)
 
     def worth(self, i: int) -> tuple[float, float]:
-        """c_p P_i and c_d D_i, what a request pays for its prompt and for its output."""
-        one = self.classes[i]
-        return self.prefill_price * one.prompt_tokens, self.decode_price * one.output_tokens
+        """c_p P_i and c_d D_i, the revenue of a request's prompt and output."""
+        fleet_class = self.classes[i]
+        return self.prefill_price * fleet_class.prompt_tokens, self.decode_price * fleet_class.output_tokens
 
     def tpot(self, prefills: float) -> float:
-        """The left side of (47), in seconds: the mean iteration over all decode slots, used or not."""
-        beside, alone = (self.slots - 1) * prefills, self.slots * (1 - prefills)
-        return (self.mixed_s * beside + self.solo_s * alone) / (beside + alone)
+        """The left side of (47), in seconds: the mean iteration over all decode slots, used or unused."""
+        mixed, solo = (self.slots - 1) * prefills, self.slots * (1 - prefills)
+        return (self.mixed_s * mixed + self.solo_s * solo) / (mixed + solo)
 
     def tpot_slope(self, prefills: float) -> float:
-        """Its derivative by Σx, B(B − 1)(τ − 1/γ) / (B − Σx)²: of one sign, so that (47) is monotone."""
+        """Its derivative by Σx, B(B − 1)(τ − 1/γ) / (B − Σx)²: its sign is constant, so (47) is monotone."""
         curved = self.slots * (self.slots - 1) * (self.mixed_s - self.solo_s)
         return curved / (self.slots - prefills) ** 2
 
     @property
     def has_prefill_spread(self) -> bool:
-        """Whether max x_i − min x_i is looked at."""
+        """Whether max x_i − min x_i matters."""
         return self.prefill_fairness is not None or self.prefill_fairness_penalty > 0
 
     @property
     def has_solo_spread(self) -> bool:
-        """Whether max y_s,i − min y_s,i is looked at."""
+        """Whether max y_s,i − min y_s,i matters."""
         return self.decode_fairness is not None or self.decode_fairness_penalty > 0
 
     @cached_property
     def units(self) -> dict[Key, float]:
-        """The variables, each with the most that it can be, so that scaled ones are from 0 to 1."""
+        """The largest value of each variable, so that scaled variables are from 0 to 1."""
         largest: dict[Key, float] = {}
-        for i, one in enumerate(self.classes):
-            flow = min(one.rate_per_s, self.prefill_rate(i))
-            wait_s = 1 / one.abandonment_per_s if one.abandonment_per_s else 0.0
+        for i, fleet_class in enumerate(self.classes):
+            flow = min(fleet_class.rate_per_s, self.prefill_rate(i))
+            wait_s = 1 / fleet_class.abandonment_per_s if fleet_class.abandonment_per_s else 0.0
             largest["prefill", i] = flow / self.prefill_rate(i)
             largest["mixed", i] = min(self.slots - 1, flow / self.mixed_rate(i))
             largest["solo", i] = min(self.slots, flow / self.solo_rate(i))
-            largest["prefill_queue", i] = one.rate_per_s * wait_s
+            largest["prefill_queue", i] = fleet_class.rate_per_s * wait_s
             largest["decode_queue", i] = flow * wait_s if self.decode_queue else 0.0
         if self.has_prefill_spread:
             largest |= {("most_prefill", -1): 1.0, ("least_prefill", -1): 1.0}
@@ -145,8 +145,8 @@ class FleetProgram:
         return {key: unit for key, unit in largest.items() if unit}
 
     @cached_property
-    def earned(self) -> dict[Key, float]:
-        """What each variable adds to the objective, but for (48): revenue per second, less (44) and (46)."""
+    def gains(self) -> dict[Key, float]:
+        """The contribution of each variable to the objective without (48): revenue less (44) and (46)."""
         terms: dict[Key, float] = {}
         for i in range(len(self.classes)):
             prefill, decode = self.worth(i)
@@ -166,7 +166,7 @@ class FleetProgram:
 
     @cached_property
     def rows(self) -> list[Constraint]:
-        """The constraints of (40) in its order, then those of the limits."""
+        """The constraints of (40) in its order, then the limits."""
         every = range(len(self.classes))
         slots = self.slots
         rows = [
@@ -182,10 +182,10 @@ class FleetProgram:
                 float(slots),
             ),
         ]
-        for i, one in enumerate(self.classes):
-            through, leaving = self.prefill_rate(i), one.abandonment_per_s
+        for i, fleet_class in enumerate(self.classes):
+            through, leaving = self.prefill_rate(i), fleet_class.abandonment_per_s
             arriving = {("prefill", i): through, ("prefill_queue", i): leaving}
-            rows.append(Constraint(("arrivals", i), arriving, one.rate_per_s, equal=True))
+            rows.append(Constraint(("arrivals", i), arriving, fleet_class.rate_per_s, equal=True))
             decoding = {
                 ("prefill", i): -through,
                 ("decode_queue", i): leaving,
@@ -201,9 +201,9 @@ class FleetProgram:
             (self.has_prefill_spread, "prefill", "prefill_fairness", self.prefill_fairness),
             (self.has_solo_spread, "solo", "decode_fairness", self.decode_fairness),
         )
-        for asked, stage, name, limit in spreads:
+        for has_spread, stage, name, limit in spreads:
             most, least = (f"most_{stage}", -1), (f"least_{stage}", -1)
-            for i in every if asked else ():
+            for i in every if has_spread else ():
                 rows.append(Constraint((f"most_{stage}", i), {(stage, i): 1.0, most: -1.0}, 0.0))
                 rows.append(Constraint((f"least_{stage}", i), {least: 1.0, (stage, i): -1.0}, 0.0))
             if limit is not None:
@@ -212,18 +212,18 @@ class FleetProgram:
 
     @cached_property
     def money(self) -> float:
-        """The most that one scaled variable adds to the objective."""
-        return max(abs(self.earned[key]) * unit for key, unit in self.units.items() if key in self.earned)
+        """The largest contribution of one scaled variable to the objective."""
+        return max(abs(self.gains[key]) * unit for key, unit in self.units.items() if key in self.gains)
 
     def best(self, *, per_prefill: float = 0.0) -> Optimum | None:
-        """The state with the largest objective less `per_prefill`·Σx; None if there is no state."""
-        terms = dict(self.earned)
+        """The state with the largest objective less `per_prefill`·Σx; None if no state is feasible."""
+        terms = dict(self.gains)
         for i in range(len(self.classes)):
             terms["prefill", i] = terms.get(("prefill", i), 0.0) - per_prefill
         return self._solved(self.rows, self.units, terms, max(self.money, abs(per_prefill)))
 
     def feasible_share(self) -> float | None:
-        """The largest s ≤ 1 for which there is a state if each class comes s times as often; None if none."""
+        """The largest s ≤ 1 for which s times the arrival rates are feasible; None if there is none."""
         share: Key = ("share", -1)
         rows = [
             Constraint(row.key, {**row.terms, share: -row.bound}, 0.0, equal=True)
@@ -232,8 +232,8 @@ class FleetProgram:
             for row in self.rows
         ]
         rows.append(Constraint(share, {share: 1.0}, 1.0))
-        found = self._solved(rows, {**self.units, share: 1.0}, {share: 1.0}, 1.0)
-        return None if found is None else found.objective
+        optimum = self._solved(rows, {**self.units, share: 1.0}, {share: 1.0}, 1.0)
+        return None if optimum is None else optimum.objective
 
     def _solved(
         self,
@@ -242,7 +242,7 @@ class FleetProgram:
         terms: Mapping[Key, float],
         money: float,
     ) -> Optimum | None:
-        """The state that makes the sum of `terms` largest; None if no state satisfies the rows."""
+        """The state with the largest sum of `terms`; None if no state satisfies the rows."""
         place = {key: column for column, key in enumerate(units)}
         unit = np.array(list(units.values()))
         cost = np.zeros(len(units))
@@ -274,27 +274,27 @@ class FleetProgram:
 
 
 def solved(program: FleetProgram) -> tuple[Optimum, Optimum] | None:
-    """The optimal state, and the linear program whose prices hold there; None if there is no state.
+    """The optimal state, and the linear program whose prices hold there; None if no state is feasible.
 
-    They differ with the penalty η'_3 f(Σx) of (48) only. The best value of the rest is a concave, piecewise
-    linear function V of Σx, and the optimum of V − η'_3 f is one of V − s·Σx too, with s = η'_3 f'(Σx). So
+    They differ only with the penalty η'_3 f(Σx) of (48). The best value of the rest is a concave, piecewise
+    linear function V of Σx. The optimum of V − η'_3 f is also an optimum of V − s·Σx with s = η'_3 f'(Σx). So
     only the kinks of V between the optima for the least and the largest such s matter. They are found
-    exactly: where a chord is not V itself, the state that lies highest above it is one more. On each piece
-    the best Σx is an end, or solves V' = η'_3 f' in closed form: the search is as accurate as the linear
-    programs are, about 1e-9 of the objective. The prices are those of the program with the tangent of the
-    penalty there, for which the state is optimal too.
+    exactly: if a chord is not V itself, the state that lies highest above it is a further kink. On each piece
+    the best Σx is an end, or solves V' = η'_3 f' in closed form. So the search is as accurate as the linear
+    programs, about 1e-9 of the objective. The prices are those of the program with the tangent of the penalty
+    at the optimum, for which the state is also optimal.
     """
     penalty = program.tpot_penalty
     if not penalty:
-        found = program.best()
-        return None if found is None else (found, found)
+        optimum = program.best()
+        return None if optimum is None else (optimum, optimum)
     least, largest = sorted(penalty * program.tpot_slope(prefills) for prefills in (0.0, 1.0))
-    # a little beyond both, so that of several optima for the same s none is missed
+    # Slightly beyond both slopes, so that no optimum for the same s is missed.
     right = program.best(per_prefill=least - _BEYOND * abs(least))
     left = program.best(per_prefill=largest + _BEYOND * abs(largest))
     if left is None or right is None:
         return None
-    ends = [_Kink.of(program, one.values) for one in (left, right)]
+    ends = [_Kink.of(program, kink.values) for kink in (left, right)]
     kinks = [ends[0], *_between(program, ends[0], ends[1]), ends[1]]
     tried = list(kinks)
     curved = program.slots * (program.slots - 1) * (program.mixed_s - program.solo_s)
@@ -304,10 +304,10 @@ def solved(program: FleetProgram) -> tuple[Optimum, Optimum] | None:
             flat = program.slots - math.sqrt(penalty * curved / slope)
             if low.total < flat < high.total:
                 tried.append(low.towards(high, (flat - low.total) / (high.total - low.total)))
-    tried.sort(key=lambda one: one.total)
-    best = max(tried, key=lambda one: one.value - penalty * program.tpot(one.total))
+    tried.sort(key=lambda kink: kink.total)
+    best = max(tried, key=lambda kink: kink.value - penalty * program.tpot(kink.total))
     tangent = program.best(per_prefill=penalty * program.tpot_slope(best.total))
-    assert tangent is not None, "there are states"
+    assert tangent is not None, "some states are feasible"
     return replace(tangent, values=best.values), tangent
 
 
@@ -322,13 +322,13 @@ class _Kink:
 
     @classmethod
     def of(cls, program: FleetProgram, values: Mapping[Key, float]) -> _Kink:
-        value = math.fsum(factor * values.get(key, 0.0) for key, factor in program.earned.items())
+        value = math.fsum(factor * values.get(key, 0.0) for key, factor in program.gains.items())
         return cls(
             math.fsum(amount for (kind, _), amount in values.items() if kind == "prefill"), value, values
         )
 
     def towards(self, other: _Kink, share: float) -> _Kink:
-        """The point so far on the straight way to another, where V is straight."""
+        """The point at a share of the straight line to another point, where V is linear."""
         values = {key: (1 - share) * self.values[key] + share * other.values[key] for key in self.values}
         return _Kink(
             (1 - share) * self.total + share * other.total,
@@ -343,7 +343,7 @@ def _between(program: FleetProgram, low: _Kink, high: _Kink) -> list[_Kink]:
         return []
     chord = (high.value - low.value) / (high.total - low.total)
     best = program.best(per_prefill=chord)
-    assert best is not None, "there are states, as the ends are"
+    assert best is not None, "some states are feasible, such as the ends"
     middle = _Kink.of(program, best.values)
     above = middle.value - low.value - chord * (middle.total - low.total)
     is_new = low.total + _DUST < middle.total < high.total - _DUST
@@ -352,47 +352,53 @@ def _between(program: FleetProgram, low: _Kink, high: _Kink) -> list[_Kink]:
     return [*_between(program, low, middle), middle, *_between(program, middle, high)]
 
 
-Held = Mapping[Stage, Sequence[float]]
-"""How many requests of each class are where."""
+Occupancies = Mapping[Stage, Sequence[float]]
+"""Number of requests of each class in each stage."""
 
 _PLACES = 12
-"""Decimal places that count in an `Allocation`."""
+"""Significant decimal places of an `Allocation`."""
 
 
-def divided(program: FleetProgram, optimum: Optimum) -> Held:
+def divided(program: FleetProgram, optimum: Optimum) -> Occupancies:
     """The occupancies of an optimum.
 
-    Solo slots are filled first, as the greedy router does, and each class has the same share of its tokens
-    decoded there. With separate pricing, where it does not matter whose tokens are decoded, each class that
-    gives up loses the same share of them. Under decode fairness the solver's division is moved towards this
-    one as far as its spread stays within the limit, or, under a penalty, is the solver's.
+    Solo slots are filled first, as by the greedy router, and each class has the same share of its tokens
+    decoded there. With separate prices the objective does not depend on the class of decoded tokens, so each
+    class with abandonment loses the same share of its tokens. With a decode fairness limit the solver's
+    division is moved towards this division as far as its spread allows. With a decode fairness penalty it is
+    the solver's.
     """
     classes = program.classes
     every = range(len(classes))
     values = {key: max(0.0, value) for key, value in optimum.values.items()}
     prefill = [values.get(("prefill", i), 0.0) for i in every]
-    given = [program.prefill_rate(i) * prefill[i] for i in every]
+    prefill_rates = [program.prefill_rate(i) * prefill[i] for i in every]
     waiting = [
-        max(0.0, (one.rate_per_s - given[i]) / one.abandonment_per_s) if one.abandonment_per_s else 0.0
-        for i, one in enumerate(classes)
+        max(0.0, (fleet_class.rate_per_s - prefill_rates[i]) / fleet_class.abandonment_per_s)
+        if fleet_class.abandonment_per_s
+        else 0.0
+        for i, fleet_class in enumerate(classes)
     ]
     lost = [
-        min(given[i], one.abandonment_per_s * values.get(("decode_queue", i), 0.0))
-        for i, one in enumerate(classes)
+        min(prefill_rates[i], fleet_class.abandonment_per_s * values.get(("decode_queue", i), 0.0))
+        for i, fleet_class in enumerate(classes)
     ]
     if program.scheme == "separate" and not program.has_solo_spread:
-        lost = _evenly_lost(program, given, lost)
-    tokens = [(given[i] - lost[i]) * one.output_tokens for i, one in enumerate(classes)]
+        lost = _evenly_lost(program, prefill_rates, lost)
+    tokens = [
+        (prefill_rates[i] - lost[i]) * fleet_class.output_tokens for i, fleet_class in enumerate(classes)
+    ]
     total = math.fsum(tokens)
-    free = max(0.0, program.slots * (1 - math.fsum(prefill)))  # Σx may be above 1 by what the solver allows
-    alone = min(free, total * program.solo_s)
-    beside = max(0.0, total - alone / program.solo_s) * program.mixed_s
-    mixed = [beside * one / total if total else 0.0 for one in tokens]
-    solo = [alone * one / total if total else 0.0 for one in tokens]
+    free = max(0.0, program.slots * (1 - math.fsum(prefill)))  # Σx may exceed 1 by the solver's tolerance
+    solo_total = min(free, total * program.solo_s)
+    mixed_total = max(0.0, total - solo_total / program.solo_s) * program.mixed_s
+    mixed = [mixed_total * fleet_class / total if total else 0.0 for fleet_class in tokens]
+    solo = [solo_total * fleet_class / total if total else 0.0 for fleet_class in tokens]
     if program.has_solo_spread:
         mixed, solo = _within_spread(program, values, mixed, solo)
     queued = [
-        lost[i] / one.abandonment_per_s if one.abandonment_per_s else 0.0 for i, one in enumerate(classes)
+        lost[i] / fleet_class.abandonment_per_s if fleet_class.abandonment_per_s else 0.0
+        for i, fleet_class in enumerate(classes)
     ]
     return {
         "prefill": prefill,
@@ -403,19 +409,26 @@ def divided(program: FleetProgram, optimum: Optimum) -> Held:
     }
 
 
-def _evenly_lost(program: FleetProgram, given: Sequence[float], lost: Sequence[float]) -> list[float]:
-    """The same tokens lost in all, in each class that gives up the same share of those that it is given."""
-    tokens = [rate * one.output_tokens for rate, one in zip(given, program.classes, strict=True)]
-    may = [tokens[i] if one.abandonment_per_s else 0.0 for i, one in enumerate(program.classes)]
-    total = math.fsum(rate * one.output_tokens for rate, one in zip(lost, program.classes, strict=True))
-    share = min(1.0, total / math.fsum(may)) if total else 0.0
-    return [share * rate if may[i] else 0.0 for i, rate in enumerate(given)]
+def _evenly_lost(program: FleetProgram, prefill_rates: Sequence[float], lost: Sequence[float]) -> list[float]:
+    """The same total of lost tokens, with the same share in each class with abandonment."""
+    tokens = [
+        rate * fleet_class.output_tokens
+        for rate, fleet_class in zip(prefill_rates, program.classes, strict=True)
+    ]
+    can_lose = [
+        tokens[i] if fleet_class.abandonment_per_s else 0.0 for i, fleet_class in enumerate(program.classes)
+    ]
+    total = math.fsum(
+        rate * fleet_class.output_tokens for rate, fleet_class in zip(lost, program.classes, strict=True)
+    )
+    share = min(1.0, total / math.fsum(can_lose)) if total else 0.0
+    return [share * rate if can_lose[i] else 0.0 for i, rate in enumerate(prefill_rates)]
 
 
 def _within_spread(
     program: FleetProgram, values: Mapping[tuple[str, int], float], mixed: list[float], solo: list[float]
 ) -> tuple[list[float], list[float]]:
-    """The point on the way from the solver's division to this one that is nearest to it and fair enough."""
+    """The nearest point to the target on the line from the solver's division, within the fairness limit."""
     every = range(len(program.classes))
     own = {stage: [values.get((stage, i), 0.0) for i in every] for stage in ("mixed", "solo")}
     limit = spread(own["solo"])
@@ -424,50 +437,50 @@ def _within_spread(
     step = 1.0
     for i in every:
         for j in every:
-            now = own["solo"][i] - own["solo"][j]
-            then = solo[i] - solo[j]
-            if then > limit:
-                step = min(step, (limit - now) / (then - now))
+            before = own["solo"][i] - own["solo"][j]
+            after = solo[i] - solo[j]
+            if after > limit:
+                step = min(step, (limit - before) / (after - before))
     return (
-        [one + step * (aim - one) for one, aim in zip(own["mixed"], mixed, strict=True)],
-        [one + step * (aim - one) for one, aim in zip(own["solo"], solo, strict=True)],
+        [amount + step * (aim - amount) for amount, aim in zip(own["mixed"], mixed, strict=True)],
+        [amount + step * (aim - amount) for amount, aim in zip(own["solo"], solo, strict=True)],
     )
 
 
 def spread(values: Collection[float]) -> float:
-    """S(v) = max v_i − min v_i; 0 of nothing."""
+    """S(v) = max v_i − min v_i; 0 if empty."""
     return max(values) - min(values) if values else 0.0
 
 
-def revenue(program: FleetProgram, held: Held) -> float:
-    """Money per replica and second, the objective of (40) or (42)."""
-    earned = {key: factor for key, factor in program.earned.items() if key[1] >= 0}
+def revenue(program: FleetProgram, occupancies: Occupancies) -> float:
+    """Revenue per replica and second, the objective of (40) or (42)."""
+    gains = {key: factor for key, factor in program.gains.items() if key[1] >= 0}
     stages: tuple[Stage, ...] = ("prefill", "mixed", "solo")
     return math.fsum(
-        earned.get((stage, i), 0.0) * amount for stage in stages for i, amount in enumerate(held[stage])
+        gains.get((stage, i), 0.0) * amount for stage in stages for i, amount in enumerate(occupancies[stage])
     )
 
 
-def dual_gap(program: FleetProgram, held: Held, spreads: float, tangent: Optimum) -> float:
-    """How far the division is from the dual objective.
+def dual_gap(program: FleetProgram, occupancies: Occupancies, spreads: float, tangent: Optimum) -> float:
+    """The relative distance of the division from the dual objective.
 
     Args:
-        program: with its penalties.
-        held: the division.
-        spreads: what (44) and (46) take off.
-        tangent: the optimum whose prices are told; (48) enters by its tangent.
+        program: the program with its penalties.
+        occupancies: the division.
+        spreads: the penalties (44) and (46).
+        tangent: the optimum whose prices are reported; (48) enters by its tangent.
 
     Returns:
-        The distance as a share of the objective, or, if more, of the most that one class can pay.
+        The distance as a share of the objective, or, if larger, of the most that one class can pay.
     """
-    prefills = math.fsum(held["prefill"])
+    prefills = math.fsum(occupancies["prefill"])
     slope = program.tpot_penalty * program.tpot_slope(prefills) if program.tpot_penalty else 0.0
-    primal = revenue(program, held) - spreads - slope * prefills
+    primal = revenue(program, occupancies) - spreads - slope * prefills
     return abs(primal - tangent.dual) / max(program.money, abs(primal))
 
 
 def within_one(prefill: Mapping[str, float]) -> dict[str, float]:
-    """The prefills to the places that count, no more than 1 in all: the largest gives what rounding adds."""
+    """The rounded prefills with a sum of at most 1; the largest absorbs the rounding error."""
     rounded = {name: round(value, _PLACES) for name, value in prefill.items()}
     beyond = math.fsum(rounded.values()) - 1
     if beyond > 0:

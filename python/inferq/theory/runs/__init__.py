@@ -1,1 +1,1 @@
-"""Theory beside a run."""
+"""Comparison of theory and runs."""

@@ -1,4 +1,4 @@
-"""How far is a simulation from the theory and from the fluid of the same scenario?"""
+"""Comparison of theory, fluid balance and simulation for one scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.interval import student
+from inferq.interval import confidence_interval
 from inferq.results.result import Result
 from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster
@@ -33,25 +33,25 @@ CONFIDENCE = 0.99
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement(Statement):
-    """Theory, fluid and simulation of one scenario; made by `agree`."""
+    """Theory, fluid balance and simulation of one scenario; returned by `agree`."""
 
     source: ClassVar[str] = "theory, fluid balance and simulation"
 
     theory: Stability
-    """What is proved."""
+    """The proved result."""
     observed: tuple[Observed, ...]
-    """What each run shows about its stability."""
+    """Observed stability of each run."""
     results: tuple[Result, ...]
-    """The runs, one for each seed."""
+    """One run per seed."""
     rows: tuple[Mapping[str, Any], ...]
-    """What `frame` shows, line by line."""
+    """The rows of `frame`."""
 
     @property
     def frame(self) -> pl.DataFrame:
-        """One row for each quantity; what one side does not say is null.
+        """One row per quantity; unknown values are null.
 
         `quantity`, `unit`, `theory`, `fluid`, `simulation` (mean over the seeds), `low`, `high` (its 99 %
-        interval; null for one run), `gap` (simulation over theory, or else over the fluid, less 1).
+        interval; null for one run), `gap` (simulation divided by theory, else by the fluid, minus 1).
         """
         text = dict.fromkeys(("quantity", "unit"), pl.String)
         numbers = dict.fromkeys(("theory", "fluid", "simulation", "low", "high", "gap"), pl.Float64)
@@ -59,15 +59,15 @@ class Agreement(Statement):
 
     @property
     def agrees(self) -> bool | None:
-        """Whether no run contradicts the verdict of the theory; None where either of them does not know."""
-        seen = {one.verdict for one in self.observed} - {"unknown"}
+        """Whether no run contradicts the verdict of the theory; None if either is unknown."""
+        seen = {run.verdict for run in self.observed} - {"unknown"}
         if self.theory.verdict == "unknown" or not seen:
             return None
         return seen == {self.theory.verdict}
 
     def explain(self) -> str:
-        """The verdicts of both sides, and the quantities line by line."""
-        seen = ", ".join(one.verdict for one in self.observed)
+        """The verdicts of theory and simulation, and one line per quantity."""
+        seen = ", ".join(run.verdict for run in self.observed)
         lines = [f"theory: {self.theory.verdict}: {self.theory.why}", f"simulation: {seen}"]
         for row in self.rows:
             parts = [
@@ -89,29 +89,29 @@ def agree(
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     warmup: float = 0.25,
 ) -> Agreement:
-    """Theory, fluid and simulation of the same scenario in one frame, with the gap.
+    """Compare theory, fluid balance and simulation of one scenario.
 
-    - *Theory* is what `stability` proves: the rate that comes is served where the system is stable, and no
-      more than the binding ceiling where it is not.
-    - *Fluid* is the balance of means (`fluid`, for any engine whose iterations are linear in tokens and
-      contexts): the length of an iteration and what is in it, if a replica were always busy with a share of
-      the requests and nothing were random. At a light load an engine rests between requests, and its
-      iterations are shorter and hold less.
-    - With a prefix cache the fluid, which knows no hits, is left out. The row `hit rate` has beside the
-      measured one what the ceilings of the theory take to be found, at most.
-    - *Simulation* is run once for each seed; what it measures lies between the warm-up and the last arrival.
-      A recorded workload is the same for every seed, and is run once.
+    - *Theory* is what `stability` proves: a stable system serves its arrival rate, an unstable system at most
+      its binding upper bound.
+    - *Fluid* is the balance of means (as in `fluid`, for any engine whose iterations are linear in tokens and
+      contexts): length and contents of an iteration if a replica were always busy with its share of requests
+      and nothing were random. At a light load an engine is sometimes idle, and its iterations are shorter and
+      hold less.
+    - With a prefix cache the fluid is left out, because it has no hits. The row `hit rate` then compares the
+      measured hit rate with the most that the upper bounds assume.
+    - *Simulation* runs once per seed and measures between the warm-up and the last arrival. A recorded
+      workload is the same for every seed and runs once.
 
     Args:
-        workload: a workload; or classes with rates, of which Poisson arrivals with these lengths are drawn.
-        cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
-        requests: how many a run has where `workload` is classes, 20,000 unless told; else not allowed.
-        seeds: of the runs, each another one.
-        warmup: the share of the span of arrivals that is not measured, from 0 up to but not 1.
+        workload: a workload; or classes with rates, simulated with Poisson arrivals.
+        cluster: an engine, a cluster, a disaggregated pair, a gate-and-route cluster or a network.
+        requests: requests per run for classes. Default: 20,000. Not supported for a workload.
+        seeds: distinct seeds of the runs.
+        warmup: share of the span of arrivals that is not measured, at least 0 and below 1.
 
     Raises:
-        ConfigError: naming the argument; as of `stability` and `simulate` otherwise.
-        SimulationError: a run that cannot go on.
+        ConfigError: an argument is invalid; otherwise as for `stability` and `simulate`.
+        SimulationError: a run cannot continue.
 
     Example:
         >>> import inferq as iq
@@ -128,7 +128,7 @@ def agree(
         True
     """
     if not 0 <= finite("warmup", warmup) < 1:
-        raise ConfigError("warmup", f"must be a share of the span, from 0 up to but not 1, is {warmup!r}")
+        raise ConfigError("warmup", f"must be a share of at least 0 and below 1, got {warmup!r}")
     seeds = _seeds(seeds)
     theory = stability(workload, cluster)
     drawn = _workload(workload, requests)
@@ -158,34 +158,39 @@ def agree(
 
 
 def _seeds(seeds: object) -> list[int]:
-    """Different seeds, one at least."""
+    """Distinct seeds, at least one."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
-        raise ConfigError("seeds", f"must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
+        raise ConfigError("seeds", f"must be integers such as [1, 2, 3], got {shown(seeds)}")
     distinct: list[int] = []
     for place, seed in enumerate(seeds):
-        one = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
-        if one in distinct:
-            raise ConfigError(f"seeds[{place}]", f"{one} is there already; a run repeated shows nothing new")
-        distinct.append(one)
+        number = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
+        if number in distinct:
+            raise ConfigError(f"seeds[{place}]", f"must be unique, got {number} twice")
+        distinct.append(number)
     if not distinct:
-        raise ConfigError("seeds", "none; one run at least is needed")
+        raise ConfigError("seeds", "must contain at least one seed")
     return distinct
 
 
 def _workload(workload: Any, requests: int | None) -> Workload:
-    """The requests to be simulated."""
+    """The workload of the simulation."""
     if isinstance(workload, Workload):
         if requests is not None:
-            raise ConfigError("requests", "a workload has its own; it is for classes with rates")
+            raise ConfigError("requests", "is for classes with rates; a workload has its own number")
         return workload
     count = 20_000 if requests is None else whole("requests", requests, 2, 2**32 - 1)
-    given = [workload] if isinstance(workload, RequestClass) else list(workload)
+    classes = [workload] if isinstance(workload, RequestClass) else list(workload)
     parts = {}
-    for one in given:
-        lengths: dict[str, Any] = {"lengths": one.lengths}
-        if one.lengths is None:
-            lengths = {"prompt": _distribution(one.prompt), "output": _distribution(one.output)}
-        parts[one.name] = Workload.synthetic(requests=count, arrivals=Poisson(one.rate), **lengths)
+    for request_class in classes:
+        lengths: dict[str, Any] = {"lengths": request_class.lengths}
+        if request_class.lengths is None:
+            lengths = {
+                "prompt": _distribution(request_class.prompt),
+                "output": _distribution(request_class.output),
+            }
+        parts[request_class.name] = Workload.synthetic(
+            requests=count, arrivals=Poisson(request_class.rate), **lengths
+        )
     return Workload.mix(parts, requests=count)
 
 
@@ -201,11 +206,11 @@ def _observed(result: Result, warmup: float) -> Observed:
 
 
 def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, float]:
-    """What one run shows between the warm-up and its last arrival."""
+    """Measures of one run between the warm-up and its last arrival."""
     requests = result.requests
     arrival_s = requests["arrival_s"].to_numpy()
     if len(arrival_s) < 2 or arrival_s[-1] <= arrival_s[0]:
-        raise ConfigError("workload", "all requests arrive at one instant, so that there is no rate")
+        raise ConfigError("workload", "all requests arrive at the same time, so there is no rate")
     start = arrival_s[0] + warmup * (arrival_s[-1] - arrival_s[0])
     end = arrival_s[-1]
     span_s = end - start
@@ -215,8 +220,8 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
     entered_s = requests["admitted_s"].fill_null(math.inf).to_numpy()
 
     def within(low: Any, high: Any) -> float:
-        inside = np.minimum(high, end) - np.maximum(low, start)
-        return float(np.maximum(inside, 0.0).sum() / span_s)
+        overlap_s = np.minimum(high, end) - np.maximum(low, start)
+        return float(np.maximum(overlap_s, 0.0).sum() / span_s)
 
     measures = {
         "arrivals": float(((arrival_s > start) & (arrival_s <= end)).sum() / span_s),
@@ -227,8 +232,8 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
     hits = hit_rate(result, start, end)
     if hits is not None:
         measures["hit rate"] = hits
-    present = [(arrival_s <= at).sum() - (left_s <= at).sum() for at in (start, end)]
-    measures["growth"] = float((present[1] - present[0]) / span_s)
+    number_present = [(arrival_s <= at).sum() - (left_s <= at).sum() for at in (start, end)]
+    measures["growth"] = float((number_present[1] - number_present[0]) / span_s)
     if replicas is not None:
         measures["running"] = within(entered_s, left_s) / replicas
         measures.update(_iterations(result, start, end, replicas))
@@ -236,7 +241,7 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
 
 
 def _iterations(result: Result, start: float, end: float, replicas: int) -> dict[str, float]:
-    """Iterations that begin within the window, each stretch by the instants of its own."""
+    """Means over the iterations that start within the window; a stretch belongs to its start."""
     table = result.iterations
     begins, count = table["start_s"].to_numpy(), table["count"].to_numpy().astype(np.float64)
     first_s, growth_s = table["first_s"].to_numpy(), table["growth_s"].to_numpy()
@@ -259,12 +264,12 @@ def _iterations(result: Result, start: float, end: float, replicas: int) -> dict
 @dataclass(frozen=True, slots=True)
 class _Fluid:
     capacity_per_s: float | None
-    """None where nothing limits the rate."""
+    """None if the rate has no limit."""
     settled: Settled | None
 
 
 def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Fluid | None:
-    """The balance of one of `replicas` that share the load."""
+    """The balance of one replica of several that share the load."""
     if demand is None or engine is None or demand.rate is None or token_by_token(engine):
         return None
     capacity, share = settled_capacity(engine, demand.lengths, engine.first_token), demand.rate / replicas
@@ -277,12 +282,12 @@ def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Flui
 def _rows(
     theory: Stability, demand: Demand | None, fluid: _Fluid | None, measures: Sequence[dict[str, float]]
 ) -> list[Mapping[str, Any]]:
-    rate, ceiling = theory.rate, theory.capacity_per_s
-    served = growth = None
+    rate, upper_bound = theory.rate, theory.capacity_per_s
+    throughput = growth = None
     if rate is not None and theory.verdict == "stable":
-        served, growth = rate, 0.0
-    elif rate is not None and theory.verdict == "unstable" and ceiling is not None:
-        served, growth = ceiling, rate - ceiling
+        throughput, growth = rate, 0.0
+    elif rate is not None and theory.verdict == "unstable" and upper_bound is not None:
+        throughput, growth = upper_bound, rate - upper_bound
     flows = None
     if fluid is not None and rate is not None:
         flows = rate if fluid.capacity_per_s is None else min(rate, fluid.capacity_per_s)
@@ -294,9 +299,9 @@ def _rows(
 
     quantities: list[tuple[str, str, str, float | None, float | None]] = [
         ("arrivals", "per second", "arrivals", rate, None),
-        ("capacity", "per second", "", ceiling, None if fluid is None else fluid.capacity_per_s),
-        ("throughput", "per second", "throughput", served, flows),
-        ("output tokens", "tokens/s", "output tokens", times(served, tokens), times(flows, tokens)),
+        ("capacity", "per second", "", upper_bound, None if fluid is None else fluid.capacity_per_s),
+        ("throughput", "per second", "throughput", throughput, flows),
+        ("output tokens", "tokens/s", "output tokens", times(throughput, tokens), times(flows, tokens)),
         (
             "growth of the backlog",
             "per second",
@@ -314,19 +319,21 @@ def _rows(
             ("KV cache in use on a replica", "tokens", "cache", None, at.kv_tokens),
             ("time that a replica is busy", "share", "busy", None, 1.0),
         ]
-    if any("hit rate" in one for one in measures):
+    if any("hit rate" in measure for measure in measures):
         at_most = [
-            one.hit_rate for one in theory.bounds if one.kind == "upper_bound" and one.hit_rate is not None
+            measure.hit_rate
+            for measure in theory.bounds
+            if measure.kind == "upper_bound" and measure.hit_rate is not None
         ]
         quantities.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
     rows: list[Mapping[str, Any]] = []
     for quantity, unit, key, by_theory, by_fluid in quantities:
-        samples = [one[key] for one in measures if key in one]
-        interval = student(samples, CONFIDENCE) if samples else None
+        samples = [measure[key] for measure in measures if key in measure]
+        interval = confidence_interval(samples, CONFIDENCE) if samples else None
         mean = None if interval is None else interval.mean
         several = interval is not None and len(samples) > 1
-        beside = by_theory if by_theory is not None else by_fluid
-        gap = None if mean is None or not beside else mean / beside - 1
+        reference = by_theory if by_theory is not None else by_fluid
+        gap = None if mean is None or not reference else mean / reference - 1
         row = {
             "quantity": quantity,
             "unit": unit,

@@ -12,9 +12,9 @@ from inferq.results.tables import FAILED
 from inferq.workload.dependencies import of_sessions
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
-"""Which of those that arrived tell how long one takes: the first, before a backlog can hide it."""
+"""Share and least number of the first arrivals, whose service time is not yet hidden by a backlog."""
 LENGTHS_TO_FILL = 3
-"""A run starts empty, and fills for so many times as long as one takes."""
+"""A run starts empty and fills for this many service times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,72 +24,72 @@ class Present:
     counted: str
     arrival_s: NDArray[Any]
     left_s: NDArray[Any]
-    """Of those that left; those still here at the end are not among them."""
+    """Departures only; units still present at the end are not included."""
     measured_from_s: float
     measured_to_s: float
     service_s: float | None
-    """From arrival to leaving but for the wait for admission, on average over the first ones."""
+    """Mean time from arrival to departure without the wait for admission, over the first arrivals."""
     caveats: tuple[str, ...]
 
     @property
     def first_s(self) -> float:
-        """The first arrival; 0 where there is none."""
+        """The first arrival; 0 without arrivals."""
         return float(self.arrival_s[0]) if self.arrival_s.size else 0.0
 
     @property
     def last_s(self) -> float:
-        """The last arrival that is measured; 0 where there is none."""
+        """The last measured arrival; 0 without arrivals."""
         if not self.arrival_s.size:
             return 0.0
         return max(self.first_s, min(float(self.arrival_s[-1]), self.measured_to_s))
 
     def window(self, start_s: float) -> tuple[float, float]:
-        """From `start_s`, but not while the system fills, to the last arrival."""
+        """From `start_s`, but after the system has filled, to the last arrival."""
         filled_s = self.first_s + LENGTHS_TO_FILL * (self.service_s or 0.0)
         return min(max(start_s, filled_s), self.last_s), self.last_s
 
     def after(self, arrivals: int) -> float:
-        """The instant at which so many have arrived."""
+        """The time of a given arrival."""
         if not self.arrival_s.size:
             return 0.0
         return float(self.arrival_s[min(arrivals, self.arrival_s.size - 1)])
 
     def arrived_by(self, times_s: NDArray[Any]) -> NDArray[Any]:
-        """How many had arrived at each instant, those of the instant itself included."""
-        found: NDArray[Any] = np.searchsorted(self.arrival_s, times_s, side="right")
-        return found
+        """Number of arrivals up to and including each time."""
+        values: NDArray[Any] = np.searchsorted(self.arrival_s, times_s, side="right")
+        return values
 
     def arrivals_in(self, start_s: float, end_s: float) -> int:
-        """How many arrived after the first instant, until the second."""
+        """Number of arrivals after the first time, up to the second."""
         first, last = self.arrived_by(np.array([start_s, end_s]))
         return int(last - first)
 
     def many(self, times_s: NDArray[Any]) -> NDArray[Any]:
-        """How many were in the system at each instant."""
-        found: NDArray[Any] = self.arrived_by(times_s) - np.searchsorted(self.left_s, times_s, side="right")
-        return found
+        """Number in the system at each time."""
+        values: NDArray[Any] = self.arrived_by(times_s) - np.searchsorted(self.left_s, times_s, side="right")
+        return values
 
     def at(self, time_s: float) -> int:
-        """How many were in the system at an instant."""
+        """Number in the system at one time."""
         return int(self.many(np.array([time_s]))[0])
 
     def integral(self, times_s: NDArray[Any]) -> NDArray[Any]:
-        """∫ N dt up to each instant: Σ (t − arrival)⁺ − Σ (t − left)⁺."""
+        """∫ N dt up to each time: Σ (t − arrival)⁺ − Σ (t − left)⁺."""
 
         def past(events_s: NDArray[Any]) -> NDArray[Any]:
             counts = np.searchsorted(events_s, times_s, side="right")
             sums = np.concatenate([[0.0], np.cumsum(events_s)])
-            found: NDArray[Any] = counts * times_s - sums[counts]
-            return found
+            values: NDArray[Any] = counts * times_s - sums[counts]
+            return values
 
-        found: NDArray[Any] = past(self.arrival_s) - past(self.left_s)
-        return found
+        values: NDArray[Any] = past(self.arrival_s) - past(self.left_s)
+        return values
 
 
 def presence(result: Result) -> Present:
-    """Arrivals and departures: of requests, of a network's jobs, or of sessions where turns wait for answers.
+    """Arrivals and departures of requests, of a network's jobs, or of sessions in a closed loop.
 
-    Rejected ones never were in the system, and are left out.
+    Rejected units never were in the system and are left out.
     """
     rows = result.requests.lazy()
     caveats: list[str] = []
@@ -98,20 +98,20 @@ def presence(result: Result) -> Present:
     elif _waits_for_answers(result._tables.workload):
         counted, units = "sessions", _of_sessions(rows.collect(), result._tables.workload)
         caveats.append(
-            "users wait for their answers, so each session has one request in the system at most: however "
-            "slow the engine, the number is bounded by that of the sessions, and these are what is counted"
+            "users wait for responses, so each session has at most one request in the system; the number of "
+            "sessions bounds it at any speed of the engine, so sessions are counted instead"
         )
     else:
         counted = "requests"
         waited_s = pl.col("queue_s").alias("waited_s")
         units = rows.select("arrival_s", "left_s", "status", "measured", waited_s).collect()
-    for status, said in (
-        ("rejected", "{} of {} {} were rejected, and are left out"),
-        ("abandoned", "{} of {} {} gave up: it is their patience that bounds the queue"),
+    for status, caveat in (
+        ("rejected", "{} of {} {} were rejected and are left out"),
+        ("abandoned", "{} of {} {} abandoned: their patience bounds the queue"),
     ):
         count = units.filter(pl.col("status") == status).height
         if count:
-            caveats.append(said.format(f"{count:,}", f"{units.height:,}", counted))
+            caveats.append(caveat.format(f"{count:,}", f"{units.height:,}", counted))
     measured = units.filter("measured")
     bounds = measured["arrival_s"].min(), measured["arrival_s"].max()
     cut = measured.height < units.height
@@ -128,21 +128,21 @@ def presence(result: Result) -> Present:
 
 
 def _service_s(units: pl.DataFrame) -> float | None:
-    """What the first ones took but for the wait for admission; those still here count until the last arrival.
+    """Mean service time of the first units without the wait for admission; present units count until the end.
 
-    None where none of them was ever served.
+    None if none of them was ever served.
     """
     if units.is_empty():
         return None
     first = units.head(max(LEAST_FIRST, int(FIRST_SHARE * units.height)))
     end_s = units["arrival_s"].max()
     took = (pl.col("left_s").fill_null(end_s) - pl.col("arrival_s") - pl.col("waited_s")).clip(lower_bound=0)
-    found = first.filter(pl.col("waited_s").is_not_null()).select(took.mean()).item()
-    return None if found is None else float(found)
+    mean_s = first.filter(pl.col("waited_s").is_not_null()).select(took.mean()).item()
+    return None if mean_s is None else float(mean_s)
 
 
 def _of_jobs(result: Result) -> pl.DataFrame:
-    """The jobs of a network; what they waited is the sum over their stages."""
+    """The jobs of a network; their wait is the sum over their stages."""
     waited_s = pl.col("queue_s").sum().alias("waited_s")
     waits = result.requests.lazy().group_by("job").agg(waited_s).collect()
     jobs = result.jobs.select("job", "arrival_s", "left_s", "status", "measured")
@@ -154,10 +154,10 @@ def _waits_for_answers(frame: pl.DataFrame) -> bool:
 
 
 def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Turns that wait for one another, as one: from the arrival of the first to the end of the last.
+    """Turns that wait for one another as one unit, from the arrival of the first to the end of the last.
 
-    A turn without `think_s` begins a new one. One whose later turns have not arrived yet is still here, but
-    where a turn before them never gets its answer.
+    A turn without `think_s` begins a new unit. A unit whose later turns have not arrived is still present,
+    unless an earlier turn never gets a response.
     """
     begins = pl.col("session_id").is_null() | pl.col("think_s").is_null() | pl.col("first")
     turns = (
@@ -175,7 +175,7 @@ def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
         .select("id", "chain", pl.len().over("chain").alias("turns"))
     )
     failed = pl.col("status").is_in(FAILED).any()
-    gone = pl.col("left_s").is_not_null().all() & ((pl.len() == pl.col("turns").first()) | failed)
+    finished = pl.col("left_s").is_not_null().all() & ((pl.len() == pl.col("turns").first()) | failed)
     joined = rows.join(turns, on="id", how="left", maintain_order="left").sort(
         "arrival_s", maintain_order=True
     )
@@ -183,7 +183,7 @@ def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
         joined.group_by("chain", maintain_order=True)
         .agg(
             pl.col("arrival_s").first(),
-            pl.when(gone).then(pl.col("left_s").max()).alias("left_s"),
+            pl.when(finished).then(pl.col("left_s").max()).alias("left_s"),
             pl.col("status").last(),
             pl.col("measured").first(),
             pl.col("queue_s").sum().alias("waited_s"),

@@ -1,6 +1,6 @@
-"""The parts of an iteration, timed layer by layer in PyTorch on the device at hand.
+"""Timing tables measured with PyTorch layers on the local device.
 
-Only functions import torch: it is the extra `inferq[calibrate]`.
+Only functions import torch, which is the extra `inferq[calibrate]`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from inferq.timing.tables.timing_table import TimingTable
 Grids: TypeAlias = Mapping[str, Sequence[int]]
 
 _LEAST = {"tokens": 1, "chunk": 1, "context": 0, "sequences": 1, "mean_context": 0}
-"""The axes, and where each may begin."""
+"""The axes, with their minimum."""
 _CUDA_GRIDS: Grids = {
     "tokens": (
         *(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512),
@@ -52,10 +52,10 @@ _CPU_GRIDS: Grids = {
 _REPETITIONS = {"cuda": 20, "cpu": 5}
 _QUICK_REPETITIONS = {"cuda": 7, "cpu": 3}
 _STEADY = 0.2
-"""A larger spread than this is noted."""
+"""Larger spreads are noted."""
 _DTYPES = ("bfloat16", "float16", "float32")
 _LAYERS = 4
-_NEEDS_TORCH = "calibrate: needs PyTorch 2.5 or newer"
+_NEEDS_TORCH = "calibrate: requires PyTorch 2.5 or newer"
 
 
 def calibrate(
@@ -71,62 +71,59 @@ def calibrate(
     quick: bool = False,
     progress: bool | Callable[[int, int], object] | None = None,
 ) -> TimingTable:
-    """Time decoder layers of a model's shape on this machine, with drawn weights, as a `TimingTable`.
+    """Measure decoder layers of a model's shape on this machine, with random weights, as a `TimingTable`.
 
-    Three parts are timed apart, each as a median over repetitions, and scaled from the layers that were timed
-    to those of the model:
+    Three parts are measured separately, each as a median over repetitions, and scaled from the measured
+    layers to those of the model:
 
     - linear, by all tokens of the batch: norms, projections, gated MLP or routed experts in every layer; once
       the embedding, the last norm and the logits of one row;
     - chunk, by tokens and context: rotary positions, the write into the cache, causal attention;
-    - decode, by sequences and their context, the same for all: the same steps with one token each, and the
+    - decode, by sequences and their context, equal for all: the same steps with one token each, and the
       logits of all rows beyond the first.
 
-    What is honest about it, and what is not:
+    Method and limits:
 
-    - On CUDA each shape is captured as a graph and timed by events, the L2 cache overwritten before each
-      repetition. Every layer has its own weights and cache, so that none finds its data in L2 because it has
-      just been read. What the host adds is not in the table; give it to the engine as `overhead`.
-    - Attention is `scaled_dot_product_attention`. With a paged cache (blocks of 16 tokens in a drawn order)
-      plain PyTorch gathers the blocks of a sequence into one piece before attention reads them: keys and
-      values cross the memory about three times, where a paged kernel (FlashAttention, FlashInfer) reads them
-      once. By the bytes that move, decode attention comes out up to three times too slow at long contexts;
-      chunks suffer less, the more tokens they have. With a contiguous cache attention reads it in place,
-      once, and follows no block table. An engine whose kernel is as good as PyTorch's lies between the two.
-    - Linear layers are plain matrix products of PyTorch; norms, rotary positions and activations are not
-      fused.
-    - All sequences of a point have the same context. Experts are visited as drawn evenly, and run one after
-      the other where engines have a fused kernel.
-    - Of a model on several devices one device's share is timed; the exchange between them is not.
+    - On CUDA each shape is captured as a graph and measured by events; the L2 cache is overwritten before
+      each repetition. Every layer has its own weights and cache, so that L2 does not contain its data. Host
+      time is not included; set it as the engine's `overhead`.
+    - Attention is `scaled_dot_product_attention`. With a paged cache (blocks of 16 tokens in random order),
+      PyTorch gathers the blocks of a sequence before attention reads them: keys and values cross the memory
+      bus about three times; a paged kernel (FlashAttention, FlashInfer) reads them once. By memory traffic,
+      decode attention at long contexts is up to three times too slow; for chunks the error falls with their
+      length. With a contiguous cache, attention reads it in place, once, without a block table. An engine
+      whose kernel equals PyTorch's is between the two.
+    - Linear layers are PyTorch matrix products; norms, rotary positions and activations are not fused.
+    - All sequences of a point have the same context. Experts are selected uniformly, and run one after the
+      other; engines have a fused kernel.
+    - For a model on several devices, the share of one device is measured, without communication.
 
-    A point that does not fit the memory ends its row, and all later rows there: each goes on with the last
-    slope that was measured in it, and the provenance notes it. A row without two points ends the grid.
+    A point that does not fit in memory ends its row, and all later rows there: each is extended with its last
+    measured slope, which the provenance notes. A row without two points ends the grid.
 
-    The processor's path is tested; the path through CUDA is tested against a stand-in, and has not yet been
-    run on a GPU.
+    The CPU path is tested; the CUDA path is tested against a stand-in and has not been run on a GPU.
 
     Args:
         model: a name of the catalog, the path of a `config.json`, the same as a mapping, or a `ModelShape`.
-        device: `cuda`, `cuda:1`, `cpu` …; None is `cuda` where there is one, else `cpu`.
-        dtype: `bfloat16`, `float16` or `float32`; None is `bfloat16` on CUDA, else `float32`.
-        tensor_parallel: devices that share the model, of which one is timed; it divides the heads.
+        device: `cuda`, `cuda:1`, `cpu` … Default: `cuda` if available, else `cpu`.
+        dtype: `bfloat16`, `float16` or `float32`. Default: `bfloat16` on CUDA, else `float32`.
+        tensor_parallel: devices that share the model, one of which is measured; a divisor of the heads.
         grids: points of the axes `tokens`, `chunk`, `context`, `sequences`, `mean_context`, ascending, at
-            least two each; an axis that is left out has the points that suit the device.
-        repetitions: of each point, at least 1; None is 20 on CUDA, 5 on the processor.
-        layers: layers that are timed, from 1 to the model's; None is 4 or the model's. With one, mind that a
-            small layer stays in the processor's cache.
+            least two each. Default: points that suit the device.
+        repetitions: repetitions of each point, at least 1. Default: 20 on CUDA, 5 on a CPU.
+        layers: measured layers, from 1 to the model's. Default: 4, or the model's if fewer. A single small
+            layer stays in the CPU's cache.
         cache: `paged` or `contiguous`, see above.
-        quick: every other point of an axis that is not given, and fewer repetitions.
-        progress: True for a bar on a terminal, or a callable that gets points done and points in all.
+        quick: every other point of default axes, and fewer repetitions.
+        progress: True for a progress bar, or a callable with the completed and the total points.
 
     Returns:
         The table. Its `provenance` has source, version, date, license, the device and its driver, the shape,
-        the layers timed, the spread of each point (the middle half of its repetitions over their median), and
-        notes.
+        the measured layers, the spread of each point (interquartile range / median), and notes.
 
     Raises:
-        ConfigError: PyTorch is missing, there is no such device, an argument is wrong, heads that
-            `tensor_parallel` does not divide, or a model of which no two points fit the memory.
+        ConfigError: PyTorch is missing, an unknown device, an invalid argument, heads that `tensor_parallel`
+            does not divide, or a model without two points that fit in memory.
 
     Example:
         >>> import inferq as iq
@@ -144,7 +141,7 @@ def calibrate(
         dtype = "bfloat16" if kind == "cuda" else "float32"
     for field, value, names in (("dtype", dtype, _DTYPES), ("cache", cache, ("paged", "contiguous"))):
         if value not in names:
-            raise ConfigError(field, f"must be one of {', '.join(names)}, is {value!r}")
+            raise ConfigError(field, f"must be one of {', '.join(names)}, got {value!r}")
     paged = cache == "paged"
 
     import torch
@@ -167,7 +164,8 @@ def calibrate(
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                "layers", f"the weights of {count} layers do not fit the memory of {name}; time fewer layers"
+                "layers",
+                f"the weights of {count} layers do not fit in the memory of {name}; measure fewer layers",
             ) from None
         survey = Survey(lambda done: report(done, total) if report is not None else None)
         parts = _measured(rig, points, survey)
@@ -175,7 +173,7 @@ def calibrate(
             "source": f"inferq calibrate: PyTorch layers timed on {_device_name(kind, name)}",
             "version": f"inferq {__version__}, PyTorch {torch.__version__}",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "license": "your own: measured on your machine, nothing in it is anybody else's",
+            "license": "your own: measured on your machine",
             "model": shape.name,
             "shape": {**asdict(sizes), "layers": shape.layers, "vocab": vocabulary},
             "gpu": _device_name(kind, name),
@@ -198,23 +196,23 @@ def calibrate(
 
 
 def _caveats(sizes: LayerSizes, tensor_parallel: int, paged: bool) -> list[str]:
-    gathered = "attention gathers the blocks of its cache first, which a paged kernel does not"
-    in_place = "attention reads its cache in place, without the block tables that a paged kernel follows"
+    gathered = "attention gathers the blocks of its cache first; a paged kernel does not"
+    in_place = "attention reads its cache in place, without the block tables of a paged kernel"
     caveats = [gathered if paged else in_place]
     if sizes.experts > 1:
-        caveats.append("experts run one after the other, visited as drawn evenly")
+        caveats.append("experts run one after the other, selected uniformly")
     if tensor_parallel > 1:
-        caveats.append(f"the share of one of {tensor_parallel} devices; their exchange is not timed")
+        caveats.append(f"the share of one of {tensor_parallel} devices; communication is not measured")
     return caveats
 
 
 def _unsteady(spread: Mapping[str, Any]) -> list[str]:
-    """The parts with a point whose repetitions do not agree."""
+    """The parts with a large spread at a point."""
     largest = {
         part: max(max(row) if isinstance(row, list) else row for row in rows) for part, rows in spread.items()
     }
     return [
-        f"{part}: repetitions of a point lie up to {share:.0%} apart: was the machine busy?"
+        f"{part}: the spread of a point is up to {share:.0%}; the machine may have been busy"
         for part, share in largest.items()
         if share > _STEADY
     ]
@@ -240,7 +238,7 @@ def _measured(rig: Rig, points: Grids, survey: Survey) -> dict[str, Any]:
 
 
 def _share(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
-    """The sizes of one layer on one of so many devices."""
+    """The sizes of a layer on one of `tensor_parallel` devices."""
     kv_heads = shape.kv_heads_of(tensor_parallel)
     return LayerSizes(
         hidden=shape.hidden,
@@ -256,52 +254,53 @@ def _share(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
 
 
 def _points(grids: Grids | None, defaults: Grids, quick: bool) -> dict[str, list[int]]:
-    """The points of every axis, those that are given judged."""
+    """The points of every axis, checked."""
     if grids is not None and not isinstance(grids, Mapping):
-        raise ConfigError("grids", f"must be a mapping from axes to points, is {grids!r}")
+        raise ConfigError("grids", f"must be a mapping from axes to points, got {grids!r}")
     given = dict(grids or {})
     for name in given:
         if name not in _LEAST:
             raise ConfigError("grids", f"unknown axis {name!r}{nearest(str(name), list(_LEAST))}")
-    found = {}
+    axes = {}
     for name, default in defaults.items():
         if name not in given:
-            found[name] = sorted({*default[::2], default[-1]}) if quick else list(default)
+            axes[name] = sorted({*default[::2], default[-1]}) if quick else list(default)
             continue
         axis = given[name]
         if isinstance(axis, (str, bytes)) or not hasattr(axis, "__iter__"):
-            raise ConfigError(f"grids.{name}", f"must be a list of whole numbers, is {axis!r}")
+            raise ConfigError(f"grids.{name}", f"must be a list of integers, got {axis!r}")
         points = [
-            whole(f"grids.{name}[{place}]", one, _LEAST[name], MOST_COUNT) for place, one in enumerate(axis)
+            whole(f"grids.{name}[{place}]", point, _LEAST[name], MOST_COUNT)
+            for place, point in enumerate(axis)
         ]
         if len(points) < 2 or any(after <= before for before, after in pairwise(points)):
-            raise ConfigError(f"grids.{name}", f"must be at least two points, ascending, is {points}")
-        found[name] = points
-    return found
+            raise ConfigError(f"grids.{name}", f"must have at least two points, ascending, got {points}")
+        axes[name] = points
+    return axes
 
 
 def _device(device: str | None) -> tuple[str, str]:
-    """The kind of a device, and its name as PyTorch writes it."""
+    """The kind of a device, and its PyTorch name."""
     if device is not None and not isinstance(device, str):
-        raise ConfigError("device", f"must be a text such as 'cuda', is {device!r}")
+        raise ConfigError("device", f"must be text such as 'cuda', got {device!r}")
     if importlib.util.find_spec("torch") is None:
         raise ConfigError(_NEEDS_TORCH, "pip install 'inferq[calibrate]'")
     import torch
 
     major, minor = map(int, torch.__version__.split(".")[:2])
     if (major, minor) < (2, 5):
-        raise ConfigError(f"{_NEEDS_TORCH}, this is {torch.__version__}: pip install 'inferq[calibrate]'")
+        raise ConfigError(f"{_NEEDS_TORCH}, got {torch.__version__}: pip install 'inferq[calibrate]'")
     there = torch.cuda.is_available()
     name = device or ("cuda" if there else "cpu")
     kind, colon, place = name.partition(":")
     if kind not in _REPETITIONS or (colon and (kind == "cpu" or not place.isdecimal())):
-        raise ConfigError("device", f"must be 'cuda', 'cuda:N' or 'cpu', is {device!r}")
+        raise ConfigError("device", f"must be 'cuda', 'cuda:N' or 'cpu', got {device!r}")
     if kind == "cpu":
         return kind, name
     if not there:
-        raise ConfigError("device", "PyTorch finds no CUDA device here")
+        raise ConfigError("device", "PyTorch axes no CUDA device")
     if place and int(place) >= torch.cuda.device_count():
-        raise ConfigError("device", f"there are {torch.cuda.device_count()} CUDA devices, not {name!r}")
+        raise ConfigError("device", f"must be one of {torch.cuda.device_count()} CUDA devices, got {name!r}")
     return kind, name
 
 
@@ -319,7 +318,7 @@ def _device_name(kind: str, name: str) -> str:
 
 
 def _driver(kind: str) -> str | None:
-    """The version of the display driver, which PyTorch does not tell; None where nothing does."""
+    """The version of the display driver, which PyTorch does not report; None if unknown."""
     if kind == "cpu":
         return None
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]

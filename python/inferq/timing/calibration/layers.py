@@ -1,8 +1,8 @@
-"""One layer of a model: what it computes, and on which memory. In plain PyTorch, for `inferq calibrate`.
+"""A decoder layer and its KV cache in plain PyTorch, for `inferq calibrate`.
 
 A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
 positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be
-routed experts. PyTorch is loaded when it is first used, so that the module can be read without it.
+routed experts. PyTorch loads on first use, so that the module can be imported without it.
 
 Source: the layout of Llama, Qwen3 and Mixtral in their `config.json`; rotary positions in the halved form.
 """
@@ -19,28 +19,28 @@ from inferq._lazy import functional, torch
 Tensor: TypeAlias = Any
 """A tensor of PyTorch, which need not be installed."""
 Draw: TypeAlias = Callable[..., Tensor]
-"""Gets a shape, answers numbers of mean 0 and variance 1 in it."""
+"""Returns numbers of mean 0 and variance 1 in a given shape."""
 
 BLOCK_TOKENS = 16
-"""Tokens of one block of the cache."""
+"""Tokens of a block of the cache."""
 _EPSILON = 1e-6
 _ROTARY_BASE = 500_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """The sizes of one layer, or of the share of it that one of several devices holds.
+    """The sizes of a layer, or of its share on one of several devices.
 
     Args:
         hidden: width of a token between layers.
         heads: query heads, a multiple of `kv_heads`.
         kv_heads: heads of keys and values.
         head_size: width of a head, even.
-        intermediate: width inside the MLP, of each expert where there are several.
+        intermediate: width of the MLP, or of each expert.
         experts: experts of the MLP; 1 is a dense MLP without a router.
-        active_experts: experts that each token visits.
-        qkv_bias: queries, keys and values have a bias.
-        qk_norm: queries and keys are normalized head by head.
+        active_experts: experts per token.
+        qkv_bias: whether queries, keys and values have a bias.
+        qk_norm: whether queries and keys are normalized per head.
     """
 
     hidden: int
@@ -55,18 +55,18 @@ class LayerSizes:
 
     @property
     def matrix_weights(self) -> int:
-        """Numbers in the matrices of the layer, the router among them; norms and biases are left out."""
+        """Weights in the matrices of the layer, including the router, without norms and biases."""
         attention = 2 * (self.heads + self.kv_heads) * self.head_size
         router = self.experts if self.experts > 1 else 0
         return self.hidden * (attention + 3 * self.experts * self.intermediate + router)
 
 
 class Layer:
-    """The weights of one layer, and what is computed with them for rows of tokens.
+    """The weights of a layer, and its operations on rows of tokens.
 
     Args:
-        sizes: its sizes.
-        draw: makes the weights, which are scaled by 1/√inputs, so that outputs stay of order 1.
+        sizes: sizes of the layer.
+        draw: creates the weights, scaled by 1/√inputs to keep outputs of order 1.
     """
 
     def __init__(self, sizes: LayerSizes, draw: Draw) -> None:
@@ -101,14 +101,13 @@ class Layer:
         return queries, keys, values
 
     def finish(self, hidden: Tensor, attention: Tensor, routing: Routing | None = None) -> Tensor:
-        """What leaves the layer: the rows that entered, plus projected attention, plus the MLP of both.
+        """The output of the layer: its input, plus projected attention, plus the MLP of both.
 
         Args:
-            hidden: the rows that entered, (tokens, hidden).
+            hidden: the input rows, (tokens, hidden).
             attention: (tokens, heads, head size).
-            routing: which experts each token visits; None for what the router says. It is given where
-                the number of tokens of an expert must be known before, as in a captured graph; the router
-                runs all the same, and weighs the experts.
+            routing: the experts of each token, for a captured graph, which requires the tokens per expert in
+                advance; the router still runs and weights the experts. None: the router's choice.
         """
         hidden = hidden + functional.linear(attention.flatten(1), self.output)
         normed = rms_norm(hidden, self.norm_mlp)
@@ -120,9 +119,9 @@ class Layer:
             routing = Routing.of(best, self.sizes.experts)
         weights = shares.gather(1, routing.chosen)
         weights = (weights / weights.sum(dim=-1, keepdim=True)).to(hidden.dtype).flatten()
-        for expert, rows, visits in routing.groups:
-            answer = self._gated(normed.index_select(0, rows), expert)
-            hidden.index_add_(0, rows, answer * weights.index_select(0, visits).unsqueeze(1))
+        for expert, rows, indices in routing.groups:
+            output_rows = self._gated(normed.index_select(0, rows), expert)
+            hidden.index_add_(0, rows, output_rows * weights.index_select(0, indices).unsqueeze(1))
         return hidden
 
     def _gated(self, rows: Tensor, expert: int) -> Tensor:
@@ -132,12 +131,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Which experts the tokens of a batch visit.
+    """The experts of the tokens of a batch.
 
     Args:
         chosen: the experts of each token, (tokens, active experts).
-        groups: for each expert that has visitors the expert, the rows of its visitors, and the places of
-            these visits in `chosen`, counted row by row.
+        groups: for each expert with tokens: the expert, the rows of its tokens, and their indices in
+            `chosen`, counted row by row.
     """
 
     chosen: Tensor
@@ -151,9 +150,9 @@ class Routing:
         parts = order.split(flat.bincount(minlength=experts).tolist())
         active = chosen.shape[1]
         groups = [
-            (expert, (visits // active).to(chosen.device), visits.to(chosen.device))
-            for expert, visits in enumerate(parts)
-            if len(visits)
+            (expert, (indices // active).to(chosen.device), indices.to(chosen.device))
+            for expert, indices in enumerate(parts)
+            if len(indices)
         ]
         return cls(chosen, groups)
 
@@ -162,12 +161,12 @@ class PagedCache:
     """Keys and values of some sequences in blocks of 16 tokens.
 
     Args:
-        sequences: how many.
-        tokens: for how many of each there is room.
-        sizes: of the layer.
-        draw: makes what the cache holds at first.
-        order: where in the memory the blocks lie, a permutation (sequences · blocks of one,); they are
-            gathered to be read. None is one after the other, where they are read in place.
+        sequences: number of sequences.
+        tokens: capacity per sequence.
+        sizes: sizes of the layer.
+        draw: creates the initial contents.
+        order: the positions of the blocks in memory, a permutation (sequences · blocks of a sequence,); reads
+            gather them. None: consecutive, read in place.
     """
 
     def __init__(
@@ -182,13 +181,13 @@ class PagedCache:
         """The blocks of each sequence, in the order of its tokens."""
 
     def slots(self, first: int, tokens: int) -> Tensor:
-        """Where tokens `first` to `first + tokens − 1` of every sequence lie, sequence by sequence."""
+        """The slots of tokens `first` to `first + tokens − 1` of every sequence, sequence by sequence."""
         places = torch.arange(first, first + tokens, device=self.tables.device)
         blocks = self.tables.index_select(1, places // BLOCK_TOKENS)
         return (blocks * BLOCK_TOKENS + places % BLOCK_TOKENS).flatten()
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values, (tokens, heads, head size), where `slots` says."""
+        """Write keys and values, (tokens, heads, head size), to `slots`."""
         self.keys.flatten(0, 1).index_copy_(0, slots, keys)
         self.values.flatten(0, 1).index_copy_(0, slots, values)
 
@@ -198,12 +197,12 @@ class PagedCache:
 
     def _read(self, pool: Tensor, tokens: int) -> Tensor:
         sequences, blocks = self.tables.shape
-        found = pool if self._in_place else pool.index_select(0, self.tables.flatten())
-        return found.view(sequences, blocks * BLOCK_TOKENS, *pool.shape[2:])[:, :tokens].transpose(1, 2)
+        gathered = pool if self._in_place else pool.index_select(0, self.tables.flatten())
+        return gathered.view(sequences, blocks * BLOCK_TOKENS, *pool.shape[2:])[:, :tokens].transpose(1, 2)
 
 
 def blocks_of(tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """Blocks for a number of tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 
@@ -215,7 +214,7 @@ def rms_norm(rows: Tensor, weight: Tensor) -> Tensor:
 def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles of positions, each (tokens, 1, head size / 2).
 
-    Component i of position p turns by p · base^(−2i / head size).
+    Component i of position p rotates by p · base^(−2i / head size).
     """
     steps = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size
     angles = (positions.double().unsqueeze(1) * _ROTARY_BASE**-steps).unsqueeze(1)
@@ -223,7 +222,7 @@ def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Ten
 
 
 def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads (tokens, heads, head size) turned by the angles of their positions; i pairs with i + size / 2."""
+    """Rotate heads (tokens, heads, head size) by the angles of positions; i pairs with i + size / 2."""
     cosine, sine = turn
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
@@ -231,17 +230,17 @@ def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of a batch whose sequences are alike: `tokens` new ones each at a context of `context`.
+    """The attention of a batch of equal sequences: `tokens` new tokens each at a context of `context`.
 
-    With one sequence that is a chunk of a prompt; with one token each it is a step of decodes.
+    One sequence is a chunk of a prompt; one token each is a step of decodes.
 
     Args:
-        cache: holds the context of each, and has room for the new tokens.
-        context: tokens of each sequence that were computed before.
+        cache: the contexts, with room for the new tokens.
+        context: tokens of each sequence computed before.
         tokens: new tokens of each sequence.
-        slots: where the new tokens go.
+        slots: slots of the new tokens.
         turn: angles of their positions, sequence by sequence.
-        mask: what hides later tokens, as `scaled_dot_product_attention` takes it.
+        mask: the causal mask for `scaled_dot_product_attention`.
     """
 
     cache: PagedCache
@@ -253,14 +252,14 @@ class Attention:
 
     @classmethod
     def of(cls, cache: PagedCache, context: int, tokens: int, head_size: int, dtype: Any) -> Attention:
-        """The attention over a cache, with everything made that does not depend on the new tokens."""
+        """Create the attention over a cache, with everything that does not depend on the new tokens."""
         positions = torch.arange(context, context + tokens, device=cache.tables.device)
         turn = rotation(positions.repeat(len(cache.tables)), head_size, dtype)
         mask = _mask(tokens, context, cache.tables.device)
         return cls(cache, context, tokens, cache.slots(context, tokens), turn, mask)
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Turn, write into the cache, attend to all that is there: (sequences · tokens, heads, head size)."""
+        """Rotate, write into the cache, attend to all tokens: (sequences · tokens, heads, head size)."""
         self.cache.write(self.slots, rotated(keys, self.turn), values)
         known_keys, known_values = self.cache.read(self.context + self.tokens)
         by_sequence = rotated(queries, self.turn).unflatten(0, (-1, self.tokens)).transpose(1, 2)
@@ -275,11 +274,11 @@ class Attention:
 
 
 def _mask(tokens: int, context: int, device: Any) -> Tensor:
-    """The causal mask of tokens at a context: token i sees the context and what is up to itself."""
+    """The causal mask of tokens at a context: token i attends to the context and tokens up to itself."""
     from torch.nn.attention.bias import causal_lower_right
 
     if tokens == 1:
-        return None  # it sees everything, and any kernel may serve it
+        return None  # it attends to everything, so that any kernel applies
     if device.type == "cuda":
         return causal_lower_right(tokens, context + tokens)  # a flag of FlashAttention, not a matrix
     return torch.ones(tokens, context + tokens, dtype=torch.bool, device=device).tril(context)
@@ -288,7 +287,7 @@ def _mask(tokens: int, context: int, device: Any) -> Tensor:
 def forward(
     layers: Sequence[Layer], hidden: Tensor, attention: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]]
 ) -> Tensor:
-    """Rows that pass through all layers, each with the attention over its own cache."""
+    """Pass rows through all layers, each with the attention over its own cache."""
     for layer, attend in zip(layers, attention, strict=True):
         hidden = layer.finish(hidden, attend(*layer.project(hidden)))
     return hidden

@@ -1,4 +1,4 @@
-"""A stopwatch for work on a device, from cold caches where they can be made so."""
+"""Stopwatches for work on a device, from cold caches if possible."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 Work: TypeAlias = Callable[[], object]
-"""The same work on the same memory whenever it is called, without waiting for the device."""
+"""A function that starts the same work on the same memory at every call, asynchronously."""
 
 _FALLBACK_L2_BYTES = 128 * 2**20
 
 
 class Stopwatch(Protocol):
-    """Times work on one kind of device."""
+    """Measures work on one kind of device."""
 
     cold: str
-    """What is done so that no repetition finds in a cache what the last one left there."""
+    """How repetitions start from cold caches."""
 
     def seconds(self, work: Work, repetitions: int) -> list[float]:
         """Seconds of each repetition, after a warm-up."""
 
 
 class HostStopwatch:
-    """Times work on the processor, by its monotonic clock, after one run that is not counted."""
+    """Measures work on the CPU by its monotonic clock, after a warm-up run."""
 
-    cold = "no: the processor's caches keep what fits from one repetition to the next"
+    cold = "no: the CPU's caches persist between repetitions"
 
     def seconds(self, work: Work, repetitions: int) -> list[float]:
         """Seconds of each repetition."""
@@ -39,15 +39,15 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """Times work on a CUDA device: a graph captured after a warm-up, replayed between two events.
+    """Measures work on a CUDA device: a graph captured after a warm-up, replayed between two events.
 
-    Before each repetition, outside the events, as many bytes are written as the L2 cache holds twice. While
-    they are written the host runs ahead, so that the launch of the graph lies outside the events too: the
-    seconds are those of the kernels, and what the host adds is the engine's `overhead`.
+    Before each repetition, outside the events, twice the size of the L2 cache is written. Meanwhile the host
+    runs ahead, so that the launch of the graph is outside the events too: the times are those of the kernels,
+    and host time is the engine's `overhead`.
 
     Args:
-        torch: the module, so that a test can give another one.
-        device: a CUDA device, the current one.
+        torch: the module, replaceable in tests.
+        device: the current CUDA device.
     """
 
     cold = "yes: twice the L2 cache is overwritten before each repetition"
@@ -78,7 +78,7 @@ class CudaStopwatch:
         return [start.elapsed_time(end) / 1e3 for start, end in events]
 
     def _captured(self, work: Work) -> Any:
-        """The work as a graph. Libraries set themselves up in the warm-up, on a stream of its own."""
+        """Capture the work as a graph. Libraries initialize in the warm-up, on a separate stream."""
         cuda = self._torch.cuda
         stream = cuda.Stream(self._device)
         stream.wait_stream(cuda.current_stream(self._device))

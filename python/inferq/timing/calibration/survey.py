@@ -1,4 +1,4 @@
-"""A survey of the grids: what each point takes, and where the memory of the device ends."""
+"""Measurement of grids, within the memory of the device."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from inferq.timing.calibration.layers import (
 )
 from inferq.timing.calibration.stopwatch import Stopwatch
 
-_KEPT = 16
-"""One part in so many stays free, for the copies that are made of what was taken."""
+_RESERVE = 16
+"""The fraction 1 / this of memory stays free for copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What the repetitions of one point say: their median, and the middle half of them over the median."""
+    """The repetitions of a point: their median, and interquartile range / median."""
 
     seconds: float
     spread: float
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timed:
-        """The point with these repetitions, in seconds."""
+        """Create the point from its repetitions in seconds."""
         seconds = statistics.median(samples)
         if len(samples) < 2:
             return cls(seconds, 0.0)
@@ -45,7 +45,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """A grid without holes: seconds of each row, in it of each column."""
+    """A grid without holes: seconds by row and column."""
 
     rows: list[int]
     columns: list[int]
@@ -53,12 +53,12 @@ class Lattice:
 
 
 class Survey:
-    """Measures grids point by point, remembers spreads, and ends a grid where the memory ends."""
+    """Measures grids point by point, records spreads, and ends a grid at the limit of memory."""
 
-    def __init__(self, tell: Callable[[int], object]) -> None:
+    def __init__(self, report: Callable[[int], object]) -> None:
         self.notes: list[str] = []
         self.spread: dict[str, Any] = {}
-        self._tell = tell
+        self._report = report
         self._done = 0
 
     def lattice(
@@ -68,11 +68,11 @@ class Survey:
         column_axis: tuple[str, Sequence[int]] | None,
         measure: Callable[[int, int], Timed],
     ) -> Lattice:
-        """The grid of a part without holes; one column where there is no second axis."""
+        """The grid of a part without holes; one column without a second axis."""
         (row_name, rows), (column_name, columns) = row_axis, column_axis or ("", (0,))
         least = 1 if column_axis is None else 2
         fits = len(columns)
-        found: list[list[Timed]] = []
+        measured_rows: list[list[Timed]] = []
         for row in rows:
             measured: list[Timed] = []
             for column in columns[:fits]:
@@ -82,88 +82,88 @@ class Survey:
                     break
                 measured.append(timed)
                 self._count(1)
-            # Where a point does not fit, it does not with more sequences or longer chunks either.
+            # A point that does not fit does not fit with more sequences or longer chunks either.
             self._count(len(columns) - len(measured))
             fits = len(measured)
             if fits < least:
-                self._count((len(rows) - len(found) - 1) * len(columns))
+                self._count((len(rows) - len(measured_rows) - 1) * len(columns))
                 break
-            found.append(measured)
-        if len(found) < 2:
-            raise ConfigError("grids", f"{part}: no two points of {row_name} fit the memory of the device")
-        width = len(found[0])
-        self.spread[part] = [[timed.spread for timed in row] for row in found]
+            measured_rows.append(measured)
+        if len(measured_rows) < 2:
+            raise ConfigError("grids", f"{part}: no two points of {row_name} fit in the memory of the device")
+        width = len(measured_rows[0])
+        self.spread[part] = [[timed.spread for timed in row] for row in measured_rows]
         if column_axis is None:
             self.spread[part] = [row[0] for row in self.spread[part]]
-        kept_columns = list(columns[:width])
+        measured_columns = list(columns[:width])
         return Lattice(
-            list(rows[: len(found)]),
-            kept_columns,
-            [_extended([timed.seconds for timed in row], kept_columns) for row in found],
+            list(rows[: len(measured_rows)]),
+            measured_columns,
+            [_extended([timed.seconds for timed in row], measured_columns) for row in measured_rows],
         )
 
     def _note(self, part: str, row: str, column_axis: str, measured: Sequence[int]) -> None:
-        """Say where the memory ended."""
+        """Note the limit of memory."""
         if column_axis and len(measured) > 1:
             self.notes.append(
-                f"{part}: {row} does not fit the memory beyond {column_axis} {measured[-1]}; from there on, "
-                "and with more, the last slope of each row goes on"
+                f"{part}: {row} does not fit in memory beyond {column_axis} {measured[-1]}; from there on, "
+                "and with more, the last slope of each row is extended"
             )
         else:
-            self.notes.append(f"{part}: {row} does not fit the memory; the grid ends before it")
+            self.notes.append(f"{part}: {row} does not fit in memory; the grid ends before it")
 
     def _count(self, points: int) -> None:
         self._done += points
-        self._tell(self._done)
+        self._report(self._done)
 
 
 def _extended(seconds: list[float], columns: Sequence[int]) -> list[float]:
-    """A row that goes on with its last slope, never falling, to the last column."""
+    """Extend a row with its last slope, at least 0, to the last column."""
     last = len(seconds) - 1
     if last + 1 == len(columns):
         return seconds
     slope = max(0.0, (seconds[last] - seconds[last - 1]) / (columns[last] - columns[last - 1]))
-    return [*seconds, *(seconds[last] + slope * (one - columns[last]) for one in columns[last + 1 :])]
+    return [*seconds, *(seconds[last] + slope * (column - columns[last]) for column in columns[last + 1 :])]
 
 
 def _unless_out_of_memory(measure: Callable[[int, int], Timed], row: int, column: int) -> Timed | None:
-    """What is measured, or None where the memory does not suffice; nothing of it stays reserved then."""
+    """The measurement, or None without enough memory; its allocations are then freed."""
     try:
         timed: Timed | None = measure(row, column)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         timed = None
-    # The frames of the error, and the tensors in them, are gone here.
+    # The frames of the exception, and the tensors in them, are freed here.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return timed
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error of PyTorch or of Python, or what it was raised during, is that memory is used up."""
+    """Whether an exception or its context is an out-of-memory error."""
     if error is None:
         return False
     text = str(error).lower()
     is_named = "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_named):
         return True
-    # A capture that ran out of memory ends with an error of its own.
+    # A capture that runs out of memory raises another error.
     return is_out_of_memory(error.__context__)
 
 
 class Rig:
-    """Layers with drawn weights on a device, and the work of one point of each part.
+    """Layers with random weights on a device, and the work of one point of each part.
 
     Args:
-        sizes: of a layer.
+        sizes: sizes of a layer.
         vocabulary: rows of the embedding and of the logits.
-        layers: how many are timed, and how many the model has.
-        device: where.
-        dtype: of weights, cache and rows.
-        watch: what times them.
-        repetitions: of each point.
-        paged: whether the blocks of the cache lie in a drawn order, and are gathered.
+        layers: the number of measured layers, and of layers of the model.
+        device: the device.
+        dtype: number format of weights, cache and rows.
+        watch: the stopwatch.
+        repetitions: repetitions of each point.
+        paged: whether the blocks of the cache are in random order and gathered.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Rig:
         self._logits_s: dict[int, float] = {}
 
     def linear(self, tokens: int) -> Timed:
-        """Everything but attention, of a batch of `tokens`."""
+        """Everything except attention, for a batch of `tokens`."""
         sizes = self._sizes
         names = torch.randint(len(self._embedding), (tokens,), generator=self._generator, device=self._device)
         hidden = self._draw(tokens, sizes.hidden)
@@ -210,24 +210,24 @@ class Rig:
 
         inside = self._watch.seconds(blocks, self._repetitions)
         once = self._watch.seconds(ends, self._repetitions)
-        return Timed.of([self._scale * one + end for one, end in zip(inside, once, strict=True)])
+        return Timed.of([self._scale * layer_s + end_s for layer_s, end_s in zip(inside, once, strict=True)])
 
     def chunk(self, tokens: int, context: int) -> Timed:
         """The attention of a chunk in all layers."""
         samples = self._attention(1, tokens, context)
-        return Timed.of([self._scale * one for one in samples])
+        return Timed.of([self._scale * layer_s for layer_s in samples])
 
     def decode(self, sequences: int, context: int) -> Timed:
-        """The attention of decodes in all layers, and their logits beyond those of one row."""
+        """The attention of decodes in all layers, and the logits of all rows except one."""
         samples = self._attention(sequences, 1, context)
         logits_s = max(0.0, self._logits_of(sequences) - self._logits_of(1))
-        return Timed.of([self._scale * one + logits_s for one in samples])
+        return Timed.of([self._scale * layer_s + logits_s for layer_s in samples])
 
     def _attention(self, sequences: int, tokens: int, context: int) -> list[float]:
         sizes = self._sizes
         blocks = sequences * blocks_of(context + tokens)
         if tokens > 1:
-            # On the processor each layer has a mask of truth values, and attention makes numbers of one.
+            # On the CPU each layer has a boolean mask, which attention converts to numbers.
             self._expect((len(self._layers) + 2) * tokens * (context + tokens))
         batches = []
         for _ in self._layers:
@@ -250,7 +250,7 @@ class Rig:
         return self._watch.seconds(work, self._repetitions)
 
     def _logits_of(self, rows: int) -> float:
-        """Seconds of the last norm and the logits of so many rows."""
+        """Seconds of the last norm and the logits of a number of rows."""
         if rows not in self._logits_s:
             hidden = self._draw(rows, self._sizes.hidden)
             samples = self._watch.seconds(lambda: self._head(hidden), self._repetitions)
@@ -261,7 +261,7 @@ class Rig:
         return functional.linear(rms_norm(rows, self._norm), self._logits)
 
     def _routing(self, tokens: int) -> Routing | None:
-        """Experts drawn evenly, known before the work: a graph cannot ask how many tokens an expert gets."""
+        """Uniformly selected experts, fixed in advance, because a graph cannot read tokens per expert."""
         if self._sizes.experts == 1:
             return None
         lots = torch.rand(tokens, self._sizes.experts, generator=self._generator, device=self._device)
@@ -272,25 +272,25 @@ class Rig:
         return torch.randn(shape, generator=self._generator, device=self._device, dtype=self._dtype)
 
     def _expect(self, numbers: int) -> None:
-        """Refuse what the host has no room for; a CUDA device says so itself.
+        """Raise if host memory is insufficient; a CUDA device raises by itself.
 
         Raises:
-            MemoryError: so many numbers do not fit.
+            MemoryError: the numbers do not fit.
         """
         room, needed = room_bytes(), numbers * self._dtype.itemsize
         if self._device.type == "cpu" and room is not None and needed > room:
-            raise MemoryError(f"{needed:,} bytes are asked for, {room:,} are there")
+            raise MemoryError(f"{needed:,} bytes are required, {room:,} are available")
 
 
 def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can still be taken; None where that is unknown, as outside Linux.
+    """Available bytes; None if unknown, as outside Linux.
 
-    Linux promises memory that it does not have, and ends the process that touches it: there a large array is
-    no `MemoryError`, so that it must be asked before.
+    Linux overcommits memory and kills the process that uses it: a large array raises no `MemoryError`, so
+    available memory must be checked first.
 
     Args:
-        system: where Linux says what is available.
-        group: where it says the limit of a container.
+        system: the file with the available memory.
+        group: the directory with the limit of a container.
     """
     try:
         lines = [line.split() for line in system.read_text(encoding="utf-8").splitlines()]
@@ -306,4 +306,4 @@ def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs
         total, room = min(total, limit), min(room, limit - used + cached)
     except (OSError, ValueError):
         pass  # no container, or one without a limit
-    return max(0, room - total // _KEPT)
+    return max(0, room - total // _RESERVE)

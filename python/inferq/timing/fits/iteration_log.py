@@ -147,7 +147,7 @@ def checked_log(frame: object, check_units: bool) -> Log:
     if "prefill_squares" in log:
         prefill, squares = log["prefill_tokens"], log["prefill_squares"]
         outside = (squares < prefill) | (squares > prefill**2)
-        _refuse(outside, "prefill_squares", log, "must be from prefill_tokens to its square: it is Σ c²")
+        _refuse(outside, "prefill_squares", log, "must be Σ c², from prefill_tokens to its square")
     if check_units:
         _check_units(log)
     return log
@@ -167,7 +167,9 @@ def _numbers(name: str, series: Any) -> NDArray[np.float64]:
 def _refuse(wrong: NDArray[np.bool_], name: str, log: Log, rule: str) -> None:
     if wrong.any():
         at = int(wrong.argmax())
-        raise ConfigError(f"row {at}: {name} is {log[name][at]:g}, {rule}")
+        value = f"{log[name][at]:g}"
+        text = f"{rule}, got {value}" if rule.startswith("must") else f"is {value}, {rule}"
+        raise ConfigError(f"row {at}: {name} {text}")
 
 
 def _check_units(log: Log) -> None:

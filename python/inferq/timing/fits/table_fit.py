@@ -350,7 +350,7 @@ class _Tabulating:
         )
 
     def _huber_weights(self, residuals: Vector) -> Vector:
-        """Huber's weight of each iteration, by own relative residual."""
+        """Huber's weight of each iteration, by its relative residual."""
         scale = max(NORMAL_MAD * float(np.median(np.abs(residuals))), _MET)
         return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300)))
 
@@ -393,7 +393,7 @@ class _Tabulating:
             notes.append(f"{self.several:,} iterations have several chunks: equal chunks are assumed.")
         if "chunk" in self.fitted_parts and not self.cut_known:
             notes.append(
-                "The log has neither prefill_products nor prefill_context: the table has chunks without context. "
+                "The log has neither prefill_products nor prefill_context: chunks have no context. "
                 "A run with chunked prompts is beyond the table, which a finding reports."
             )
         elif "chunk" in self.fitted_parts and len(self.axes["context"]) == 1:
@@ -441,7 +441,7 @@ def spread(values: Vector, most: int) -> list[int]:
     """
     low, high = float(np.floor(values.min())), float(np.ceil(values.max()))
     there = np.unique(values.round())
-    # An end next to own own rounded value would be a grid point without a nearest value.
+    # An end next to its own rounded value would be a grid point without a nearest value.
     there = np.array([low, *there[1:-1], high]) if there.size > 1 else np.unique([low, high])
     sizes = np.log1p(there)
     counts = np.linspace(sizes[0], sizes[-1], most)
@@ -452,7 +452,7 @@ def spread(values: Vector, most: int) -> list[int]:
 
 
 def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vector]:
-    """The index of the grid point below each value, and own fraction of the way to the next.
+    """The index of the grid point below each value, and its fraction of the way to the next.
 
     Outside the grid, the first and last intervals are extended: fractions below 0 and above 1. A grid of one
     point is constant.
@@ -465,7 +465,7 @@ def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vecto
 
 
 def unvisited(points: list[int], values: Vector) -> tuple[float, float] | None:
-    """The first interval around a grid point, halfway to own neighbors, without a value; None if none."""
+    """The first interval around a grid point, halfway to its neighbors, without a value; None if none."""
     grid = np.asarray(points, dtype=np.float64)
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     ordered = np.sort(values)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferq.experiments.gates.judgement import judge
+from inferq.experiments.gates.metric_verdict import compare_metric
 from inferq.experiments.margin import Margin
 
 
@@ -17,7 +17,7 @@ def test_the_unchanged_is_worse_with_at_most_the_chance_that_was_stated():
     runs, tolerance = 2000, Margin.of("request_goodput", "2%", "tolerance")
     before = draws.normal(100, 5, (runs, 8))
     now = before * 0.98 + draws.normal(0, 1, (runs, 8))
-    alarms = sum(judge(tolerance, *pair, 0.95).verdict == "worse" for pair in zip(before, now, strict=True))
+    alarms = sum(compare_metric(tolerance, *pair, 0.95).verdict == "worse" for pair in zip(before, now, strict=True))
     # binomial with 5 %: mean 100, standard deviation 9.7; four of them
     assert abs(alarms - 100) < 39
 
@@ -26,7 +26,7 @@ def test_pairs_see_what_means_alone_would_not():
     # seeds differ by 20 %, the loss is 2 % of each: far within the noise of either side
     before = [80.0, 90.0, 100.0, 110.0, 120.0]
     now = [value * 0.98 for value in before]
-    judged = judge(Margin.of("request_goodput", "1%", "tolerance"), before, now, 0.99)
+    judged = compare_metric(Margin.of("request_goodput", "1%", "tolerance"), before, now, 0.99)
     assert judged.verdict == "worse"
     assert judged.change is not None and judged.change.mean == pytest.approx(-0.02)
     assert judged.change.low == pytest.approx(judged.change.high)  # the ratio is the same in every pair
@@ -58,7 +58,7 @@ def test_pairs_see_what_means_alone_would_not():
     ],
 )
 def test_verdicts(metric: str, text: str, before: list, now: list, verdict: str):
-    assert judge(Margin.of(metric, text, "tolerance"), before, now, 0.95).verdict == verdict
+    assert compare_metric(Margin.of(metric, text, "tolerance"), before, now, 0.95).verdict == verdict
 
 
 PAIRS = st.lists(st.tuples(st.floats(0.5, 2), st.floats(0.5, 2)), min_size=2, max_size=12)
@@ -67,7 +67,7 @@ PAIRS = st.lists(st.tuples(st.floats(0.5, 2), st.floats(0.5, 2)), min_size=2, ma
 @given(PAIRS, st.floats(0.001, 0.5), st.floats(0.6, 0.99), st.sampled_from(["ttft_mean", "request_goodput"]))
 def test_the_interval_that_is_shown_says_the_same_as_the_verdict(pairs, share, confidence, metric):
     tolerance = Margin.of(metric, f"{share * 100:.6f}%", "tolerance")
-    judged = judge(tolerance, *zip(*pairs, strict=True), confidence)
+    judged = compare_metric(tolerance, *zip(*pairs, strict=True), confidence)
     if judged.change is None or not judged.change.is_relative:
         return
     sign = 1 if metric == "ttft_mean" else -1
@@ -90,10 +90,10 @@ def test_a_percentage_does_not_depend_on_the_unit(pairs, power):
     tolerance = Margin.of("ttft_mean", "5%", "tolerance")
     before, now = zip(*pairs, strict=True)
     scaled = ([value * 2.0**power for value in column] for column in (before, now))
-    assert judge(tolerance, *scaled, 0.95).verdict == judge(tolerance, before, now, 0.95).verdict
+    assert compare_metric(tolerance, *scaled, 0.95).verdict == compare_metric(tolerance, before, now, 0.95).verdict
 
 
 def test_undecided_says_how_many_seeds_would_tell():
-    judged = judge(Margin.of("ttft_p99", "5%", "tolerance"), [1.0] * 4, [1.0, 1.05, 1.1, 1.15], 0.95)
+    judged = compare_metric(Margin.of("ttft_p99", "5%", "tolerance"), [1.0] * 4, [1.0, 1.05, 1.1, 1.15], 0.95)
     # excess 0.025 with a standard error of 0.0323 and t = 2.35: 4 · (0.0760/0.025)² = 36.9
     assert (judged.verdict, judged.note) == ("undecided", "about 37 seeds would tell")

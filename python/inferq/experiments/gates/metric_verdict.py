@@ -1,10 +1,10 @@
-"""The judgement on a metric: has it become worse than it may?
+"""Verdicts about metrics compared with a baseline.
 
-The same seeds, and so the same requests, stand behind the values of the baseline and those of now: what is
-judged is the difference of each pair. With the baseline's values b, the losses d (difference, positive where
-worse) and a tolerance of the share r of the baseline, the excess is e = d − r·b; with an absolute tolerance a
-it is d − a. The metric is worse than it may be when the lower end of Student's interval of the mean excess is
-above 0, which is exactly the test of E[d] against r·E[b], without taking the baseline's mean for known.
+The baseline and the new run use the same seeds, so the same requests: differences are paired. Let b be the
+values of the baseline, d the losses (difference, positive if worse) and r a relative tolerance. The excess is
+e = d − r·b; with an absolute tolerance a it is d − a. A metric regressed beyond its tolerance if the lower
+bound of Student's interval of the mean excess is above 0. That is the exact test of E[d] against r·E[b],
+which does not treat the mean of the baseline as known.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Literal
 
 from inferq.display.text import counted
 from inferq.experiments.margin import Margin
-from inferq.interval import Interval, quantile, student
+from inferq.interval import Interval, confidence_interval, quantile
 from inferq.results.metric import Metric
 
 GateVerdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
 
-_SEEDS_WORTH_NAMING = 1000
+_MOST_SEEDS_NAMED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From the baseline to now: an amount, and its ends."""
+    """A change from the baseline, with its interval."""
 
     mean: float
     low: float
-    """Below it the true mean lies with a chance of at most 1 − confidence, if it is one of chance."""
+    """The true mean is below it with probability at most 1 − confidence, if runs are random."""
 
     high: float
     is_relative: bool
-    """A share of the baseline, else in the metric's unit."""
+    """Whether it is a share of the baseline, else in the unit of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """One metric of one scenario, held against the baseline."""
+class MetricVerdict:
+    """One metric of a scenario, compared with the baseline."""
 
     tolerance: Margin
     verdict: GateVerdict
     """
-    `identical`: every seed gives the same bits. `worse`: by more than the tolerance, with the confidence
-    asked for. `better`: by more than the tolerance, with the same confidence. `within`: no worse than the
-    tolerance, with that confidence. `undecided`: these seeds do not tell. `new`: no baseline.
+    `identical`: bit-identical for every seed. `worse`: by more than the tolerance, with the confidence.
+    `better`: by more than the tolerance, with the confidence. `within`: not worse than the tolerance, with
+    the confidence. `undecided`: not significant with these seeds. `new`: not in the baseline.
     """
 
     baseline: float | None = None
-    """The mean over the seeds; None where no run has a value."""
+    """Mean over the seeds. None if no run has a value."""
 
     now: float | None = None
     change: Change | None = None
@@ -58,43 +58,43 @@ class Judgement:
 
     @property
     def metric(self) -> Metric:
-        """What was judged."""
+        """The metric."""
         return self.tolerance.metric
 
 
-def judge(
+def compare_metric(
     tolerance: Margin,
     before: Sequence[float | None],
     now: Sequence[float | None],
     confidence: float,
-) -> Judgement:
-    """The judgement on a metric, from its values with the same seeds before and now.
+) -> MetricVerdict:
+    """Compare the values of a metric with the baseline, for the same seeds.
 
-    One value of each is one run, taken as it is: its difference is exact, and says nothing about others.
+    For a single seed the difference is exact and holds for these requests only.
 
     Source: Law, Simulation Modeling and Analysis, on paired comparison; Fieller (1954) for the ends of a
         ratio of means.
 
     Example:
-        >>> from inferq.experiments.gates.judgement import judge
+        >>> from inferq.experiments.gates.metric_verdict import compare_metric
         >>> from inferq.experiments.margin import Margin
         >>> goodput = Margin.of("request_goodput", "1%", "tolerance")
-        >>> judge(goodput, [8.0, 7.9, 8.1], [7.76, 7.67, 7.85], 0.95).verdict
+        >>> compare_metric(goodput, [8.0, 7.9, 8.1], [7.76, 7.67, 7.85], 0.95).verdict
         'worse'
     """
     means = (_mean(before), _mean(now))
     if list(before) == list(now):
-        return Judgement(tolerance, "identical", *means)
-    gone = sum(b is not None and n is None for b, n in zip(before, now, strict=True))
-    if gone:
-        return Judgement(
-            tolerance, "worse", *means, note=f"no request tells it any more under {counted(gone, 'seed')}"
+        return MetricVerdict(tolerance, "identical", *means)
+    lost = sum(b is not None and n is None for b, n in zip(before, now, strict=True))
+    if lost:
+        return MetricVerdict(
+            tolerance, "worse", *means, note=f"no value any more for {counted(lost, 'seed')}"
         )
     pairs = [(b, n) for b, n in zip(before, now, strict=True) if b is not None and n is not None]
-    fresh = sum(b is None and n is not None for b, n in zip(before, now, strict=True))
-    note = f"without {counted(fresh, 'seed')} under which the baseline has no value" if fresh else ""
+    added = sum(b is None and n is not None for b, n in zip(before, now, strict=True))
+    note = f"without {counted(added, 'seed')} that lack a baseline value" if added else ""
     if len(pairs) < min(2, len(before)):
-        return Judgement(tolerance, "undecided", *means, note=note)
+        return MetricVerdict(tolerance, "undecided", *means, note=note)
     sign = 1 if tolerance.metric.better == "lower" else -1
     bases, differences = [b for b, _ in pairs], [n - b for b, n in pairs]
     allowed = [tolerance.amount * b if tolerance.is_relative else tolerance.amount for b in bases]
@@ -108,26 +108,26 @@ def judge(
     elif excess.high <= 0:
         verdict = "within"
     else:
-        verdict, note = "undecided", "; ".join(filter(None, (_more(excess), note)))
-    return Judgement(tolerance, verdict, *means, _change(tolerance, bases, differences, confidence), note)
+        verdict, note = "undecided", "; ".join(filter(None, (_needed_seeds(excess), note)))
+    return MetricVerdict(tolerance, verdict, *means, _change(tolerance, bases, differences, confidence), note)
 
 
-def fresh(tolerance: Margin, now: Sequence[float | None]) -> Judgement:
-    """What is known of a metric that has no baseline."""
-    return Judgement(tolerance, "new", None, _mean(now))
+def without_baseline(tolerance: Margin, now: Sequence[float | None]) -> MetricVerdict:
+    """The verdict of a metric without a baseline."""
+    return MetricVerdict(tolerance, "new", None, _mean(now))
 
 
 def _interval(values: Sequence[float], confidence: float) -> Interval:
-    """Each end with this confidence; that of one value, which is one run and no sample, has no width."""
+    """An interval with this confidence of each bound. For a single value the width is 0."""
     if len(values) == 1:
         return Interval(values[0], 0.0, confidence, 1)
-    return student(values, 2 * confidence - 1)
+    return confidence_interval(values, 2 * confidence - 1)
 
 
 def _change(
     tolerance: Margin, bases: Sequence[float], differences: Sequence[float], confidence: float
 ) -> Change:
-    """The change as a share of the baseline, or as an amount where it cannot be told as one."""
+    """The change as a share of the baseline, or absolute if that is undefined."""
     relative = _relative(bases, differences, confidence)
     if tolerance.is_relative and relative is not None:
         return relative
@@ -136,9 +136,9 @@ def _change(
 
 
 def _relative(bases: Sequence[float], differences: Sequence[float], confidence: float) -> Change | None:
-    """The ratio of the two means with Fieller's ends; None where the baseline's mean may be 0.
+    """The ratio of the two means with Fieller's interval. None if the baseline's mean may be 0.
 
-    The shares r for which the mean of d − r·b may be 0 lie between the roots of
+    The shares r for which the mean of d − r·b can be 0 lie between the roots of
     (b̄² − g_bb) r² − 2 (d̄b̄ − g_db) r + (d̄² − g_dd), where g is the covariance of the means times t².
     """
     count = len(bases)
@@ -159,12 +159,14 @@ def _relative(bases: Sequence[float], differences: Sequence[float], confidence: 
     return Change(difference / base, (half - width) / square, (half + width) / square, True)
 
 
-def _more(excess: Interval) -> str:
-    """How many seeds may tell."""
+def _needed_seeds(excess: Interval) -> str:
+    """The approximate number of seeds for a decision."""
     if excess.mean == 0:
-        return "as much worse as it may be"
+        return "exactly at the tolerance"
     needed = math.ceil(excess.samples * (excess.half_width / excess.mean) ** 2)
-    return f"about {needed:,} seeds would tell" if needed <= _SEEDS_WORTH_NAMING else "too near to tell"
+    if needed <= _MOST_SEEDS_NAMED:
+        return f"about {needed:,} seeds are needed"
+    return "too close to the tolerance"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,0 +1,17 @@
+from .document import Picture as Picture
+from .document import figure as figure
+from .document import shell as shell
+from .document import table as table
+from .style import BLUE as BLUE
+from .style import GRAY as GRAY
+from .style import GREEN as GREEN
+from .style import INK as INK
+from .style import ORANGE as ORANGE
+from .style import PURPLE as PURPLE
+from .style import SKY as SKY
+from .style import VERMILION as VERMILION
+from .style import colored as colored
+from .style import styled as styled
+from .style import svg as svg
+from .text import number as number
+from .text import rounded as rounded

@@ -1,0 +1,32 @@
+"""Engines of measured runs without server times and without asynchronous scheduling."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import inferq as iq
+
+
+def without_times(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
+    """The engine of `iq.engine_for` without the times of the host and of the API."""
+    engine = iq.engine_for(run, assumed)
+    for setting in ("overhead", "api_s"):
+        assumed.assume(setting, "none", "as asked")
+    return dataclasses.replace(engine, overhead=None, api_s=0)
+
+
+def one_at_a_time(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
+    """The engine of `without_times` without asynchronous scheduling."""
+    engine = without_times(run, assumed)
+    if "overlap" in engine.scheduler.written_fields():
+        assumed.assume("overlap", "off", "as asked")
+        kind: Any = type(engine.scheduler)
+        fields = {name: getattr(engine.scheduler, name) for name in kind.written_fields()}
+        return dataclasses.replace(engine, scheduler=kind(**{**fields, "overlap": False}))
+    if not isinstance(engine.scheduler, iq.VllmV1) or not engine.scheduler.async_scheduling:
+        return engine
+    assumed.assume("async_scheduling", "off", "as asked")
+    assumed.settings.pop("pause_s", None)
+    scheduler = dataclasses.replace(engine.scheduler, async_scheduling=False, pause_s=0.0)
+    return dataclasses.replace(engine, scheduler=scheduler)
