@@ -133,7 +133,7 @@ def test_a_policy_of_ones_own_is_asked_at_each_look() -> None:
 @pytest.mark.parametrize("answer", [-1, True, 1.5, None, "two"])
 def test_an_answer_that_is_no_number_of_replicas_is_an_error(answer: object) -> None:
     scaler = iq.Autoscaler(_Mine(lambda fleet: answer), max=3, every_s=1)
-    with pytest.raises(iq.SimulationError, match=r"the autoscaler broke a rule at 1"):
+    with pytest.raises(iq.SimulationError, match=r"the autoscaler violated a rule at 1"):
         iq.simulate(ROWS, _cluster(autoscaler=scaler))
 
 

@@ -146,8 +146,8 @@ def test_a_plan_that_does_not_fit_workload_or_cluster_is_refused(tables: dict[st
         ({"cooldown": one}, {}, "^cooldown: means nothing where services are exponential")
         for one in (1, "3s")
     ),
-    ({"warmup": 3}, {}, "^warmup: 3 requests of 3"),
-    ({"warmup": "5s", "horizon_s": 5.0}, {}, "^warmup: ends at 5 s, and the run ends no later"),
+    ({"warmup": 3}, {}, "^warmup: .*3 .*requests"),
+    ({"warmup": "5s", "horizon_s": 5.0}, {}, "^warmup: must end before the run does, got 5 s"),
     ({"timeline_s": 0}, {}, "^timeline_s: must be above 0"),
     ({"seed": -1}, {}, "^seed: must be a whole number"),
     ({}, {"patience_s": [1.0, 1.0, 1.0]}, r"^patience_s: under GateAndRoute"),

@@ -144,7 +144,7 @@ def test_a_full_session_moves_and_stays() -> None:
     (lambda: iq.PrefixAffinity(weight=float("nan")), r"weight: must be a finite number"),
     (lambda: iq.PrefixAffinity(weight="1"), r"weight: must be a finite number"),  # type: ignore[arg-type]
     (lambda: iq.PrefixAffinity(update_s=0.0), r"update_s: must be positive, got 0"),
-    (lambda: iq.PrefixAffinity(update_s=-1.0), r"update_s: -1"),
+    (lambda: iq.PrefixAffinity(update_s=-1.0), r"update_s: must be .*got -1"),
     (lambda: iq.PrefixAffinity(update_s=1e-19), r"update_s: .*must be 0 or at least 1e-18 s"),
     (lambda: iq.PrefixHash(prefix_tokens=0), r"prefix_tokens: must be at least 1, got 0"),
     (lambda: iq.PrefixHash(prefix_tokens=1.5), r"prefix_tokens: must be a whole number"),  # type: ignore[arg-type]

@@ -21,7 +21,11 @@ def _pages(tokens: int, page: int = 1, cache: Any = "radix") -> iq.KvCache:
 @refused(
     (_pages(1000, 16), {}, r"^kv\.block: must divide the 1000 tokens of the cache, got 16"),
     (_pages(1024, 16, "blocks"), {}, r"^kv\.prefix_cache: .*radix"),
-    (_pages(1024, 16), {"chunk_tokens": 8}, r"^scheduler\.chunk_tokens: must be at least the page size \(16\), got 8"),
+    (
+        _pages(1024, 16),
+        {"chunk_tokens": 8},
+        r"^scheduler\.chunk_tokens: must be at least the page size \(16\), got 8",
+    ),
 )
 def test_a_cache_that_does_not_go_with_it_is_named(kv: iq.KvCache, parameters: dict[str, Any]) -> None:
     _engine(kv, **parameters)

@@ -196,7 +196,10 @@ def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None
         ({"tokens": 1025}, "^tokens: must be from 1 to 1024, got 1025"),
         ({"tokens": 2, "acceptance": -0.1}, "^acceptance: must be from 0 to 1, got -0.1"),
         ({"tokens": 2, "acceptance": [0.5]}, r"^acceptance: must have one rate per draft \(2\), got 1"),
-        ({"tokens": 2, "acceptance": [0.5, 0.6]}, r"^acceptance\[1\]: must be at most the rate before it \(0.5\), got 0.6"),
+        (
+            {"tokens": 2, "acceptance": [0.5, 0.6]},
+            r"^acceptance\[1\]: must be at most the rate before it \(0.5\), got 0.6",
+        ),
         ({"tokens": 2, "method": "medusa"}, "^method"),
         ({"tokens": 2, "drafter": -0.5}, "^drafter: must be from 0 .*got -0.5"),
         ({"tokens": 2, "drafter": "small"}, "^drafter"),

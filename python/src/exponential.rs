@@ -41,7 +41,7 @@ impl ExponentialScenario {
         };
         let horizon = self.horizon_s.map(|seconds| instant(seconds, "horizon_s")).transpose()?;
         if warmup > Instant::ZERO && horizon.is_some_and(|horizon| horizon <= warmup) {
-            let message = format!("ends at {} s, after the end of the run", warmup.seconds());
+            let message = format!("must end before the run does, got {} s", warmup.seconds());
             return Err(Error::config("warmup", message));
         }
         let timeline = self.timeline_s.map(|seconds| attoseconds(seconds, "timeline_s").map(Span)).transpose()?;

@@ -158,7 +158,7 @@ struct PythonScheduler {
     waiting: Listed,
     running: Listed,
     /// Number of iterations of the steady decodes when the table of running requests was made.
-    tabled_at: u64,
+    table_ticks: u64,
     /// Whether a running request has done anything but emit since then.
     is_outdated: bool,
     /// Ids of the decodes of the last plan. If the number of steady decodes is unchanged, the steady decodes are
@@ -170,26 +170,26 @@ struct PythonScheduler {
 }
 
 /// Reason why a plan stops.
-pub(crate) enum Trouble {
+pub(crate) enum PlanError {
     /// An exception raised by the policy.
     Raised(PyErr),
     /// A broken rule.
     Broken(Error),
 }
 
-impl From<PyErr> for Trouble {
-    fn from(raised: PyErr) -> Trouble {
-        Trouble::Raised(raised)
+impl From<PyErr> for PlanError {
+    fn from(raised: PyErr) -> PlanError {
+        PlanError::Raised(raised)
     }
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Broken(error)
+impl From<Error> for PlanError {
+    fn from(error: Error) -> PlanError {
+        PlanError::Broken(error)
     }
 }
 
-pub(crate) type Planned<T> = std::result::Result<T, Trouble>;
+pub(crate) type Planned<T> = std::result::Result<T, PlanError>;
 
 const CHUNK: &str = "a chunk has from 1 token to all tokens that its request has still to compute";
 const BLOCKS: &str = "a plan takes at most the free blocks";
@@ -211,7 +211,7 @@ impl PythonScheduler {
             queue: BTreeMap::new(),
             waiting: Listed::default(),
             running: Listed::default(),
-            tabled_at: 0,
+            table_ticks: 0,
             is_outdated: false,
             decodes: Vec::new(),
             decoded_by: Vec::new(),
@@ -262,7 +262,7 @@ impl PythonScheduler {
     }
 
     /// Moves a running request back to the queue, or removes it. Returns whether it was running.
-    fn stops(&mut self, place: Place, table: &Requests) -> bool {
+    fn stop_running(&mut self, place: Place, table: &Requests) -> bool {
         let index = self.running.find(table.order(place));
         if let Ok(index) = index {
             self.running.remove(index);
@@ -271,7 +271,7 @@ impl PythonScheduler {
     }
 
     /// Moves a waiting request to the running ones.
-    fn starts(&mut self, place: Place, table: &Requests) {
+    fn start_running(&mut self, place: Place, table: &Requests) {
         self.leave_queue(place, table);
         let order = table.order(place);
         if let Err(index) = self.running.find(order) {
@@ -285,12 +285,15 @@ impl PythonScheduler {
         if self.is_outdated {
             let places = self.running.entries.iter().map(|&(_, place)| place);
             Arc::make_mut(&mut self.running.table).renew(places.map(|place| progress(place, requests)));
-            self.tabled_at = ticks;
+            self.table_ticks = ticks;
             self.is_outdated = false;
         }
-        let iterations = ticks - self.tabled_at;
-        debug_assert!(self.is_true(&self.running, iterations, plan), "the view's running requests match the replica");
-        debug_assert!(self.is_true(&self.waiting, 0, plan), "the view's waiting requests match the replica");
+        let iterations = ticks - self.table_ticks;
+        debug_assert!(
+            self.matches_replica(&self.running, iterations, plan),
+            "the view's running requests match the replica"
+        );
+        debug_assert!(self.matches_replica(&self.waiting, 0, plan), "the view's waiting requests match the replica");
         let show = |listed: &Listed, iterations| {
             Py::new(py, PyRequests::new(Arc::clone(&listed.table), iterations, self.block_tokens))
         };
@@ -309,7 +312,7 @@ impl PythonScheduler {
     }
 
     /// Whether a table matches the state of the replica.
-    fn is_true(&self, listed: &Listed, iterations: u64, plan: &Plan) -> bool {
+    fn matches_replica(&self, listed: &Listed, iterations: u64, plan: &Plan) -> bool {
         let (iterations, block_tokens) = (iterations as i64, self.block_tokens as i64);
         let shown = listed.table.rows().iter().map(|row| row.progress.after(iterations, block_tokens));
         listed.table.rows().len() == listed.entries.len()
@@ -319,7 +322,7 @@ impl PythonScheduler {
             })
     }
 
-    fn ask(&mut self, py: Python, plan: &mut Plan) -> Planned<()> {
+    fn call_policy(&mut self, py: Python, plan: &mut Plan) -> Planned<()> {
         let view = self.show(py, plan)?;
         let answer = self.policy.object.bind(py).call_method1(intern!(py, "plan"), (view,))?;
         if answer.is_none() {
@@ -343,7 +346,7 @@ impl PythonScheduler {
         for &id in &preempt {
             let (_, place) = self.find(id, plan)?;
             plan.preempt(place, Preemption::Recompute)?;
-            self.stops(place, plan.requests());
+            self.stop_running(place, plan.requests());
             self.enter_queue(place, plan.requests());
         }
         let is_empty = preempt.is_empty() && decode.is_empty() && prefill.is_empty();
@@ -448,7 +451,7 @@ impl PythonScheduler {
                     .map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {block_tokens})")))?,
             };
             plan.admit(place, block_tokens)?;
-            self.starts(place, plan.requests());
+            self.start_running(place, plan.requests());
         }
         // Tokens in the prefix cache need not be computed; a policy does not see this before admission.
         let owed = plan.requests().owed(place);
@@ -497,12 +500,12 @@ impl Scheduler for PythonScheduler {
             }
             Notice::Ready(_) => self.is_outdated = true,
             Notice::Preempted(place) => {
-                self.stops(place, table);
+                self.stop_running(place, table);
                 self.enter_queue(place, table);
             }
             Notice::Left(place) => {
                 self.places.remove(&table.at(place).id);
-                if !self.stops(place, table) {
+                if !self.stop_running(place, table) {
                     self.leave_queue(place, table);
                 }
             }
@@ -510,9 +513,9 @@ impl Scheduler for PythonScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        Python::attach(|py| self.ask(py, plan)).map_err(|trouble| match trouble {
-            Trouble::Broken(error) => error,
-            Trouble::Raised(raised) => self.policy.raised.keep(raised),
+        Python::attach(|py| self.call_policy(py, plan)).map_err(|error| match error {
+            PlanError::Broken(error) => error,
+            PlanError::Raised(raised) => self.policy.raised.keep(raised),
         })
     }
 }
@@ -536,7 +539,7 @@ fn used_blocks(plan: &Plan, place: Place) -> u64 {
 }
 
 #[cold]
-pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> Trouble {
+pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> PlanError {
     Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what: detail }).into()
 }
 

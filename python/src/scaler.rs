@@ -28,7 +28,7 @@ impl ScalingPolicy for PythonScaler {
                 let shown = answer.repr().map_or_else(|_| String::new(), |shown| shown.to_string());
                 let at_s = figures.now.seconds();
                 let rule = format!(
-                    "the autoscaler broke a rule at {at_s} s: wanted() must return a non-negative integer, got {shown}"
+                    "the autoscaler violated a rule at {at_s} s: wanted() must return a non-negative integer, got {shown}"
                 );
                 self.raised.keep(SimulationError::new_err(rule));
                 Kind::Stopped.into()

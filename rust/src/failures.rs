@@ -112,11 +112,11 @@ impl Failures {
         }
     }
 
-    /// When a replica that opens for the `life`-th time fails: an exponential draw of its own. `NEVER`: no random
+    /// When a replica that opens for the `opening`-th time fails: an exponential draw of its own. `NEVER`: no random
     /// failures.
-    pub(crate) fn dies(&self, replica: u32, life: u64, opened: Instant) -> Instant {
+    pub(crate) fn fails_at(&self, replica: u32, opening: u64, opened: Instant) -> Instant {
         let Some(mean) = self.mean else { return Instant::NEVER };
-        let units = exponential_quantile(self.draws.uniform(u64::from(replica), life));
+        let units = exponential_quantile(self.draws.uniform(u64::from(replica), opening));
         opened.after(Span((units * mean).round_ties_even() as u128)).unwrap_or(Instant::NEVER)
     }
 }

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! The modules are declared in the order of the road. Three of them explain the simulator: `replica` (one engine),
-//! [`plan`] (the requests of a scheduler) and [`simulation`] (the order of events). To add a policy, read
+//! [`plan`] (the interface of schedulers) and [`simulation`] (the order of events). To add a policy, read
 //! [`scheduler`] or [`router`]. To add a timing model, read [`timing`].
 
-// Time and errors.
+// Time, errors and findings.
 pub mod clock;
 pub mod error;
 pub mod finding;

@@ -1,12 +1,12 @@
-//! The plan of one batch: the requests of a scheduler, and the checks of the replica.
+//! The plan of one batch: queries and edits of a scheduler, checked by the replica.
 //!
 //! This file has what every policy needs. The rest can be skipped at first: `plan/prefix.rs` (shared blocks),
 //! `plan/groups.rs` (groups of decodes), `plan/drafts.rs` (speculative decoding), `plan/nested.rs` (policies inside a
 //! policy), `plan/preemption.rs` (preemption) and `plan/sglang.rs` (SGLang).
 //!
 //! A [`Plan`] edits the batch of one replica. The steady decodes stay in it until the scheduler changes them; chunks
-//! are planned anew each time. All queries read, and all requests are checked against, the state that the replica
-//! runs on (R6). Budget, sequences and blocks are enforced here and nowhere else. A violation is an error that names
+//! are planned anew each time. All queries read, and all edits are checked against, the state that the replica runs
+//! on (R6). Budget, sequences and blocks are enforced here and nowhere else. A violation is an error that names
 //! the rule.
 
 mod prefix;
@@ -46,7 +46,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Queries of a scheduler.
+/// Queries.
 impl Plan<'_> {
     /// The instant at which the batch is formed.
     #[inline]
@@ -189,7 +189,7 @@ impl Plan<'_> {
     }
 }
 
-/// Requests of a scheduler.
+/// Edits of the batch.
 impl Plan<'_> {
     /// Looks up the next request of the queue in the prefix cache. From here on the hit counts as its context: it
     /// owes fewer tokens and needs fewer blocks. Call this before any other query about the request. Without a cache

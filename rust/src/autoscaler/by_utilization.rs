@@ -69,10 +69,11 @@ impl ScalingPolicy for ByUtilization {
             Of::Kv => engine.kv.tokens.is_none_or(|tokens| tokens >= UNLIMITED),
         };
         if is_endless {
-            let what = match self.of {
-                Of::Seats => "must be a limited resource, got \"seats\": the scheduler has no limit",
-                Of::Kv => "must be a limited resource, got \"kv\": the cache has no limit",
+            let (name, owner) = match self.of {
+                Of::Seats => ("seats", "scheduler"),
+                Of::Kv => ("kv", "cache"),
             };
+            let what = format!("must be a limited resource, got {name:?}: the {owner} has no limit");
             return Err(Error::config("of", what));
         }
         Ok(())

@@ -182,7 +182,7 @@ fn bad_input_is_named() {
         ("output", r#"{"kind":"LogUniform","low":1,"high":3000000000}"#, "output.high"),
         ("prompt", r#"{"kind":"Geometric","mean":2,"cap":-1}"#, "prompt.cap"),
         ("promt", "1", "promt: unknown field"),
-        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a workload has either"),
+        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a workload must have"),
     ];
     for (field, value, expected) in cases {
         let others = good.iter().filter(|(name, _)| *name != field).copied();

@@ -6,8 +6,8 @@
 //!
 //! [`Control`] has the queues and slots of all replicas and makes every decision; it does not depend on service
 //! times. The service reports arrivals, completed prefills and decodes and abandonments, and then calls
-//! `Control::start` until nothing starts. No decision scans all replicas: a gate inspects every class once, a
-//! router the heads of its buffers, and replicas with a free slot are in sets with random access.
+//! `Control::start` until nothing starts. No decision scans all replicas: a gate inspects every class once, a router
+//! the heads of its buffers, and replicas with a free slot are in sets with random access.
 
 mod allocation;
 mod description;

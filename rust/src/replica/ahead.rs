@@ -408,7 +408,7 @@ impl Scheduler for AheadScheduler {
     }
 }
 
-/// Queries of a policy that plans ahead.
+/// Queries with planning ahead.
 impl Plan<'_> {
     /// Requests whose last token certainly comes with the batch that runs during this plan, unordered.
     #[inline]

@@ -31,7 +31,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) taken_back: u64,
 }
 
-/// Preemptions of one request from which a run counts as thrashing (rule 12).
+/// Preemptions of one request from which a run counts as thrashing (R12).
 const THRASHING: u32 = 100;
 
 /// The findings of a run.

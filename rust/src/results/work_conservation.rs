@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The limit that prevented loading another token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// Nothing: the policy did not want to.
+    /// Only the policy: another token would have fitted.
     Policy,
     /// The sequence limit.
     MaxSeqs,

@@ -152,7 +152,7 @@ impl Scheduler for RadPhasedScheduler {
             plan.preempt(latest, Preemption::Recompute)?;
             self.requeue(latest);
         }
-        // Only the plan that asked records the limit of the queue's head; later plans do not.
+        // Only the plan that tried an admission records its limit; later plans do not.
         let changes = plan.has_preempted() || plan.refused().is_some();
         plan.hold(if changes { Hold::ONCE } else { Hold::THROUGH_ARRIVALS });
         Ok(())

@@ -67,9 +67,9 @@ struct ReplicaSlot {
     /// Start of its paid time.
     since: Instant,
     /// Its random failure.
-    dies: Instant,
+    fails_at: Instant,
     /// Number of replicas opened here so far.
-    lives: u64,
+    openings: u64,
     /// Whether a replica was ever here.
     is_used: bool,
 }
@@ -90,8 +90,8 @@ enum Phase {
 
 impl ReplicaSlot {
     fn closed() -> ReplicaSlot {
-        let (phase, since, dies) = (Phase::Closed, Instant::ZERO, Instant::NEVER);
-        ReplicaSlot { phase, since, dies, lives: 0, is_used: false }
+        let (phase, since, fails_at) = (Phase::Closed, Instant::ZERO, Instant::NEVER);
+        ReplicaSlot { phase, since, fails_at, openings: 0, is_used: false }
     }
 
     /// The next event of this place.
@@ -99,7 +99,7 @@ impl ReplicaSlot {
         match self.phase {
             Phase::Closed => Instant::NEVER,
             Phase::Starting(at) | Phase::Broken(at) => at,
-            Phase::Open | Phase::Draining => self.dies,
+            Phase::Open | Phase::Draining => self.fails_at,
         }
     }
 }
@@ -165,13 +165,13 @@ impl Capacities {
         let pool_state = &mut self.pools[at];
         let replica = pool_state.first + place;
         let slot = &mut pool_state.places[place];
-        let dies = |failures: &Failures| failures.dies(replica as u32, slot.lives, now);
-        slot.dies = pool_state.failures.as_ref().map_or(Instant::NEVER, dies);
+        let fails_at = |failures: &Failures| failures.fails_at(replica as u32, slot.openings, now);
+        slot.fails_at = pool_state.failures.as_ref().map_or(Instant::NEVER, fails_at);
         if slot.phase == Phase::Closed {
             slot.since = now;
         }
         slot.phase = Phase::Open;
-        slot.lives += 1;
+        slot.openings += 1;
         slot.is_used = true;
         fleet.set_open(replica, true);
         self.note(at, place, Change::Ready, now);
@@ -317,7 +317,7 @@ impl Run {
         let mut dying: BTreeSet<usize> = (0..pool_state.places.len())
             .filter(|&place| {
                 let slot = pool_state.places[place];
-                matches!(slot.phase, Phase::Open | Phase::Draining) && slot.dies <= now
+                matches!(slot.phase, Phase::Open | Phase::Draining) && slot.fails_at <= now
             })
             .collect();
         let count = pool_state.commands_to_come().iter().take_while(|command| command.0 <= now).count();

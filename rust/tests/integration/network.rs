@@ -142,7 +142,7 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
 }
 
 /// The limit of requests in flight is never exceeded; a request that is sent late is sent when another one leaves.
-fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, max_in_flight: usize) -> Outcome {
+fn check_in_flight(results: &Results, scenario: &Scenario, paths: &Paths, max_in_flight: usize) -> Outcome {
     let columns = &results.requests;
     let sent = |&row: &usize| columns.status[row] != Status::Awaited as u8;
     let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
@@ -162,7 +162,7 @@ fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, max_in_f
 }
 
 /// L1, L2, L4 (by assertions in the core), L5 and L9, and that all requests end.
-fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
+fn invariants_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     let results = paths.run(scenario, false);
     let columns = &results.requests;
     let awaited = columns.status.iter().filter(|&&status| status == Status::Awaited as u8).count();
@@ -170,7 +170,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
     prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
     if let Some(max_in_flight) = paths.max_in_flight {
-        in_flight_law(&results, scenario, paths, max_in_flight.get() as usize)?;
+        check_in_flight(&results, scenario, paths, max_in_flight.get() as usize)?;
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
         prop_assert_eq!(tokens_of(scenario, &results, row).1, scenario.owed(row));
@@ -214,7 +214,7 @@ proptest! {
 
     #[test]
     fn networks_keep_the_invariants((scenario, paths) in networks()) {
-        laws_hold(&scenario, &paths)?;
+        invariants_hold(&scenario, &paths)?;
     }
 
     #[test]
@@ -224,7 +224,7 @@ proptest! {
 
     #[test]
     fn hand_offs_keep_the_invariants((scenario, paths) in hand_offs()) {
-        laws_hold(&scenario, &paths)?;
+        invariants_hold(&scenario, &paths)?;
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn orca_rejects_what_it_can_never_batch() {
     assert_eq!(run(&orca(Some(7), true, 64), &unlimited(), &plain(&[(0.0, 8, 1)])).requests.finish_s, [2.0]);
     // 9 tokens fit the cache, the 64 reserved tokens do not.
     let reserved = run(&orca(None, false, 64), &cache(48, 16), &plain(&[(0.0, 8, 1)]));
-    assert!(is_rejected(&reserved, "blocks for max_model_len tokens"), "{reserved:?}");
+    assert!(is_rejected(&reserved, "reserves max_model_len tokens"), "{reserved:?}");
 }
 
 fn faster_transformer(max_seqs: u64, free: &str) -> Value {
@@ -93,7 +93,7 @@ fn faster_transformer(max_seqs: u64, free: &str) -> Value {
 }
 
 #[test]
-fn faster_transformer_admits_up_to_its_seats_and_reservations() {
+fn faster_transformer_admits_up_to_max_seqs_and_reservations() {
     let rows = plain(&[(0.0, 5, 1), (0.0, 5, 1), (0.0, 5, 1)]);
     assert_eq!(run(&faster_transformer(2, "each"), &unlimited(), &rows).requests.finish_s, [1.0, 1.0, 2.0]);
     // Each request takes one block of 16; there are two.
@@ -105,7 +105,7 @@ fn faster_transformer_rejects_what_it_can_never_batch() {
     let too_long = run(&faster_transformer(2, "each"), &unlimited(), &plain(&[(0.0, 15, 2)]));
     assert!(is_rejected(&too_long, "prompt and output together exceed max_model_len"), "{too_long:?}");
     let reserved = run(&faster_transformer(2, "each"), &cache(15, 5), &plain(&[(0.0, 8, 1)]));
-    assert!(is_rejected(&reserved, "blocks for max_model_len tokens"), "{reserved:?}");
+    assert!(is_rejected(&reserved, "reserves max_model_len tokens"), "{reserved:?}");
 }
 
 fn slot_greedy(chunk: u64) -> Value {
@@ -179,7 +179,7 @@ fn class_priority_names_what_is_wrong_with_it() {
     for inner in [slot_greedy(4), orca(Some(8), false, 64), orca(None, false, 64), class_priority(&inner)] {
         let (path, message) = wrong(&class_priority(&inner), Some(&classes()));
         assert_eq!(path, "scheduler.inner");
-        assert!(message.contains("such as Sarathi, Orca with chunked=True"), "{message}");
+        assert!(message.contains("use Sarathi, Orca with chunked=True"), "{message}");
     }
     assert_eq!(wrong(&class_priority(&sarathi(0, 8)), Some(&classes())).0, "scheduler.inner.token_budget");
 }

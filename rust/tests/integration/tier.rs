@@ -20,6 +20,6 @@ pub(crate) fn cases(at_night: u32) -> ProptestConfig {
 }
 
 /// Checks an invariant over random values.
-pub(crate) fn check<T: std::fmt::Debug>(at_night: u32, values: &BoxedStrategy<T>, law: &dyn Fn(T) -> Outcome) {
-    TestRunner::new(cases(at_night)).run(values, law).unwrap_or_else(|failure| panic!("{failure}"));
+pub(crate) fn check<T: std::fmt::Debug>(at_night: u32, values: &BoxedStrategy<T>, invariant: &dyn Fn(T) -> Outcome) {
+    TestRunner::new(cases(at_night)).run(values, invariant).unwrap_or_else(|failure| panic!("{failure}"));
 }

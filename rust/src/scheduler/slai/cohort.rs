@@ -74,7 +74,7 @@ pub(super) struct Cohort {
     pub(super) is_walked: bool,
 }
 
-/// Members beyond eight times the chosen ones that may be examined in vain.
+/// Members beyond eight times the chosen ones that may be examined without being chosen.
 const FEW: usize = 256;
 
 impl Cohort {

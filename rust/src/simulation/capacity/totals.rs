@@ -25,7 +25,7 @@ pub(in crate::simulation) struct FleetTotals {
     pub(in crate::simulation) beyond: Beyond,
     pub(in crate::simulation) findings: BTreeSet<Finding>,
     pub(in crate::simulation) operations: Vec<BlockOperations>,
-    /// Number of places that were ever used, and of those that served no request.
+    /// Number of places ever used, and number of used places that served no request.
     pub(in crate::simulation) replicas: usize,
     pub(in crate::simulation) unused: usize,
 }
