@@ -1,4 +1,4 @@
-"""Is every public name in the reference, every page in the navigation, and no line of prose too long?"""
+"""Documentation: complete reference, complete navigation, short lines, a true code map."""
 
 import importlib.util
 import re
@@ -60,8 +60,8 @@ def test_every_page_is_in_the_navigation():
     assert listed == {str(page.relative_to(DOCS)) for page in pages}
 
 
-def test_the_picture_of_the_tree_is_true():
-    """Every path in it exists, and every room of the package and of the core is in it."""
+def test_the_code_map_is_true():
+    """Every path in it exists, and it has every folder of the package and of the core."""
     text = (DOCS / "explanation" / "code-map.md").read_text(encoding="utf-8")
     roots: list[str] = []
     drawn = set()

@@ -1,8 +1,13 @@
-"""Does everything run that the README and the guides show?
+"""Examples in the README and the documentation run and print what they show.
 
-`python` blocks of a page run in order, in one namespace, and one with a `text` block right behind it prints
-that; of `sh` blocks, `inferq` lines run and `make` targets must exist; a `console` block must print what it
-shows (with `REWRITE_DOCS=1` both are made to show what is printed); a `toml` block must run as a scenario.
+| block | test |
+|---|---|
+| `python` | runs, all blocks of a page in one namespace; prints the `text` block that follows it |
+| `sh` | `inferq` commands run, `make` targets exist |
+| `console` | the command prints the rest of the block |
+| `toml` | runs as a scenario |
+
+`REWRITE_DOCS=1` replaces the printed text of pages.
 """
 
 import os
@@ -42,7 +47,7 @@ def commands(page: Path) -> list[str]:
 
 
 def shown(command: str) -> str:
-    """What a command prints, as on a pipe."""
+    """Output of a command, as in a pipe."""
     done = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "80"})
     assert done.exit_code == 0, f"{command}: {done.output}"
     return done.stdout
@@ -54,11 +59,11 @@ def tidy(text: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A directory that looks like a clone, so that examples leave nothing behind in the real one."""
+    """Run in a directory that looks like a clone, so that examples leave no files behind."""
     for name in ("traces", "docs"):
         os.symlink(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    # What the page says of longer runs is held by test_paper_nie2026.py.
+    # test_paper_nie2026.py checks the statements about longer runs.
     short = replace(nie2026.QUICK, seeds=2, requests=4_000, arrivals=4_000, policies=2_000)
     monkeypatch.setattr(nie2026, "QUICK", short)
 
@@ -70,7 +75,7 @@ def test_python_blocks_run_and_print_what_they_show(page: Path, capsys: pytest.C
         capsys.readouterr()
         exec(compile(text, f"{page.name}, python block {number}", "exec"), namespace)
         printed = tidy(capsys.readouterr().out)
-        # A page may break what would be a long line.
+        # A page may wrap long lines.
         if not shown or shown.split()[1:-1] == " ".join(printed).split():
             continue
         assert REWRITE, f"block {number} prints:\n" + "\n".join(printed)
@@ -112,6 +117,6 @@ def test_scenarios_run(page: Path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path):
+def test_links_exist(page: Path):
     for target in _LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
