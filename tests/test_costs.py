@@ -60,11 +60,11 @@ def test_what_a_run_costs():
     assert row["watts"] == pytest.approx(sum(2 * (700 * share + 100 * (1 - share)) for share in busy))
     assert row["joules_per_request"] == pytest.approx(row["watts"] * row["duration_s"] / 2)
     assert 4 * 121.7 < run.summary(prices=iq.Prices(gpu_hour={"h100-80gb": 3.6}))["watts"].item() < 4 * 700.0
-    with pytest.raises(iq.ConfigError, match="prices: are of the whole fleet"):
+    with pytest.raises(iq.ConfigError, match="prices: apply to the whole fleet"):
         run.summary(by="replica", prices=prices)
-    with pytest.raises(iq.ConfigError, match="prices: the engine says no card"):
+    with pytest.raises(iq.ConfigError, match="prices: the engine has no GPU"):
         iq.simulate(chat, plain()).summary(prices=prices)
-    with pytest.raises(iq.ConfigError, match=r"prices\.gpu_hour\.h100-80gb: no price"):
+    with pytest.raises(iq.ConfigError, match=r"prices\.gpu_hour\.h100-80gb: missing: no price"):
         run.summary(prices=iq.Prices(gpu_hour={"h200": 3.0}))
 
 
@@ -192,8 +192,8 @@ def test_comparisons_tell_money_and_energy():
     by_class = iq.compare(trace, SYSTEMS, prices=PRICES, by="class", metrics=["e2e_p50", "cost_per_hour"])
     assert by_class.frame.filter(pl.col("class").is_not_null())["metric"].unique().to_list() == ["e2e_p50"]
     for wrong, said in (
-        ({"metrics": ["watts"]}, "prices: watts is told where GPUs have prices"),
-        ({"prices": iq.Prices(gpu_hour={"h200": 2.0}, card="own")}, "one: prices.gpu_hour.own: no price"),
+        ({"metrics": ["watts"]}, "prices: required by the metric watts"),
+        ({"prices": iq.Prices(gpu_hour={"h200": 2.0}, card="own")}, "one: prices.gpu_hour.own: missing: no price"),
         ({"prices": 3}, "prices: must be Prices"),
     ):
         with pytest.raises(iq.ConfigError, match=said):
@@ -229,7 +229,7 @@ def test_a_gate_holds_money_and_energy(tmp_path: Path):
     asks = ["gate", chat, "--baseline", baseline]
     chat.write_text(SCENARIO.format(gpu="a100-80gb", prices=""))
     code, said = command(*asks, "--update")
-    assert code == 2 and "chat: tolerance.cost_per_request: is told where GPUs have prices" in said
+    assert code == 2 and "chat: tolerance.cost_per_request: requires [gate.prices] or prices" in said
     priced = [*asks, "--prices", tmp_path / "prices.toml"]
     assert command(*priced, "--update")[0] == 0
     assert command(*priced)[0] == 0
@@ -246,7 +246,7 @@ def test_a_gate_holds_money_and_energy(tmp_path: Path):
     assert dict(dearer.frame.select("metric", "verdict").iter_rows())["cost_per_request"] == "worse"
     chat.write_text(of_file.replace("a100-80gb = 1.6, ", ""))
     code, said = command(*asks)
-    assert code == 2 and "chat: prices.gpu_hour.a100-80gb: no price" in said
+    assert code == 2 and "chat: prices.gpu_hour.a100-80gb: missing: no price" in said
 
 
 def test_commands_and_pages_tell_costs(tmp_path: Path):
@@ -265,11 +265,11 @@ def test_commands_and_pages_tell_costs(tmp_path: Path):
     code, said = command("report", tmp_path / "run", *prices, "--out", tmp_path / "page.html")
     assert code == 0 and "Cost and energy" in (tmp_path / "page.html").read_text()
     results = {path.stem: iq.Scenario.read(path).run() for path in both}
-    grids = runs_page.document(results, None, None, iq.Prices.read(prices[1])).chapters[1].grids
+    grids = runs_page.document(results, None, None, iq.Prices.read(prices[1])).chapters[0].grids
     lines = {line[0]: line[1:] for line in grids[0].lines}
     assert lines["cost per hour"] == ["1.60 USD", "2.50 USD", "+56.2 %"]
     assert command("simulate", chat, "--prices", tmp_path / "none.toml")[0] == 2
     (tmp_path / "prices.toml").write_text("[gpu_hour]\nh200 = 3.0\n")
     for asked in (("simulate", chat), ("report", chat, "--out", tmp_path / "no.html")):
         code, said = command(*asked, *prices)
-        assert code == 2 and "prices.gpu_hour.a100-80gb: no price for a card" in said
+        assert code == 2 and "prices.gpu_hour.a100-80gb: missing: no price for this GPU" in said

@@ -128,20 +128,17 @@ def test_a_part_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         iq.Result.read(tmp_path / "out")
 
 
+def chat(rate: float) -> Any:
+    return arriving(20, rate, 3, 3), ENGINE
+
+
 def points(tmp_path: Path) -> Path:
     """A finished sweep."""
-
-    def chat(rate: float) -> Any:
-        return arriving(20, rate, 3, 3), ENGINE
-
     iq.sweep(chat, resume=tmp_path / "points.parquet", rate=[2.0, 4.0], seeds=[1, 2])
     return tmp_path / "points.parquet"
 
 
 def again(path: Path) -> pl.DataFrame:
-    def chat(rate: float) -> Any:
-        return arriving(20, rate, 3, 3), ENGINE
-
     return iq.sweep(chat, resume=path, rate=[2.0, 4.0], seeds=[1, 2])
 
 
@@ -159,12 +156,12 @@ def _with(name: str, value: Any, kind: Any = None) -> Any:
     [
         (_with("fingerprint", None), "fingerprint: row 1 is null"),
         (_with("ttft_p99", float("nan")), "ttft_p99: row 1 is nan"),
-        (lambda frame: frame.with_columns(pl.col("ttft_p99").cast(pl.String)), "ttft_p99: holds String"),
+        (lambda frame: frame.with_columns(pl.col("ttft_p99").cast(pl.String)), "ttft_p99: must be Float64, got String"),
         (_with("status", "zzz"), "status: row 1 is 'zzz'"),
-        (_with("completed", -1), "completed: row 1 is -1"),
+        (_with("completed", -1), "completed: row 1 is negative: -1"),
         (_with("seed", None), "seed: row 1 is null"),
-        (lambda frame: pl.concat([frame, frame]), "the point is there twice"),
-        (lambda frame: frame.drop("findings"), "no file of a sweep"),
+        (lambda frame: pl.concat([frame, frame]), "duplicate point"),
+        (lambda frame: frame.drop("findings"), "is not a file of a sweep"),
     ],
 )
 def test_a_damaged_file_of_a_sweep_is_refused_by_column_and_row(
@@ -236,14 +233,14 @@ def test_a_run_that_was_killed_in_its_first_instant_starts_again(tmp_path: Path)
 def test_a_sweep_holds_its_file_alone(tmp_path: Path) -> None:
     path, went = tmp_path / "points.parquet", threading.Event()
 
-    def chat(rate: float) -> Any:
+    def waiting_chat(rate: float) -> Any:
         if not went.is_set():
             went.set()
             with pytest.raises(iq.ConfigError, match=r"resume: .*points\.parquet is being written by"):
-                iq.sweep(chat, resume=path, rate=[1.0])
+                iq.sweep(waiting_chat, key="chat", resume=path, rate=[1.0])
         return arriving(20, rate, 3, 3), ENGINE
 
-    assert iq.sweep(chat, resume=path, rate=[2.0, 4.0])["status"].to_list() == ["done", "done"]
+    assert iq.sweep(waiting_chat, key="chat", resume=path, rate=[2.0, 4.0])["status"].to_list() == ["done", "done"]
     assert [file.name for file in tmp_path.iterdir()] == ["points.parquet"]
 
 
@@ -373,7 +370,7 @@ def test_pipes_devices_and_endless_links_are_refused_at_once(tmp_path: Path, cha
             with pytest.raises((iq.ConfigError, iq.TraceError, OSError)) as error:
                 read(tmp_path / name)
             said = str(error.value)
-            assert re.search("pipe or a device|there is no|no such file|[Tt]oo many levels", said), said
+            assert re.search("pipe or a device|does not exist|no such file|[Tt]oo many levels", said), said
 
 
 def test_a_packed_file_that_unpacks_to_too_much_is_refused(
@@ -400,21 +397,21 @@ def test_a_few_bytes_of_parquet_cannot_be_endless_rows(
     pl.concat([pl.DataFrame(rows)] * 200_000).write_parquet(tmp_path / "work.parquet")
     monkeypatch.setattr(inputs, "MOST_ROWS", 1000)
     for read in (iq.read_trace, iq.Workload.scan):
-        with pytest.raises(iq.TraceError, match="says that it has 200,000 rows in"):
+        with pytest.raises(iq.TraceError, match="states 200,000 rows in"):
             read(tmp_path / "work.parquet")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.json", '{"workload": {}, "workload": {}}', "the key 'workload' is there twice"),
+        ("a.json", '{"workload": {}, "workload": {}}', "the key 'workload' occurs twice"),
         ("a.json", "[" * 100_000, "is nested too deeply"),
-        ("a.json", '{"a": ' + "9" * 5000 + "}", "is no JSON: "),
-        ("a.toml", "a = " + "9" * 5000, "is no TOML: "),
-        ("a.toml", "a = " + "[" * 100_000, "is no TOML|nested too deeply"),
+        ("a.json", '{"a": ' + "9" * 5000 + "}", "is not JSON: "),
+        ("a.toml", "a = " + "9" * 5000, "is not TOML: "),
+        ("a.toml", "a = " + "[" * 100_000, "is not TOML|nested too deeply"),
         ("a.toml", "a = " + "[" * 300 + "]" * 300, "nested too deeply"),
         ("a.toml", '[run]\nout = "x"\n[workload]', "run.out: a scenario does not say where to write"),
-        ("a.json", '{"seed": 1, "seed": 2}', "is no JSON: the key 'seed' is there twice in one object"),
+        ("a.json", '{"seed": 1, "seed": 2}', "is not JSON: the key 'seed' occurs twice in one object"),
     ],
 )
 def test_a_scenario_that_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:
@@ -442,7 +439,7 @@ def test_the_command_line_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
             assert "Traceback" in done.stderr
         else:
             assert (done.returncode, done.stderr) == (
-                2, "inferq: IndexError: no such (INFERQ_TRACEBACK=1 shows where)\n",
+                2, "inferq: IndexError: no such (INFERQ_TRACEBACK=1 shows the traceback)\n",
             )  # fmt: skip
 
 
