@@ -22,7 +22,7 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,19 +87,6 @@ class TraceError(Misplaced):
 
 class SimulationError(RuntimeError):
     """A run cannot continue; the message gives the reason."""
-
-
-class Renamed:
-    """An attribute of a class that has another name now: asking for it says so."""
-
-    def __init__(self, new: str) -> None:
-        self._new = new
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._old = name
-
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        raise AttributeError(f"{owner.__name__}.{self._old} is now {owner.__name__}.{self._new}")
 
 
 class SweepStopped(SimulationError):

@@ -18,7 +18,7 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
 from inferq.display.notebook import Viewed
-from inferq.errors import ConfigError, NotThereError, Renamed, TraceError
+from inferq.errors import ConfigError, NotThereError, TraceError
 from inferq.workload import rows, transforms
 from inferq.workload.clock import of_frame
 from inferq.workload.columns import MOST_TOKENS, Table, as_frame, as_series, checked, quantities, sha256
@@ -150,10 +150,6 @@ class Workload(Viewed):
         workload = cls.__new__(cls)
         workload._fill(source, steps, metadata or {}, origin)
         return workload
-
-    law = Renamed("synthetic")
-    is_law = Renamed("is_synthetic")
-    describe_json = Renamed("to_json")
 
     @classmethod
     def synthetic(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq._lazy import np, pl
 from inferq.checks import finite, shown, within
-from inferq.errors import ConfigError, Renamed
+from inferq.errors import ConfigError
 from inferq.theory.demands.lengths import Lengths, Work, chances
 from inferq.theory.demands.shared_prefixes import Rows
 from inferq.workload.distributions import (
@@ -93,8 +93,6 @@ class RequestClass:
                 chances(side, getattr(self, side))
             except ConfigError as error:
                 raise error.within(path, ": ") from None
-
-    law = Renamed("joint_lengths")
 
     @property
     def joint_lengths(self) -> Lengths:
