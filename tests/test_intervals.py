@@ -234,7 +234,7 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
     )
     assert (found.variation, found.seeds, runs[-1]) == ("blocks", (0,), (4, 4))
     assert (
-        "every seed gives the same" in found.stopped and "blocks of consecutive arrivals" in found.explain()
+        "nothing is random in the trace" in found.stopped and "blocks of consecutive arrivals" in found.explain()
     )
     mean, largest, tail = (row(found, "vllm-v0", name) for name in metrics)
     assert mean["half_width"] is None  # 300 requests are too few for 8 blocks of 50
@@ -249,7 +249,7 @@ def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
     even = arriving(500, iq.dist.Deterministic(2), 100, 9)
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
     assert found.variation == "blocks"
-    assert "the distributions of the workload draw nothing" in found.stopped and "recorded" not in str(found)
+    assert "nothing is random in the workload" in found.stopped and "recorded" not in str(found)
 
 
 def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():

@@ -230,7 +230,7 @@ MAP = {"arrival_s": "at", "prompt_tokens": "in", "output_tokens": "out"}
         [GOOD],
         {"columns": {**MAP, "max_tokens": "in"}},
         iq.ConfigError,
-        r"'max_tokens' .*; here it is max_output_tokens",
+        r"'max_tokens' .*; it is called max_output_tokens here",
     ),
     ([GOOD], {"time_unit": "h"}, iq.ConfigError, r"time_unit: must be 's', 'ms', 'us' or 'ns', is 'h'"),
     (

@@ -44,8 +44,8 @@ from inferq.results.tables import STATUSES, has_failed
 from inferq.systems.prices import Prices
 
 COUNTS = (16, 8)
-"""Numbers of blocks of a trace, before and after joining pairs. With 32 blocks instead of 16, intervals are too
-narrow: coverage is about 2 percentage points lower."""
+"""Numbers of blocks of a trace, before and after joining pairs. With 32 blocks instead of 16, intervals are
+too narrow: coverage is about 2 percentage points lower."""
 
 LEAST_IN_BLOCK = 50
 """Minimum requests of a block."""

@@ -100,10 +100,10 @@ def _label(name: str, value: object, kind: str) -> Label:
     if kind == "truth":
         return bool(value)
     if kind == "whole":
-        return int(value)  # type: ignore[call-overload,no-any-return]  # its kind says so
+        return int(value)  # type: ignore[call-overload,no-any-return]  # as its kind implies
     if kind == "number":
         try:
-            number = float(value)  # type: ignore[arg-type]  # its kind says so
+            number = float(value)  # type: ignore[arg-type]  # as its kind implies
         except OverflowError:
             raise ConfigError(name, f"{value!r} is too large for a float") from None
         if math.isnan(number):
