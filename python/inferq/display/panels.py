@@ -37,7 +37,7 @@ def series(column: str, names: Sequence[str], width: int) -> dict[str, Any]:
         columns=columns,
     )
     colors = alt.Scale(domain=list(names), range=list(OF_SERIES[: len(names)]))
-    dashes = alt.Scale(domain=list(names), range=[list(one) for one in _DASHES[: len(names)]])
+    dashes = alt.Scale(domain=list(names), range=[list(dash) for dash in _DASHES[: len(names)]])
     return {
         "color": alt.Color(f"{column}:N", title=None, scale=colors, legend=key if several else None),
         **(

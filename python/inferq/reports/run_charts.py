@@ -185,7 +185,7 @@ def latency(
         curves = run_data.latencies(which, names)
     else:
         names = list(results)
-        curves = pl.concat([_of_run(name, run_data.latencies, one) for name, one in results.items()])
+        curves = pl.concat([_of_run(name, run_data.latencies, result) for name, result in results.items()])
     curves = curves.filter(pl.col("seconds") > 0).with_columns(tail=-(1 - pl.col("share")).log10())
     if curves.is_empty():
         raise ConfigError("latency", "no measured request was served")
@@ -212,8 +212,10 @@ def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
         bins, marks = run_data.gaps(which, names), run_data.gap_percentiles(which, names)
     else:
         names = list(results)
-        bins = pl.concat([_of_run(name, run_data.gaps, one) for name, one in results.items()])
-        marks = pl.concat([_of_run(name, run_data.gap_percentiles, one) for name, one in results.items()])
+        bins = pl.concat([_of_run(name, run_data.gaps, result) for name, result in results.items()])
+        marks = pl.concat(
+            [_of_run(name, run_data.gap_percentiles, result) for name, result in results.items()]
+        )
     if bins.is_empty():
         raise ConfigError("itl", "no measured request emitted two tokens")
     names = [name for name in names if name in bins["class"]]

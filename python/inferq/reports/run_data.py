@@ -107,10 +107,10 @@ def latencies(result: Result, names: list[str] | None) -> pl.DataFrame:
         the slowest request. The values of ITL are upper edges of the histogram.
     """
     columns = [f"{measure}_s" for measure in MEASURES if measure != "itl"]
-    kept = result.requests.lazy().filter("measured").select("class", *columns).collect()
+    measured = result.requests.lazy().filter("measured").select("class", *columns).collect()
     parts = []
     for name in [""] if names is None else names:
-        of_class = kept if names is None or len(names) == 1 else kept.filter(pl.col("class") == name)
+        of_class = measured if names is None or len(names) == 1 else measured.filter(pl.col("class") == name)
         for measure in MEASURES:
             if measure == "itl":
                 curve = _gap_curve(_bins(result, None if names is None else [name]))
@@ -340,8 +340,8 @@ def rates(result: Result, steps: int = 100) -> pl.DataFrame:
         measured or not. Empty if nothing arrived, or everything at one instant.
     """
     rows = (result.jobs if result.has_jobs else result.requests).lazy()
-    kept = rows.select("arrival_s", "finish_s").collect()
-    arrival_s, finish_s = kept["arrival_s"].to_numpy(), kept["finish_s"].drop_nulls().to_numpy()
+    times = rows.select("arrival_s", "finish_s").collect()
+    arrival_s, finish_s = times["arrival_s"].to_numpy(), times["finish_s"].drop_nulls().to_numpy()
     schema = dict.fromkeys(("time_s", "arrived", "finished"), pl.Float64)
     if arrival_s.size == 0:
         return pl.DataFrame(schema=schema)

@@ -78,7 +78,9 @@ def _of_slo(result: Result, slo: Slo) -> Assessment:
         last_is_text=True,
     )
     bounds = " and ".join(
-        f"{label(one)} ≤ {amount(one.limit, one.metric.unit)}" for one in slo.objectives if one.limit > 0
+        f"{label(objective)} ≤ {amount(objective.limit, objective.metric.unit)}"
+        for objective in slo.objectives
+        if objective.limit > 0
     )
     objectives = bounds or str(slo)
     text = f"SLO missed: {'; '.join(misses)}." if misses else f"SLO met: {objectives}."

@@ -172,10 +172,10 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
     failed: dict[str | None, float] = {name: _failed_share(result, name) for name in (None, *named)}
     values = []
     for objective in objectives:
-        name = objective.class_name
-        value = _value(objective, result, rows.get(name, {}), failed)
-        if value is None and failed[name] == 0:
-            which = "no request" if name is None else f"no request of class {name!r}"
+        of_class = objective.class_name
+        value = _value(objective, result, rows.get(of_class, {}), failed)
+        if value is None and failed[of_class] == 0:
+            which = "no request" if of_class is None else f"no request of class {of_class!r}"
             raise ConfigError(
                 f"slo.{objective.metric.name}",
                 f"{which} of a run at {number(rate, 4)} per second has a value; warm-up, cool-down and "

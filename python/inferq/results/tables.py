@@ -262,20 +262,20 @@ class RequestColumns(Mapping[str, "NDArray[Any]"]):
     After all columns have been computed, they replace the rows.
     """
 
-    def __init__(self, rows: _core.RequestRows, beside: Columns | None = None) -> None:
+    def __init__(self, rows: _core.RequestRows, extra: Columns | None = None) -> None:
         """Store the rows.
 
         Args:
             rows: the rows of the core.
-            beside: columns to insert after `id`.
+            extra: columns to insert after `id`.
         """
         self._rows: _core.RequestRows | None = rows
-        self._beside = beside or {}
+        self._extra = extra or {}
         self._made: dict[str, tuple[NDArray[Any], bool]] = {}
         first, *others = rows.names
-        self._names = (first, *self._beside, *others)
+        self._names = (first, *self._extra, *others)
 
-    def beside(self, columns: Columns) -> RequestColumns:
+    def with_columns(self, columns: Columns) -> RequestColumns:
         """The same rows with further columns after `id`."""
         assert self._rows is not None, "rows exist until all columns are computed"
         return RequestColumns(self._rows, columns)
@@ -284,14 +284,14 @@ class RequestColumns(Mapping[str, "NDArray[Any]"]):
         """All columns, each with a flag for missing values."""
         if self._rows is not None:
             made = {name: (values, absent > 0) for name, values, absent in self._rows.columns()}
-            made |= {name: (values, False) for name, values in self._beside.items()}
+            made |= {name: (values, False) for name, values in self._extra.items()}
             self._made = {name: made[name] for name in self._names}
             self._rows = None
         return self._made
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name in self._beside:
-            return self._beside[name]
+        if name in self._extra:
+            return self._extra[name]
         column = self._made[name][0] if self._rows is None else self._rows.column(name)
         if column is None:
             raise KeyError(name)

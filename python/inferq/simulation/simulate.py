@@ -225,7 +225,7 @@ def _jobs(
     arrival_s = frame["arrival_s"].to_numpy()
     tables.workload = frame
     tables.names = {**jobs.names, **tables.names}
-    tables.requests = tables.requests.beside(jobs.columns_of(tables.requests["id"]))
+    tables.requests = tables.requests.with_columns(jobs.columns_of(tables.requests["id"]))
     tables.jobs = jobs.table(tables.requests, elapsed_s, arrival_s, options["horizon_s"], measured)
     return tables
 
