@@ -1,4 +1,4 @@
-"""Wrong input in tables: what is given, and what the error must say of it."""
+"""Tables of wrong input with the expected errors."""
 
 import functools
 import inspect
@@ -16,29 +16,29 @@ Kind = type[Exception] | tuple[type[Exception], ...]
 
 
 def refused(
-    *cases: tuple[Any, ...], error: Kind = iq.ConfigError, says: str = "{}"
+    *cases: tuple[Any, ...], error: Kind = iq.ConfigError, pattern: str = "{}"
 ) -> Callable[[Test], Test]:
-    """Call the test with all but the last entry of each case, as its first arguments: it must raise.
+    """Parametrize a test that must raise. All entries of a case except the last are its first arguments.
 
     Args:
-        cases: arguments, and what the error says: a regular expression, which is also the case's name; before
-            it the kind of error where it is another than `error`.
-        error: the kind of error.
-        says: the whole expression, with that of the case at the braces.
+        cases: arguments and the expected text of the error, a regular expression, which is also the id of the
+            case; before it the exception, if it differs from `error`.
+        error: the exception.
+        pattern: the whole expression, with that of the case in place of the braces.
     """
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
-        def over_case(kind_of_error: Kind, said: str, **given: Any) -> None:
-            with pytest.raises(kind_of_error, match=says.replace("{}", said)):
+        def over_case(kind_of_error: Kind, expected: str, **given: Any) -> None:
+            with pytest.raises(kind_of_error, match=pattern.replace("{}", expected)):
                 test(**given)
 
         rows = []
-        for *given, said in cases:
+        for *given, expected in cases:
             own = isinstance(given[-1], type) and issubclass(given[-1], Exception)
-            rows.append((*(given[:-1] if own else given), given[-1] if own else error, said))
+            rows.append((*(given[:-1] if own else given), given[-1] if own else error, expected))
         known = inspect.signature(test).parameters
-        names = [*list(known)[: len(rows[0]) - 2], "kind_of_error", "said"]
+        names = [*list(known)[: len(rows[0]) - 2], "kind_of_error", "expected"]
         added = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names[-2:]]
         over_case.__signature__ = inspect.Signature([*known.values(), *added])  # type: ignore[attr-defined]
         ids = [row[-1].strip("^$").replace("\\", "") for row in rows]

@@ -1,4 +1,4 @@
-"""Replicas that come and go as a user meets them: descriptions, errors, policies of one's own, results."""
+"""Autoscaling and failures: descriptions, errors, user-defined policies, results."""
 
 from __future__ import annotations
 
@@ -75,19 +75,21 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG, ids=range(len(WRONG)))
-def test_what_makes_no_sense_is_an_error_that_says_where(wrong: Callable[[], object], named: str) -> None:
+def test_invalid_autoscalers_and_failures_are_errors_with_a_path(
+    wrong: Callable[[], object], named: str
+) -> None:
     with pytest.raises(iq.ConfigError, match=named):
         wrong()
 
 
-def test_a_share_of_something_without_limit_is_refused() -> None:
+def test_utilization_without_a_limit_is_rejected() -> None:
     engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     scaler = iq.Autoscaler(iq.ByUtilization(0.5, of="kv"), max=2)
     with pytest.raises(iq.ConfigError, match=r"autoscaler.policy.of: .*no limit"):
         iq.simulate(ROWS, iq.Cluster(engine, autoscaler=scaler))
 
 
-def test_descriptions_come_back_and_a_run_repeats_from_its_record() -> None:
+def test_descriptions_are_read_back_and_a_record_repeats_its_run() -> None:
     for policy in (iq.ByQueue(2), iq.ByUtilization(0.6), iq.ByForecast(2, 3, 1), iq.BySchedule([(0, 2)])):
         scaler = iq.Autoscaler(policy, min=1, max=4, every_s=1, startup_s=0.5)
         cluster = _cluster(autoscaler=scaler, failures=FAILURES)
@@ -121,7 +123,7 @@ class _Mine(iq.ScalingPolicy):
         return self.answer(fleet)
 
 
-def test_a_policy_of_ones_own_is_asked_at_each_look() -> None:
+def test_a_user_defined_policy_is_called_at_each_evaluation() -> None:
     mine = _Mine(lambda fleet: 2 if fleet.now_s < 5 else 1)
     scaler = iq.Autoscaler(mine, max=3, every_s=1, startup_s=1)
     result = iq.simulate(ROWS, _cluster(autoscaler=scaler))
@@ -131,25 +133,25 @@ def test_a_policy_of_ones_own_is_asked_at_each_look() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, True, 1.5, None, "two"])
-def test_an_answer_that_is_no_number_of_replicas_is_an_error(answer: object) -> None:
+def test_an_invalid_result_of_a_policy_is_an_error(answer: object) -> None:
     scaler = iq.Autoscaler(_Mine(lambda fleet: answer), max=3, every_s=1)
     with pytest.raises(iq.SimulationError, match=r"the autoscaler violated a rule at 1"):
         iq.simulate(ROWS, _cluster(autoscaler=scaler))
 
 
-def test_what_a_policy_raises_passes() -> None:
+def test_exceptions_of_a_policy_pass_unchanged() -> None:
     scaler = iq.Autoscaler(_Mine(lambda fleet: 1 // 0), max=3, every_s=1)
     with pytest.raises(ZeroDivisionError):
         iq.simulate(ROWS, _cluster(autoscaler=scaler))
 
 
 class _OneByOne(iq.Scheduler):
-    """Remembers whether it was ever asked: a replica that comes later must not."""
+    """Counts its calls, which replicas that start later must not share."""
 
-    asked = 0
+    calls = 0
 
     def plan(self, view: iq.View) -> iq.Batch:
-        self.asked += 1
+        self.calls += 1
         if len(view.running) == 0:
             waiting = view.waiting
             return iq.Batch(prefill=[(waiting.id[0], waiting.prompt_left[0])]) if len(waiting) else iq.Batch()
@@ -172,7 +174,7 @@ def test_schedulers_and_routers_written_in_python_see_open_replicas() -> None:
     assert result.requests["status"].to_list() == ["finished"] * 40
 
 
-def test_each_cluster_of_a_network_has_its_own() -> None:
+def test_each_cluster_of_a_network_has_its_own_autoscaler() -> None:
     parts: dict[str, iq.Engine | iq.Cluster | iq.Disaggregated] = {
         "a": _cluster(autoscaler=SCALER),
         "b": _cluster(replicas=2, failures=FAILURES),
@@ -188,7 +190,7 @@ def test_each_cluster_of_a_network_has_its_own() -> None:
     assert ended.count("lost") == lost and ended.count("finished") + lost == 40
 
 
-def test_lost_requests_are_counted_and_said() -> None:
+def test_lost_requests_are_counted_and_reported() -> None:
     cluster = _cluster(replicas=2, failures=iq.Failures(at=[(2.1, 0), (2.1, 1)], retries=0))
     result = iq.simulate(ROWS, cluster)
     lost = result.requests.filter(status="lost")
@@ -208,7 +210,7 @@ def test_lost_requests_are_counted_and_said() -> None:
     assert never["lost"] == 0 and "lost" not in run_tables.counts([("all", never)]).header
 
 
-def test_a_request_that_was_taken_back_loses_no_patience_afterwards() -> None:
+def test_patience_ends_at_the_first_admission_of_a_retried_request() -> None:
     rows = {"arrival_s": [0] * 3, "prompt_tokens": [9] * 3, "output_tokens": [6] * 3}
     rows |= {"cancel_s": [None, None, 0.2], "patience_s": [None, None, 1.1]}
     for system in (ENGINE, _cluster(autoscaler=SCALER)):
@@ -217,8 +219,8 @@ def test_a_request_that_was_taken_back_loses_no_patience_afterwards() -> None:
         assert result.requests["status"].to_list()[:2] == ["finished"] * 2
 
 
-def test_clients_take_requests_back_that_have_no_replica_or_whose_replica_dies() -> None:
-    """One that waits for a replica leaves at once; one whose last token was to come leaves at the death."""
+def test_clients_cancel_requests_without_a_replica_or_on_a_failed_one() -> None:
+    """A request without a replica is canceled immediately; one in its last iteration at the failure."""
     rows = {"arrival_s": [0, 0, 2.1, 2.2], "prompt_tokens": [9] * 4, "output_tokens": [6] * 4}
     cluster = _cluster(failures=iq.Failures(at=[(1.2, 0)], repair_s=2, retries=1))
     result = iq.simulate({**rows, "cancel_s": [2.0, 1.1, 0.5, None]}, cluster)
@@ -232,8 +234,8 @@ def test_clients_take_requests_back_that_have_no_replica_or_whose_replica_dies()
 
 
 @pytest.mark.parametrize(("retries", "row"), [(1, ("finished", 4.7, 1, 6, 5)), (0, ("lost", 1.2, 0, 2, 2))])
-def test_drafts_go_on_where_they_stood_when_a_replica_died(retries: int, row: tuple[object, ...]) -> None:
-    """Four tokens are out at the death; the fifth comes with the prompt at 3.7, then the list goes on."""
+def test_speculation_continues_after_a_failure(retries: int, row: tuple[object, ...]) -> None:
+    """Four tokens precede the failure; the fifth is emitted with the prompt at 3.7, then the list continues."""
     scheduler = iq.VllmV1(speculation=iq.Speculation(tokens=2), async_scheduling=False)
     engine = iq.Engine(timing=iq.Constant(0.5), scheduler=scheduler, kv=iq.KvCache(tokens=1000))
     failures = iq.Failures(at=[(1.2, 0)], repair_s=2, retries=retries)
@@ -244,7 +246,7 @@ def test_drafts_go_on_where_they_stood_when_a_replica_died(retries: int, row: tu
     assert result.requests.select(columns).rows() == [row, ("finished", 4.2, 0, 2, 1)]
 
 
-def test_money_is_that_of_the_replicas_paid_for() -> None:
+def test_cost_counts_the_paid_time_of_replicas() -> None:
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb")
     rows = {"arrival_s": [0.0, 3600.0], "prompt_tokens": [9, 9], "output_tokens": [6, 6]}
     prices = iq.Prices(gpu_hour={"h100-80gb": 3.0})
@@ -258,8 +260,8 @@ def test_money_is_that_of_the_replicas_paid_for() -> None:
 
 
 @pytest.mark.parametrize("seed", range(45))
-def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_lost(seed: int) -> None:
-    """In random cuts: each token once, at its instant, whichever replica brings it; how requests leave."""
+def test_a_live_run_reports_tokens_of_retried_and_lost_requests(seed: int) -> None:
+    """With random feeding: each token once, at its time, from any replica; and the ends of requests."""
     draw = random.Random(seed)
     gaps = [draw.choice((0.0, 0.05, 0.3, 5.0)) * draw.random() for _ in range(25)]
     prompts, outputs = draw.choices(range(1, 90), k=25), draw.choices(range(1, 30), k=25)
@@ -283,14 +285,14 @@ def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_l
     rows = {"arrival_s": [at / 1e9 for at in at_ns], "prompt_tokens": prompts, "output_tokens": outputs}
     whole = iq.simulate(rows, fleet, seed=seed)
     live = Live(fleet, seed=seed)
-    told: dict[int, list[float]] = {row: [] for row in range(25)}
+    token_times: dict[int, list[float]] = {row: [] for row in range(25)}
     ended: dict[int, float] = {}
     left: dict[int, str] = {}
 
     def note(news: Progress) -> None:
         for tokens in news.tokens:
             for request in tokens.requests:
-                told[request].append(tokens.at_s)
+                token_times[request].append(tokens.at_s)
             ended.update(dict.fromkeys(tokens.finished, tokens.at_s))
         left.update(news.left)
 
@@ -308,12 +310,14 @@ def test_a_run_that_is_fed_tells_the_tokens_of_requests_that_are_sent_again_or_l
         assert left.get(request) == (None if status in ("finished", "unfinished") else status)
         assert ended.get(request) == row["finish_s"]
         if status == "finished":
-            assert len(told[request]) == row["output_tokens"] and told[request] == sorted(told[request])
-            assert told[request][0] == row["first_token_s"]
+            assert len(token_times[request]) == row["output_tokens"] and token_times[request] == sorted(
+                token_times[request]
+            )
+            assert token_times[request][0] == row["first_token_s"]
     assert tables["fleet_events"]["at_s"].tolist() == whole.fleet_events["at_s"].to_list()
 
 
-def test_live_runs_with_autoscaling_refuse_policies_that_wait_for_full_batches() -> None:
+def test_live_runs_with_autoscaling_reject_policies_that_wait_for_full_batches() -> None:
     """A drain lets waiting requests continue, and no event reports that before the next request."""
     waits = replace(ENGINE, scheduler=iq.research.Wait(thresholds=2))
     with pytest.raises(iq.ConfigError, match="scheduler: Wait waits for full batches"):
@@ -321,7 +325,7 @@ def test_live_runs_with_autoscaling_refuse_policies_that_wait_for_full_batches()
     Live(iq.Cluster(waits, replicas=2))
 
 
-def test_theory_proves_nothing_of_replicas_that_go() -> None:
+def test_theory_is_inconclusive_for_failing_replicas() -> None:
     workload = iq.Workload.synthetic(
         requests=100, arrivals=iq.dist.Poisson(0.05), prompt=iq.dist.Fixed(9), output=iq.dist.Fixed(6)
     )

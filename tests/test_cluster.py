@@ -1,4 +1,4 @@
-"""Clusters and hand-offs: descriptions, what goes through the core's door, and runs.
+"""Clusters and disaggregation: descriptions, the input of the core, and runs.
 
 Those that are worked out by hand, for routers and hand-offs, are in `test_reference_fleet.py`.
 """
@@ -33,7 +33,7 @@ LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
 
 
 @pytest.mark.parametrize("router", EXAMPLES, ids=repr)
-def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
+def test_a_cluster_is_read_back_from_its_description(router: iq.Router) -> None:
     assert router.to_json() == {"kind": type(router).__name__, **dataclasses.asdict(router)}
     for cluster in (
         iq.Cluster(engine(), replicas=3, router=router),
@@ -46,7 +46,7 @@ def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
         assert hash(again) == hash(cluster)
 
 
-def test_a_cluster_says_how_many_replicas_it_has() -> None:
+def test_a_cluster_reports_its_number_of_replicas() -> None:
     assert iq.Cluster(engine()).replicas == 1
     assert iq.Cluster([engine(), engine()]).replicas == 2
     assert iq.Cluster([engine(), engine()], replicas=2).replicas == 2
@@ -85,7 +85,7 @@ def test_a_wrong_description_of_a_cluster_is_named(change: dict[str, Any]) -> No
     iq.Cluster.from_json({**described, **change})
 
 
-def test_a_hand_off_is_read_back_from_what_it_says() -> None:
+def test_a_disaggregated_system_is_read_back_from_its_description() -> None:
     split = iq.Disaggregated(
         prefill=(engine(max_seqs=1), 2),
         decode=(engine(), 3),
@@ -105,7 +105,10 @@ def test_a_hand_off_is_read_back_from_what_it_says() -> None:
     ({"decode": (2, engine())}, r"^decode\[0\]: "),
     ({"link": None}, r"^link: must be Link"),
     ({"decode_router": "RoundRobin"}, r"^decode_router: "),
-    ({"decode": (engine(first_token="decode"), 1)}, r"^decode: first_token is 'decode', but 'prefill' for prefill"),
+    (
+        {"decode": (engine(first_token="decode"), 1)},
+        r"^decode: first_token is 'decode', but 'prefill' for prefill",
+    ),
 )
 def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any]) -> None:
     iq.Disaggregated(**{"prefill": (engine(), 1), "decode": (engine(), 1), "link": LINK, **change})
@@ -123,14 +126,14 @@ def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any]) -> None:
     ({"concurrent": 0}, "concurrent"),
     ({"concurrent": 1.5}, "concurrent"),
     ({"concurrent": True}, "concurrent"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any]) -> None:
     iq.Link(**{"latency_s": 0.0, "bytes_per_s": 1.0, "bytes_per_token": 0, **change})
 
 
-def test_a_link_moves_the_keys_and_values_of_the_model_that_prefills() -> None:
-    """Llama-3.1-8B keeps 2 · 32 layers · 8 heads · 128 numbers of a token, of 2 bytes or of 1."""
+def test_a_link_moves_the_keys_and_values_of_the_prefill_model() -> None:
+    """Llama-3.1-8B stores 2 · 32 layers · 8 heads · 128 numbers per token, of 2 bytes or 1."""
     way = iq.Link(latency_s=1e-4, bytes_per_s=25e9)
     for kv_dtype, size in (("bf16", 2), ("fp8", 1)):
         made = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2, kv_dtype=kv_dtype)
@@ -142,7 +145,7 @@ def test_a_link_moves_the_keys_and_values_of_the_model_that_prefills() -> None:
         iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=way)
 
 
-def test_a_router_is_told_that_it_cannot_know_the_length_of_an_answer() -> None:
+def test_a_router_cannot_read_the_output_length() -> None:
     class Longest(iq.Router):
         def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
             return int(request.output_tokens)  # type: ignore[attr-defined]
@@ -153,21 +156,21 @@ def test_a_router_is_told_that_it_cannot_know_the_length_of_an_answer() -> None:
 
 def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
     described = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=LINK).to_json()
-    for change, said in [
+    for change, message in [
         ({"link": {**described["link"], "latency_s": -1}}, r"^disaggregated\.link\.latency_s: "),
         ({"prefill": {"replicas": 2}}, r"^disaggregated\.prefill\.engine: missing"),
         ({"prefill": {**described["prefill"], "replicas": 0}}, r"^disaggregated\.prefill\[1\]: "),
         ({"decode": 3}, r"^disaggregated\.decode: "),
     ]:
-        with pytest.raises(iq.ConfigError, match=said):
+        with pytest.raises(iq.ConfigError, match=message):
             iq.Disaggregated.from_json({**described, **change})
 
 
-# what goes through the door
+# the input of the core
 
 
 class Door:
-    """Takes what `simulate` hands to the core, and lets nothing run."""
+    """Records the input of the core, and runs nothing."""
 
     class Closed(Exception):
         pass
@@ -208,7 +211,7 @@ def test_an_engine_is_a_pool_of_one(door: Door) -> None:
     assert sorted(door.columns) == ["arrival_s", "output_tokens", "prompt_tokens"]
 
 
-def test_a_cluster_is_a_pool_and_a_hand_off_two(door: Door) -> None:
+def test_a_cluster_is_a_pool_and_a_disaggregated_system_two(door: Door) -> None:
     one, other = engine(), engine(max_seqs=1)
     (pool,) = door.through(ONE, iq.Cluster([one, one, other])).scenario["pools"]
     assert pool["counts"] == [2, 1]
@@ -222,7 +225,7 @@ def test_a_cluster_is_a_pool_and_a_hand_off_two(door: Door) -> None:
     assert second["router"] == {"kind": "LeastRequests"}
 
 
-def test_sessions_are_numbered_as_they_come(door: Door) -> None:
+def test_sessions_are_numbered_in_order(door: Door) -> None:
     five = work(*[(0.0, 1, 1)] * 5, session_id=["b", None, "a", "b", "a"])
     by_session = iq.Cluster(engine(), replicas=2, router=iq.BySession())
     session = door.through(five, by_session).columns["session"]
@@ -233,13 +236,13 @@ def test_sessions_are_numbered_as_they_come(door: Door) -> None:
 
 
 class Serial(iq.Scheduler):
-    """Serves one request after the other, and remembers what it was asked."""
+    """Serves one request at a time, and records its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
+        self.calls: list[float] = []
 
     def plan(self, view: iq.View) -> iq.Batch:
-        self.asked.append(view.now_s)
+        self.calls.append(view.now_s)
         if len(view.running) == 0:
             waiting = view.waiting
             if len(waiting) == 0:
@@ -248,7 +251,7 @@ class Serial(iq.Scheduler):
         return iq.Batch(decode=view.running.id)
 
 
-def test_each_replica_has_a_copy_of_a_scheduler_of_ones_own(door: Door) -> None:
+def test_each_replica_has_a_copy_of_a_user_defined_scheduler(door: Door) -> None:
     mine = Serial()
     written = iq.Engine(timing=iq.Constant(1.0), scheduler=mine, kv=iq.KvCache.unlimited())
     assert door.through(ONE, written).written["schedulers"] == [(0, 0, [mine])]
@@ -256,8 +259,8 @@ def test_each_replica_has_a_copy_of_a_scheduler_of_ones_own(door: Door) -> None:
         "schedulers"
     ]
     assert (pool, which, len(objects)) == (0, 1, 2)
-    assert len({id(one) for one in (mine, *objects)}) == 3
-    assert all(type(one) is Serial and one.asked is not mine.asked for one in objects)
+    assert len({id(scheduler) for scheduler in (mine, *objects)}) == 3
+    assert all(type(copy) is Serial and copy.calls is not mine.calls for copy in objects)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.0, "2", True, 2**20])
@@ -289,18 +292,18 @@ def test_threads_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("router", [iq.Random(), iq.PowerOfTwo()], ids=repr)
-def test_chance_comes_from_the_seed(router: iq.Router) -> None:
+def test_random_routers_depend_on_the_seed(router: iq.Router) -> None:
     many = work(*[(float(at), 10, 1) for at in range(64)])
     fleet = iq.Cluster(engine(), replicas=4, router=router)
     one, same, other = (iq.simulate(many, fleet, seed=seed).requests["replica"] for seed in (1, 1, 2))
     assert one.equals(same)
     assert not one.equals(other)
-    # each request is gone before the next comes, so that of two idle replicas the lower is taken
+    # each request ends before the next arrives, so that of two idle replicas the lower is selected
     assert set(one) == ({0, 1, 2} if isinstance(router, iq.PowerOfTwo) else {0, 1, 2, 3})
 
 
 def test_replicas_may_differ() -> None:
-    """Half a second a slot on replica 0, a second on replica 1."""
+    """Iterations of 0.5 s on replica 0, of 1 s on replica 1."""
     quick = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     two = work((0.0, 10, 4), (0.0, 10, 4))
     result = iq.simulate(two, iq.Cluster([quick, engine()]))
@@ -311,15 +314,15 @@ def test_replicas_may_differ() -> None:
     ]
 
 
-def test_what_fits_no_cache_is_rejected_where_it_is_sent() -> None:
+def test_a_request_that_fits_no_cache_is_rejected_at_its_replica() -> None:
     small = engine(kv=iq.KvCache(tokens=16))
     two = work((0.0, 10, 1), (0.0, 100, 1))
     result = iq.simulate(two, iq.Cluster(small, replicas=2))
     assert rows(result, "replica", "status") == [(0, "finished"), (1, "rejected")]
 
 
-def test_objectives_go_with_their_request_when_rows_are_missing() -> None:
-    """Request 1 is the answer's next turn and never comes; request 2 keeps its own objective."""
+def test_objectives_belong_to_their_requests_if_rows_are_missing() -> None:
+    """Request 1, the next turn, never arrives; request 2 keeps its own objective."""
     three = work(
         (0.0, 999, 1),
         (1.0, 10, 1),
@@ -345,13 +348,13 @@ def test_the_scenario_repeats_the_run_of_a_cluster() -> None:
     fleet = iq.Cluster(engine(), replicas=2, router=iq.PowerOfTwo())
     two = work((0.0, 10, 3), (0.0, 10, 3))
     result = iq.simulate(two, fleet, seed=4)
-    told = json.loads(result.scenario)
-    assert "engine" not in told and "threads" not in told
-    again = iq.simulate(two, iq.Cluster.from_json(told["cluster"]), seed=told["run"]["seed"])
+    scenario = json.loads(result.scenario)
+    assert "engine" not in scenario and "threads" not in scenario
+    again = iq.simulate(two, iq.Cluster.from_json(scenario["cluster"]), seed=scenario["run"]["seed"])
     assert again.requests.equals(result.requests)
 
 
-# a router of one's own
+# user-defined routers
 
 
 class Scripted(iq.Router):
@@ -360,13 +363,13 @@ class Scripted(iq.Router):
         self.seen: list[tuple[Any, ...]] = []
 
     def route(self, request: iq.Arrival, fleet: iq.Fleet) -> Any:
-        told = (request.id, request.arrival_s, request.prompt_tokens, request.class_name, request.session)
-        self.seen.append((told, fleet.requests.tolist(), fleet.running.tolist(), fleet.waiting.tolist()))
+        arrival = (request.id, request.arrival_s, request.prompt_tokens, request.class_name, request.session)
+        self.seen.append((arrival, fleet.requests.tolist(), fleet.running.tolist(), fleet.waiting.tolist()))
         return self.script(request, fleet)
 
 
-def test_a_router_of_ones_own_sees_the_fleet_at_each_arrival() -> None:
-    """One seat each. Request 0 runs on 1 until 2, request 1 waits for it, request 2 comes at 2."""
+def test_a_user_defined_router_sees_the_fleet_at_each_arrival() -> None:
+    """`max_seqs=1`. Request 0 runs on replica 1 until 2, request 1 waits for it, request 2 arrives at 2."""
     mine = Scripted(lambda request, fleet: 1)
     three = work((0.0, 10, 2), (0.5, 11, 1), (2.0, 12, 1), session_id=["a", None, "a"])
     result = iq.simulate(three, iq.Cluster(engine(max_seqs=1), replicas=2, router=mine))
@@ -378,8 +381,8 @@ def test_a_router_of_ones_own_sees_the_fleet_at_each_arrival() -> None:
     ]
 
 
-def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
-    """Caches of 4 blocks of 16. A prompt of 20 takes 2; at 1.5 it is computed and one token is out."""
+def test_a_user_defined_router_sees_tokens_and_blocks() -> None:
+    """Caches of 4 blocks of 16. A prompt of 20 takes 2; at 1.5 it is computed and one token is emitted."""
     seen = []
 
     def route(request: iq.Arrival, fleet: iq.Fleet) -> int:
@@ -396,7 +399,7 @@ def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
     assert seen == [([0, 0], [0, 0], [4, 4], [1, 2]), ([4, 0], [2, 0], [2, 4], [1, 2])]
 
 
-def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
+def test_a_user_defined_router_can_equal_a_built_in_one() -> None:
     workload = arriving(300, 1, iq.dist.Uniform(1, 900), iq.dist.Geometric(9))
     mine = Scripted(lambda request, fleet: int(np.argmin(fleet.requests)))
     one, other = (
@@ -407,13 +410,13 @@ def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
 
 
 @pytest.mark.parametrize("bad", [2, -1, 0.0, "0", None, [0]])
-def test_a_router_that_names_no_replica_is_told_so(bad: Any) -> None:
+def test_a_router_without_a_valid_replica_is_an_error(bad: Any) -> None:
     fleet = iq.Cluster(engine(), replicas=2, router=Scripted(lambda request, fleet: bad))
     with pytest.raises(iq.SimulationError, match="router"):
         iq.simulate(ONE, fleet)
 
 
-def test_what_a_router_raises_passes_untouched() -> None:
+def test_exceptions_of_a_router_pass_unchanged() -> None:
     mine = KeyError("here")
 
     def route(request: iq.Arrival, fleet: iq.Fleet) -> int:
@@ -424,7 +427,7 @@ def test_what_a_router_raises_passes_untouched() -> None:
     assert caught.value is mine
 
 
-def test_a_class_without_route_is_no_router() -> None:
+def test_a_class_without_route_is_rejected() -> None:
     class Lost(iq.Router):
         pass
 
@@ -432,23 +435,23 @@ def test_a_class_without_route_is_no_router() -> None:
         iq.Cluster(engine(), router=Lost())
 
 
-def test_a_router_of_ones_own_is_shown_by_its_name() -> None:
+def test_a_user_defined_router_is_written_by_name() -> None:
     described = iq.Cluster(engine(), router=Scripted(None)).to_json()["router"]
     assert described["kind"] == "Python" and described["name"].endswith(".Scripted")
 
 
-def test_copies_of_a_scheduler_do_not_share_what_they_remember() -> None:
+def test_copies_of_a_scheduler_do_not_share_state() -> None:
     mine = Serial()
     written = iq.Engine(timing=iq.Constant(1.0), scheduler=mine, kv=iq.KvCache.unlimited())
     two = work((0.0, 10, 2), (0.0, 10, 2))
     result = iq.simulate(two, iq.Cluster(written, replicas=2))
     assert rows(result, "replica", "finish_s") == [(0, 2.0), (1, 2.0)]
-    assert mine.asked == []
+    assert mine.calls == []
     iq.simulate(two, written)
-    assert mine.asked != []
+    assert mine.calls != []
 
 
-# hand-offs
+# disaggregation
 
 
 def split(n: int = 1, m: int = 1, link: iq.Link = LINK, **change: Any) -> iq.Disaggregated:
@@ -456,13 +459,13 @@ def split(n: int = 1, m: int = 1, link: iq.Link = LINK, **change: Any) -> iq.Dis
     return iq.Disaggregated(**{**parts, **change})
 
 
-def test_what_fits_nowhere_to_decode_is_an_error_before_the_run() -> None:
+def test_a_request_that_fits_no_decode_replica_is_an_error() -> None:
     tight = engine(kv=iq.KvCache(tokens=16, block=16))
     with pytest.raises(iq.ConfigError, match=r"row 1\b"):
         iq.simulate(work((0.0, 10, 2), (0.0, 100, 2)), split(decode=(tight, 1)))
 
 
-# from a file and from the shell
+# files and the command line
 
 SCENARIO = """
 [workload]
@@ -540,23 +543,23 @@ def test_equal_clusters_copy_and_pickle() -> None:
         assert pickle.loads(pickle.dumps(system)) == copy.deepcopy(system) == system
 
 
-def test_a_request_that_is_over_with_its_prompt_needs_no_decode_replica() -> None:
+def test_a_request_that_ends_with_its_prompt_needs_no_decode_replica() -> None:
     small = engine(kv=iq.KvCache(tokens=16))
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(small, 1), link=iq.Link(0.0, 1.0, 0.0))
     (row,) = rows(iq.simulate(work((0.0, 40, 1)), split), "status", "prefill_replica", "replica")
     assert row == ("finished", None, 0)
 
 
-def test_the_last_call_of_progress_tells_the_end() -> None:
-    told: list[tuple[int, int]] = []
+def test_the_last_call_of_progress_reports_the_end() -> None:
+    calls: list[tuple[int, int]] = []
     iq.simulate(
-        ONE, iq.Cluster(engine(), replicas=2), progress=lambda done, total: told.append((done, total))
+        ONE, iq.Cluster(engine(), replicas=2), progress=lambda done, total: calls.append((done, total))
     )
-    assert told[-1] == (1, 1)
+    assert calls[-1] == (1, 1)
 
 
 def test_a_large_fleet_has_fewer_samples_and_not_more_memory() -> None:
-    """Half of five million samples at most are begun with, so that 20,000 replicas have 125 to 250 each."""
+    """Sampling starts with at most 2.5 million samples, so that 20,000 replicas have 125 to 250 each."""
     fleet = iq.Cluster(engine(), replicas=20_000)
     timeline = iq.simulate(work((0.0, 10, 1), (1000.0, 10, 1)), fleet).timeline
     assert 100 <= timeline["time_s"].n_unique() <= 250

@@ -392,7 +392,7 @@ def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
     ({"grows": 1}, "grows"),
     ({"max_context": 1}, "max_context"),
     ({"max_context": 99, "grows": False}, "max_context: has nothing to cut"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_wrong_sessions_are_named(parts: dict[str, Any]) -> None:
     talks(**parts)

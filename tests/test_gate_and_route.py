@@ -83,7 +83,7 @@ def test_what_is_described_can_be_read_back():
     ({"kv": iq.KvCache(tokens=1000)}, 'kv.tokens: a limit requires service="tokens"'),
     ({"kv": iq.KvCache(tokens=None, prefix_cache="radix")}, 'kv.prefix_cache: requires service="tokens"'),
     ({"service": "slots"}, "service: must be 'exponential' or 'tokens'"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_a_description_that_makes_no_sense_names_its_field(fields: dict[str, Any]):
     cluster(**fields)
@@ -99,7 +99,7 @@ def test_a_description_that_makes_no_sense_names_its_field(fields: dict[str, Any
         "decode_queue.a: must be from 0 to 1000000, got 10000000",
     ),
     ({"prefill": [0.1]}, "prefill: must be a table of finite numbers by name"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_an_allocation_that_makes_no_sense_names_table_and_class(tables: dict[str, Any]):
     iq.research.Allocation(**tables)

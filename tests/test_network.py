@@ -1,4 +1,4 @@
-"""Networks: descriptions, how jobs become rows, and runs worked out by hand."""
+"""Networks: descriptions, conversion of jobs to rows, and runs computed by hand."""
 
 import json
 import math
@@ -40,7 +40,7 @@ AGENTS = iq.Network({"a": engine(), "b": engine(), "c": engine()}, [FORK_JOIN])
 
 
 def rybko_stolyar(priority: bool) -> iq.Network:
-    """li2025 (4.4), (4.5): each engine prefers the jobs that are about to leave, or those that come."""
+    """li2025 (4.4), (4.5): each engine prefers the last stages of jobs, or the first ones."""
 
     def agent(last: str, first: str) -> iq.Engine:
         order = [last, first] if priority else [first, last]
@@ -89,12 +89,14 @@ def rybko_stolyar(priority: bool) -> iq.Network:
     ],
     ids=["fork-join", "rybko-stolyar", "nested"],
 )
-def test_a_network_is_read_back_from_what_it_says(network: iq.Network) -> None:
+def test_a_network_is_read_back_from_its_description(network: iq.Network) -> None:
     described = json.loads(json.dumps(network.to_json()))
     again = iq.Network.from_json(described)
     assert again == network
     assert list(again.engines) == list(network.engines)
-    assert [list(one.stages) for one in again.workflows] == [list(one.stages) for one in network.workflows]
+    assert [list(flow.stages) for flow in again.workflows] == [
+        list(flow.stages) for flow in network.workflows
+    ]
     assert again.to_json() == described
     assert hash(again) == hash(network)
     assert pickle.loads(pickle.dumps(network)) == network
@@ -191,7 +193,7 @@ def test_a_wrong_description_of_a_network_is_named(path: tuple[str, ...], value:
     iq.Network.from_json(described)
 
 
-# how jobs become rows
+# conversion of jobs to rows
 
 
 def test_a_job_is_a_row_for_each_stage() -> None:
@@ -248,8 +250,8 @@ def test_each_stage_has_draws_of_its_own() -> None:
     lengths = iq.dist.Uniform(1, 10**6)
     first, second = drawn(lengths, other=lengths)
     assert first != second
-    assert drawn(lengths)[0] == first  # whatever the other stage is
-    assert drawn(lengths, jobs=20)[0] == first[:20]  # whatever the other jobs are
+    assert drawn(lengths)[0] == first  # independent of the other stage
+    assert drawn(lengths, jobs=20)[0] == first[:20]  # independent of the other jobs
     assert drawn(lengths, seed=1)[0] != first
 
 
@@ -275,10 +277,15 @@ def test_delays_may_be_drawn() -> None:
         iq.simulate({"arrival_s": [0.0]}, iq.Network({"a": engine()}, [wrong]))
 
 
-def test_what_a_job_has_goes_to_every_stage() -> None:
-    told = {"priority": [3, 4], "patience_s": [None, 2.0], "itl_slo_s": [0.5, None], "session_id": ["s", "t"]}
-    jobs = expanded(AGENTS, iq.Workload({"arrival_s": [0.0, 1.0], **told}).frame, 0)
-    for name, (first, second) in told.items():
+def test_columns_of_a_job_apply_to_every_stage() -> None:
+    columns = {
+        "priority": [3, 4],
+        "patience_s": [None, 2.0],
+        "itl_slo_s": [0.5, None],
+        "session_id": ["s", "t"],
+    }
+    jobs = expanded(AGENTS, iq.Workload({"arrival_s": [0.0, 1.0], **columns}).frame, 0)
+    for name, (first, second) in columns.items():
         assert jobs.frame[name].to_list() == [first] * 4 + [second] * 4
     alone = expanded(AGENTS, iq.Workload({"arrival_s": [0.0, 1.0]}).frame, 0)
     assert alone.frame["session_id"].to_list() == [0] * 4 + [1] * 4  # a job is a session
@@ -294,7 +301,7 @@ def test_a_column_that_jobs_do_not_have_is_named(columns: Any) -> None:
     iq.simulate({"arrival_s": [0.0], **columns}, AGENTS)
 
 
-def test_jobs_need_arrivals_and_of_several_workflows_a_class() -> None:
+def test_jobs_require_arrivals_and_a_class_for_several_workflows() -> None:
     with pytest.raises(iq.TraceError, match=r"no arrival_s: .*with_arrivals"):
         iq.simulate({"priority": [1]}, AGENTS)
     with pytest.raises(iq.ConfigError, match=r"^workload\.class: .*A, B"):
@@ -308,9 +315,9 @@ def test_a_stage_that_is_too_long_is_named() -> None:
         iq.simulate({"arrival_s": [0.0]}, network)
 
 
-def test_engines_of_a_network_may_have_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    by_prompt = iq.ByKey(lambda request: asked.append((request.id, request.prompt_tokens)) or 5)
+def test_engines_of_a_network_may_have_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    by_prompt = iq.ByKey(lambda request: calls.append((request.id, request.prompt_tokens)) or 5)
     engines = {"a": engine(order=by_prompt), "b": engine(order=iq.ByKey(lambda r: -r.id)), "c": engine()}
     given: dict[str, Any] = {}
 
@@ -321,7 +328,7 @@ def test_engines_of_a_network_may_have_keys_of_their_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(_core, "simulate", door)
     with pytest.raises(InterruptedError):
         iq.simulate({"arrival_s": [0.0]}, iq.Network(engines, [FORK_JOIN]))
-    assert asked == [(0, 10), (3, 9)]
+    assert calls == [(0, 10), (3, 9)]
     assert given["queue_key"].tolist() == [5, -1, 0, 5]
 
 
@@ -362,7 +369,7 @@ def test_a_join_waits_for_the_later_branch() -> None:
 
 
 def test_a_tool_takes_its_time() -> None:
-    """x [1, 3); y comes 0.25 s later, [3.25, 5.25); z 2 s after the job, [2, 4)."""
+    """x [1, 3); y arrives 0.25 s later, [3.25, 5.25); z 2 s after the job, [2, 4)."""
     stages = {
         "x": stage("a", delay_s=1.0),
         "y": stage("b", after="x", delay_s=0.25),
@@ -378,16 +385,16 @@ def test_a_tool_takes_its_time() -> None:
     assert result.jobs["e2e_s"].to_list() == [5.25, 5.25]
 
 
-def test_a_stage_arrives_at_the_instant_at_which_what_it_waits_for_ends() -> None:
-    """One engine: the second stage can be in the batch that is formed when the first has ended."""
+def test_a_stage_arrives_at_the_end_of_its_dependencies() -> None:
+    """One engine: the batch formed at the end of the first stage can include the second."""
     stages = {"x": stage(), "y": stage(after="x")}
     network = iq.Network({"a": engine(max_seqs=1)}, [iq.Workflow("w", stages=stages)])
     result = iq.simulate({"arrival_s": [0.0]}, network)
     assert rows(result, "arrival_s", "queue_s", "finish_s") == [(0.0, 0.0, 2.0), (2.0, 0.0, 4.0)]
 
 
-def test_jobs_take_the_road_of_rybko_and_stolyar() -> None:
-    """Short tasks of 32 slots cross over; within a budget of 768 every prompt takes one slot."""
+def test_jobs_follow_the_network_of_rybko_and_stolyar() -> None:
+    """Short tasks of 32 slots overlap; within a budget of 768 every prompt takes one slot."""
     result = iq.simulate({"arrival_s": [0.0, 0.0], "class": ["A", "B"]}, rybko_stolyar(True))
     assert rows(result, "job", "stage", "engine", "class", "arrival_s", "finish_s") == [
         (0, "short", "one", "A short", 0.0, 32.0),
@@ -398,8 +405,8 @@ def test_jobs_take_the_road_of_rybko_and_stolyar() -> None:
     assert result.jobs["workflow"].to_list() == ["A", "B"]
 
 
-def test_preferring_those_who_leave_is_unstable_and_those_who_come_is_not() -> None:
-    """li2025 §4.3 at load 0.9: 0.9·768 / 608 jobs a slot in all, half of each type.
+def test_preferring_last_stages_is_unstable_and_first_stages_is_stable() -> None:
+    """li2025 §4.3 at load 0.9: 0.9·768 / 608 jobs per slot in total, half of each type.
 
     Each engine serves every job's 64 or 544 tokens, 608 for a pair A and B. Under the bad priority the jobs
     in the network grow with the length of the run, under the other they do not.
@@ -419,7 +426,7 @@ def test_preferring_those_who_leave_is_unstable_and_those_who_come_is_not() -> N
 
 
 def test_a_job_with_a_rejected_stage_is_rejected_and_its_stages_are_accounted() -> None:
-    """search has 13 prompt tokens and no room; code goes on until 8; answer never comes."""
+    """search has 13 prompt tokens and no room; code continues until 8; answer never arrives."""
     engines = {**AGENTS.engines, "b": engine(kv=iq.KvCache(tokens=8, block=1))}
     result = iq.simulate({"arrival_s": [0.0]}, iq.Network(engines, [FORK_JOIN]))
     assert rows(result, "stage", "status", "left_s") == [
@@ -427,28 +434,28 @@ def test_a_job_with_a_rejected_stage_is_rejected_and_its_stages_are_accounted() 
         ("search", "rejected", 3.0),
         ("code", "finished", 8.0),
     ]
-    told = result.jobs.select("status", "finish_s", "left_s", "e2e_s", "stages", "finished_stages")
-    assert told.rows() == [("rejected", None, 8.0, None, 3, 2)]
+    row = result.jobs.select("status", "finish_s", "left_s", "e2e_s", "stages", "finished_stages")
+    assert row.rows() == [("rejected", None, 8.0, None, 3, 2)]
 
 
-def test_a_job_is_left_when_the_last_of_its_stages_has_left() -> None:
+def test_a_job_ends_with_its_last_stage() -> None:
     engines = {**AGENTS.engines, "b": engine(kv=iq.KvCache(tokens=8, block=1))}
     network = iq.Network(engines, [FORK_JOIN])
     cut = iq.simulate({"arrival_s": [0.0]}, network, horizon_s=7.0)
     assert cut.jobs.select("status", "left_s").rows() == [("rejected", None)]
     early = iq.simulate({"arrival_s": [0.0, 50.0]}, AGENTS, horizon_s=7.0)
-    told = early.jobs.select("status", "left_s", "stages", "finished_stages")
-    assert told.rows() == [("unfinished", None, 3, 2)]
+    row = early.jobs.select("status", "left_s", "stages", "finished_stages")
+    assert row.rows() == [("unfinished", None, 3, 2)]
 
 
 def test_a_job_whose_stage_loses_patience_is_abandoned() -> None:
-    """One seat: job 0 holds it until 2, and job 1 waits half a second."""
+    """`max_seqs=1`: job 0 runs until 2, and job 1 waits half a second."""
     network = iq.Network({"a": engine(max_seqs=1)}, [W])
     result = iq.simulate({"arrival_s": [0.0, 0.0], "patience_s": [None, 0.5]}, network)
     assert result.jobs.select("status", "left_s").rows() == [("finished", 2.0), ("abandoned", 0.5)]
 
 
-def test_a_job_is_there_before_its_first_stage() -> None:
+def test_a_job_exists_before_its_first_stage() -> None:
     late = iq.Workflow("w", stages={"x": stage("a", delay_s=5.0)})
     network = iq.Network({"a": engine()}, [late])
     result = iq.simulate({"arrival_s": [0.0, 1.0, 9.0]}, network, horizon_s=2.0)
@@ -484,7 +491,7 @@ def test_summaries_by_stage_and_engine() -> None:
     assert result.summary(by="job")["completed"].to_list() == [4, 4]
 
 
-def test_objectives_of_a_job_hold_for_its_stages() -> None:
+def test_objectives_of_a_job_apply_to_its_stages() -> None:
     jobs = {"arrival_s": [0.0, 100.0], "ttft_slo_s": [0.5, None]}  # every stage takes a second
     summary = iq.simulate(jobs, AGENTS).summary(by="job")
     assert summary["request_goodput"].to_list() == [0.0, 4 / 109.0]
@@ -502,7 +509,7 @@ def test_jobs_may_be_synthetic() -> None:
     assert result.jobs.select("status", "e2e_s").rows() == [("finished", 9.0)] * 5
 
 
-def test_what_is_written_of_a_network_repeats_it(tmp_path: Any) -> None:
+def test_a_written_network_repeats_its_run(tmp_path: Any) -> None:
     result = iq.simulate({"arrival_s": [0.0, 1.0]}, AGENTS)
     place = result.write(tmp_path)
     assert pl.read_parquet(place / "jobs.parquet").equals(result.jobs)
@@ -554,10 +561,10 @@ def test_a_scenario_may_have_a_network(tmp_path: Any) -> None:
     link = iq.Link(0.5, 100, 10)
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
     assert dict(network.engines) == {"planner": iq.Cluster(engine(), replicas=2), "writer": split}
-    assert [one.name for one in network.workflows] == ["agent", "ask"]
+    assert [workflow.name for workflow in network.workflows] == ["agent", "ask"]
     result = Scenario.read(path).run()
     assert set(result.jobs["workflow"]) == {"agent", "ask"}
-    # plan 3 s, tool 0.5 s; prompt of 5 + 3 tokens 1 s, hand-off 0.5 + 0.8 s, three more tokens: 8.8 s in all
+    # plan 3 s, tool 0.5 s; prompt of 5 + 3 tokens 1 s, hand-off 0.5 + 0.8 s, three more tokens: total 8.8 s
     assert set(result.jobs.filter(workflow="agent")["e2e_s"].round(9)) == {8.8}
     assert set(result.jobs.filter(workflow="ask")["e2e_s"].round(9)) == {2.0}
 
@@ -565,7 +572,7 @@ def test_a_scenario_may_have_a_network(tmp_path: Any) -> None:
 # Recorded lengths
 
 
-def test_recorded_lengths_give_the_run_that_drew_them(tmp_path: Any) -> None:
+def test_recorded_lengths_repeat_the_run_that_drew_them(tmp_path: Any) -> None:
     """Stage k draws its prompts from stream 3·k and its outputs from 3·k + 1; a list, an array, a Series."""
     jobs, seed = 40, 5
     laws = {
@@ -603,17 +610,17 @@ def test_recorded_lengths_give_the_run_that_drew_them(tmp_path: Any) -> None:
     assert again.requests.equals(drawn.requests) and again.scenario == given.scenario
 
 
-def test_recorded_lengths_have_their_mean_in_theory() -> None:
+def test_theory_uses_the_mean_of_recorded_lengths() -> None:
 
     seen = iq.Workflow("seen", stages={"x": stage(prompt=[1, 2, 6], output=[3, 3, 9])})
     policy = iq.Sarathi(token_budget=100)
     one = iq.Engine(timing=iq.Constant(1.0), scheduler=policy, kv=iq.KvCache.unlimited())
     loads = network_capacity({"seen": 2.0}, iq.Network({"a": one}, [seen]))
-    assert loads.engines[0].tokens_per_s == 2.0 * (3 + 5 - 1)  # the prefill makes the first token
+    assert loads.engines[0].tokens_per_s == 2.0 * (3 + 5 - 1)  # the prefill emits the first token
 
 
 @pytest.mark.parametrize(
-    ("lengths", "said"),
+    ("lengths", "message"),
     [
         ([], "prompt: must not be empty"),
         ([5, -1], r"prompt\[1\]: must be a non-negative integer, got -1"),
@@ -628,30 +635,34 @@ def test_recorded_lengths_have_their_mean_in_theory() -> None:
         ("55", "prompt: must be"),
     ],
 )
-def test_wrong_recorded_lengths_are_named(lengths: Any, said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
+def test_wrong_recorded_lengths_are_named(lengths: Any, message: str) -> None:
+    with pytest.raises(iq.ConfigError, match=message):
         stage(prompt=lengths)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_as_many_lengths_as_jobs(count: int) -> None:
+def test_recorded_lengths_must_match_the_number_of_jobs(count: int) -> None:
     workflow = iq.Workflow("seen", stages={"x": stage(output=[2] * count)})
-    said = rf"workflows\.seen\.stages\.x\.output: must have a length for each of the 2 jobs of this workflow, got {count}"
-    with pytest.raises(iq.ConfigError, match=said):
+    message = (
+        rf"workflows\.seen\.stages\.x\.output: must have a length .* 2 jobs of this workflow, got {count}"
+    )
+    with pytest.raises(iq.ConfigError, match=message):
         iq.simulate({"arrival_s": [0.0, 1.0]}, iq.Network({"a": engine()}, [workflow]))
 
 
-def test_what_need_not_have_finished_is_refused_whatever_the_graph() -> None:
-    """Against the transitive closure of `after`, in graphs whose stages are listed in any order."""
+def test_a_stage_that_may_not_have_finished_is_rejected_in_any_graph() -> None:
+    """Compared with the transitive closure of `after`, in graphs with stages in any order."""
     draw = np.random.default_rng(18)
     taken = 0
     for _ in range(150):
         count = int(draw.integers(2, 9))
         names = [f"s{k}" for k in draw.permutation(count)]
-        after = {name: [one for one in names[:k] if draw.random() < 0.35] for k, name in enumerate(names)}
+        after = {
+            name: [earlier for earlier in names[:k] if draw.random() < 0.35] for k, name in enumerate(names)
+        }
         before: dict[str, set[str]] = {}
         for name in names:
-            before[name] = set(after[name]).union(*(before[one] for one in after[name]))
+            before[name] = set(after[name]).union(*(before[earlier] for earlier in after[name]))
         here, other = draw.choice(names, 2, replace=False).tolist()
         listed = draw.permutation(names).tolist()
         stages = {name: stage(after=after[name], includes=other if name == here else ()) for name in listed}
@@ -686,5 +697,5 @@ def test_the_load_of_a_long_chain_is_the_sum_of_its_prompts_and_outputs() -> Non
     alone = iq.Engine(
         timing=iq.Constant(1.0), scheduler=policy, kv=iq.KvCache.unlimited(), first_token="decode"
     )
-    found = network_capacity({"w": 1e-6}, iq.Network({"a": alone}, [iq.Workflow("w", stages=stages)]))
-    assert found.load == pytest.approx(1e-6 * 7 * count * (count + 1) / 2 / 100)
+    capacity = network_capacity({"w": 1e-6}, iq.Network({"a": alone}, [iq.Workflow("w", stages=stages)]))
+    assert capacity.load == pytest.approx(1e-6 * 7 * count * (count + 1) / 2 / 100)

@@ -1,4 +1,4 @@
-"""Descriptions of schedulers: what they say, what they refuse, and that they come back from what they say."""
+"""Descriptions of schedulers: fields, errors, and the round trip through JSON."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def test_a_scheduler_is_a_frozen_value(made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
-def test_what_has_no_default_must_be_given(kind: type[Any]) -> None:
+def test_fields_without_a_default_are_required(kind: type[Any]) -> None:
     made, described = POLICIES[kind.__name__].examples[0]
     for field in dataclasses.fields(kind):
         if field.default is field.default_factory is dataclasses.MISSING:
@@ -97,10 +97,8 @@ ERRORS = [(kind, *error) for kind, policy in POLICIES.items() for error in polic
 
 
 @pytest.mark.parametrize(("kind", "changes", "text"), ERRORS)
-def test_an_error_names_the_place_and_what_may_stand_there(
-    kind: str, changes: dict[str, Any], text: str
-) -> None:
-    """As a user makes it, where no other description is inside; and in a description, at its path."""
+def test_an_error_has_the_path_and_the_accepted_values(kind: str, changes: dict[str, Any], text: str) -> None:
+    """In the constructor, unless other descriptions are nested, and in a description, at its path."""
     if not any(isinstance(value, dict) and "kind" in value for value in changes.values()):
         with pytest.raises(iq.ConfigError, match=text):
             getattr(iq, kind)(**changes)
@@ -108,7 +106,7 @@ def test_an_error_names_the_place_and_what_may_stand_there(
         iq.Engine.from_json(table({"kind": kind, **changes}))
 
 
-def test_an_inner_scheduler_that_knows_no_classes_is_refused() -> None:
+def test_an_inner_scheduler_without_classes_is_rejected() -> None:
     with pytest.raises(iq.ConfigError, match=r"^inner: .*Sarathi.*KFcfs.*Orca.*VllmV1"):
         iq.ClassPriority(order=["a"], inner=iq.VllmV0())  # type: ignore[arg-type]
 

@@ -90,7 +90,9 @@ def test_what_some_requests_lack_is_said_and_never_stable():
     assert found.verdict == "unknown"
     assert found.never_served == pytest.approx(0.5)
     first = found.explain().splitlines()[0]
-    assert first.startswith("unknown: a share of 0.5 of all requests is too long to be served: a run rejects them")
+    assert first.startswith(
+        "unknown: a share of 0.5 of all requests is too long to be served: a run rejects them"
+    )
     fits = engine(iq.KvCache(tokens=100, block=1))
     assert stability(half, fits).never_served == 0
     mixed = iq.Cluster([fits, engine(iq.KvCache(tokens=20, block=1))])
@@ -180,7 +182,10 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds="12"), "seeds"),  # type: ignore[arg-type]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1.5]), r"seeds\[0\]"),  # type: ignore[list-item]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, -1]), r"seeds\[1\]"),
-    (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, 2, 1]), r"seeds\[2\]: must be unique, got 1 twice"),
+    (
+        lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, 2, 1]),
+        r"seeds\[2\]: must be unique, got 1 twice",
+    ),
     (lambda: memory(slot_s=1e-320), "slot_s"),
     (lambda: memory(slot_s=1e308), "slot_s"),
     (lambda: memory(slot_s={"default": 1e-320}), r"slot_s\['default'\]"),
@@ -228,7 +233,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: request_memory(5, 5, whole_chunks="x"), "whole_chunks"),  # type: ignore[call-overload]
     (lambda: slot({}), "recorded: must be .* the column count is missing"),
     (lambda: slot(None), "recorded: must be .* got None"),  # type: ignore[arg-type]
-    (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item], says="^{}"
+    (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item], pattern="^{}"
 )
 def test_an_argument_that_makes_no_sense_is_named(call: Callable[[], object]):
     call()

@@ -1,8 +1,8 @@
-"""Does a message say what is wrong, where it is, and how to mend it?
+"""Errors for wrong input: what is wrong, where, and how to fix it.
 
-A hundred wrong inputs that a newcomer might give, through the shell, a scenario and Python. Each message says
-*what* (the value or the thing that is wrong), *where* (the option, field, row or line) and *how* it is mended
-(a known name, a range, another option); none is a traceback, and no input passes.
+A hundred wrong inputs of a new user, on the command line, in a scenario and in Python. Each message has
+*what* is wrong (the value), *where* (option, field, row or line) and *how* to fix it (a known name, a range,
+another option). There is no traceback, and every input is rejected.
 """
 
 import inspect
@@ -239,26 +239,26 @@ def python_of(make: Callable[[], Any]) -> str:
     return str(error.value)
 
 
-def told(message: str, parts: tuple[str, str, str]) -> tuple[bool, bool, bool]:
+def covered(message: str, parts: tuple[str, str, str]) -> tuple[bool, bool, bool]:
     what, where, how = (re.search(part, message, re.IGNORECASE) is not None for part in parts)
     return what, where, how
 
 
-def test_a_hundred_wrong_inputs_say_what_where_and_how(
+def test_errors_of_a_hundred_wrong_inputs_have_what_where_and_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(SHELL) + len(PYTHON) == 100
-    found = [(" ".join(arguments), shell_of(arguments), parts) for arguments, *parts in SHELL]
-    found += [(f"Python {place}", python_of(make), parts) for place, (make, *parts) in enumerate(PYTHON)]
+    errors = [(" ".join(arguments), shell_of(arguments), parts) for arguments, *parts in SHELL]
+    errors += [(f"Python {place}", python_of(make), parts) for place, (make, *parts) in enumerate(PYTHON)]
     lacking = [
-        f"{name}: {message} (what, where, how: {said})"
-        for name, message, parts in found
-        if not all(said := told(message, (parts[0], parts[1], parts[2])))
+        f"{name}: {message} (what, where, how: {parts_found})"
+        for name, message, parts in errors
+        if not all(parts_found := covered(message, (parts[0], parts[1], parts[2])))
     ]
     assert not lacking, f"{100 - len(lacking)} of 100 say all three:\n" + "\n".join(lacking)
-    assert not any("Traceback" in message for _, message, _ in found)
-    assert all(len(message) < 1200 for _, message, _ in found)
+    assert not any("Traceback" in message for _, message, _ in errors)
+    assert all(len(message) < 1200 for _, message, _ in errors)
 
 
 @pytest.mark.parametrize(

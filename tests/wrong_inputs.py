@@ -1,4 +1,4 @@
-"""Commands over wrong files: traces, scenarios, baselines, results, tokenizers, tables, prices."""
+"""Commands with wrong files: traces, scenarios, baselines, results, tokenizers, tables, prices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Command = list[object]
 
 
 def wrong(draw: random.Random, folder: Path) -> Command:
-    """A command over something wrong, or wrong itself."""
+    """A command with a wrong file, or a wrong command."""
     return draw.choice(KINDS)(draw, folder)
 
 
 def _changed(path: Path, content: bytes, draw: random.Random) -> Path:
-    """Bytes, or a value of a text, are others."""
+    """Change bytes, or a value of a text."""
     is_text = path.suffix not in (".parquet", ".gz") and draw.random() < 0.6
     path.write_bytes(in_text(content.decode(), path.suffix, draw) if is_text else in_bytes(content, draw))
     return path
@@ -41,7 +41,7 @@ def _texts(name: str) -> Command:
 
 
 def _trace(draw: random.Random, folder: Path) -> Command:
-    """Packed or not, the packed one wrong too."""
+    """Compressed or not; compressed files are damaged too."""
     trace = draw.choice(TRACES)
     path = _changed(folder / f"trace{trace.suffix}", trace.read_bytes(), draw)
     if draw.random() < 0.3:
@@ -90,7 +90,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def _columns(draw: random.Random, folder: Path) -> Command:
-    """A Parquet file of our own columns, in which values, types or rows are odd."""
+    """A Parquet file of known columns with wrong values, types or rows."""
     names = ["arrival_s", "prompt_tokens", "output_tokens"]
     names = draw.sample(names, 3 - (draw.random() < 0.1)) + draw.sample(
         sorted(COLUMNS)[1:], draw.randrange(4)
@@ -124,16 +124,16 @@ def _baseline(draw: random.Random, folder: Path) -> Command:
 
 
 def _result(draw: random.Random, folder: Path) -> Command:
-    """A folder of a result in which one file is wrong; its manifest may say that this is right."""
+    """A folder of a result with one wrong file; its manifest may match it."""
     work = {
         "arrival_s": [0.0, 0.1, 0.2],
         "prompt_tokens": [9, 4, 60],
         "output_tokens": [3, 9, 1],
         "class": list("aba"),
     }
-    one = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     place = folder / "result"
-    iq.simulate(work, one, out=place)
+    iq.simulate(work, engine, out=place)
     file = draw.choice(sorted(file for file in place.rglob("*.*") if file.is_file()))
     if file.suffix == ".json" and draw.random() < 0.7:
         file.write_text(json.dumps(in_json(json.loads(file.read_text()), draw)))
@@ -145,7 +145,7 @@ def _result(draw: random.Random, folder: Path) -> Command:
 
 
 def _resealed(place: Path) -> None:
-    """The hashes fit, as a forger would write them."""
+    """Update the hashes, as a forger would."""
     try:
         record = json.loads((place / "manifest.json").read_text())
         for name in record["files"]:
@@ -187,11 +187,11 @@ TOKENIZER: dict[str, Any] = {
 
 def _tokenizer(draw: random.Random, folder: Path) -> Command:
     (folder / "tokenizer.json").write_text(json.dumps(in_json(in_json(TOKENIZER, draw), draw)))
-    said = [
+    turns = [
         {"from": "human", "value": "a b " + "a" * draw.choice((1, 30, 3000))},
         {"from": "gpt", "value": "c"},
     ]
-    (folder / "talks.json").write_text(json.dumps([{"id": "x", "conversations": said}]))
+    (folder / "talks.json").write_text(json.dumps([{"id": "x", "conversations": turns}]))
     return ["trace", "describe", folder / "talks.json", "--tokenizer", folder / "tokenizer.json"]
 
 
@@ -246,7 +246,7 @@ ODD = (
 
 
 def mangled(draw: random.Random, folder: Path) -> Command:
-    """A command line with a word that is odd, gone, there twice or elsewhere."""
+    """A command line with a wrong, missing, duplicate or moved word."""
     places = {"traces": ROOT / "traces", "docs": ROOT / "docs", "tests": ROOT / "tests"}
     words: Command = [word.format(**places) for word in draw.choice(COMMANDS).split()]
     for _ in range(draw.choice((1, 1, 2))):
@@ -267,4 +267,4 @@ KINDS: tuple[Callable[[random.Random, Path], Command], ...] = (
     *(_trace, _trace, _trace, _columns, _columns, _scenario, _scenario),
     *(_baseline, _result, _result, _tokenizer, _measured, _prices, _table, mangled),
 )
-"""As often as they stand here."""
+"""Functions by weight."""
