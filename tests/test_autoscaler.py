@@ -235,7 +235,7 @@ def test_clients_cancel_requests_without_a_replica_or_on_a_failed_one() -> None:
 
 @pytest.mark.parametrize(("retries", "row"), [(1, ("finished", 4.7, 1, 6, 5)), (0, ("lost", 1.2, 0, 2, 2))])
 def test_speculation_continues_after_a_failure(retries: int, row: tuple[object, ...]) -> None:
-    """Four tokens precede the failure; the fifth is emitted with the prompt at 3.7, then the list continues."""
+    """Four tokens precede the failure; the fifth comes with the prompt at 3.7, then the list continues."""
     scheduler = iq.VllmV1(speculation=iq.Speculation(tokens=2), async_scheduling=False)
     engine = iq.Engine(timing=iq.Constant(0.5), scheduler=scheduler, kv=iq.KvCache(tokens=1000))
     failures = iq.Failures(at=[(1.2, 0)], repair_s=2, retries=retries)

@@ -385,7 +385,7 @@ def _written(folder, factor):
     ({"chunk": {}, "decode": {}}, "timing.linear: missing"),
     ({"linear": {"tokens": [1, 2]}, "chunk": {}, "decode": {}}, "timing.linear.seconds: missing"),
     ({"linear": [], "chunk": {}, "decode": {}}, "timing.linear: must be a table of fields, got \\[\\]"),
-    says="engine.{}",
+    pattern="engine.{}",
 )
 def test_a_wrong_description_of_a_table_is_an_error_at_its_path(fields):
     described = {
