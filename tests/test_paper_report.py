@@ -14,7 +14,7 @@ import inferq as iq
 import inferq_papers as papers
 from inferq.cli import app
 from inferq_papers import pages
-from inferq_papers.report import Picture, Report, Row, Section, Slip, Table
+from inferq_papers.report import Chart, Report, Row, Section, Slip, Table
 
 from .markup import Page
 
@@ -55,8 +55,8 @@ MADE = Report(
             text="The largest rate is **μ**.",
             rows=ROWS,
             pictures=(
-                Picture(title="The queue", caption="Bounded at λ = 1.", chart=chart),
-                Picture(title="Again", caption="The *same*.", chart=chart),
+                Chart(title="The queue", caption="Bounded at λ = 1.", chart=chart),
+                Chart(title="Again", caption="The *same*.", chart=chart),
             ),
             remarks=("**The theorem holds.** Within 0.2 %.", "Two\n\nparagraphs."),
         ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferq import ConfigError
-from inferq.display import Picture, figure, number, rounded, shell, svg, table
+from inferq.display import Chart, figure, number, rounded, shell, svg, table
 from inferq_papers.report import Report, Row, Section, Table
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _entry(text: str, marked: MarkdownIt) -> str:
     return str(marked.render(text) if "\n\n" in text.strip() else marked.renderInline(" ".join(text.split())))
 
 
-def _figure(picture: Picture, prefix: str, marked: MarkdownIt) -> str:
+def _figure(picture: Chart, prefix: str, marked: MarkdownIt) -> str:
     return figure(picture, prefix, marked.renderInline(" ".join(picture.caption.split())))
 
 

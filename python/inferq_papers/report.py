@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inferq import Interval, confidence_interval
-from inferq.display import Picture as Picture
+from inferq.display import Chart as Chart
 
 if TYPE_CHECKING:
     import polars as pl
@@ -122,7 +122,7 @@ class Section:
     """The setting, in Markdown."""
     rows: tuple[Row, ...] = ()
     tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[Chart, ...] = ()
     remarks: tuple[str, ...] = ()
     """Conclusions in Markdown, one point each."""
 

@@ -4,7 +4,7 @@
 |---|---|
 | palette of charts | `BLUE`, `SKY`, `ORANGE`, `VERMILION`, `GREEN`, `PURPLE`, `GRAY`, `INK` |
 | Altair charts | `colored` (a color channel), `styled`, `svg` |
-| HTML pages | `shell`, `table`, `figure` with a `Picture` |
+| HTML pages | `shell`, `table`, `figure` with a `Chart` |
 | numbers | `number`, `rounded` (with a confidence interval) |
 
 Example:

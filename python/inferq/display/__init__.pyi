@@ -1,4 +1,4 @@
-from .document import Picture as Picture
+from .document import Chart as Chart
 from .document import figure as figure
 from .document import shell as shell
 from .document import table as table

@@ -37,7 +37,7 @@ BROAD, SLIM = 850, 286
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
+class Chart:
     """A chart of one size, made when the page is written."""
 
     title: str
@@ -47,7 +47,7 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FittedPicture:
+class FittedChart:
     """A chart drawn for the width of the page and of a phone, with values at the pointer."""
 
     title: str
@@ -56,14 +56,14 @@ class FittedPicture:
     """Returns an altair chart whose plot has the given width in pixels."""
 
 
-def fitted(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
+def fitted(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedChart, ...]:
     """A chart, or none if the run has no data for it."""
     made = cache(chart)
     try:
         made(BROAD)
     except ConfigError:
         return ()
-    return (FittedPicture(title=title, caption=caption, chart=made),)
+    return (FittedChart(title=title, caption=caption, chart=made),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +112,7 @@ class Chapter:
     title: str
     text: str = ""
     grids: tuple[Grid, ...] = ()
-    pictures: tuple[Picture | FittedPicture, ...] = ()
+    charts: tuple[Chart | FittedChart, ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     """Collapsed texts: the visible line, and the text below it."""
 
@@ -130,7 +130,7 @@ class Document:
     verdict: Note | None = None
     key_facts: tuple[tuple[str, str], ...] = ()
     """The most important numbers by name, at most four."""
-    lead: tuple[Picture | FittedPicture, ...] = ()
+    lead: tuple[Chart | FittedChart, ...] = ()
     """The chart at the top."""
     notes: tuple[Note, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
@@ -246,23 +246,23 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
+def figure(chart: Chart | FittedChart, prefix: str, caption: str) -> str:
     """A chart with its caption.
 
     Args:
-        picture: the chart.
+        chart: the chart.
         prefix: prefix of the ids inside, different for each chart of a page.
         caption: HTML.
     """
-    under = f"<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption>"
-    if isinstance(picture, Picture):
-        drawn = _drawn(picture.chart(), picture.title, prefix, scrolls=True)
+    under = f"<figcaption><b>{escape(chart.title)}.</b> {caption}</figcaption>"
+    if isinstance(chart, Chart):
+        drawn = _drawn(chart.chart(), chart.title, prefix, scrolls=True)
         return f'<figure><div class="wide">{drawn}</div>{under}</figure>'
-    broad = picture.chart(BROAD)
-    both = (("broad", broad), ("slim", picture.chart(SLIM)))
+    broad = chart.chart(BROAD)
+    both = (("broad", broad), ("slim", chart.chart(SLIM)))
     drawings = "".join(
-        f'<div class="{name}">{_drawn(chart, picture.title, f"{prefix}{name}-")}</div>'
-        for name, chart in both
+        f'<div class="{name}">{_drawn(drawing, chart.title, f"{prefix}{name}-")}</div>'
+        for name, drawing in both
     )
     points = json.dumps(points_of(broad), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"<figure>{drawings}{under}{_POINTS}{points}</script></figure>"
@@ -302,15 +302,15 @@ def cut(scenario: str) -> str:
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
-    pictures = [
+    charts = [
         figure(chart, f"{name}-{place}-", _prose(chart.caption))
-        for place, chart in enumerate(chapter.pictures)
+        for place, chart in enumerate(chapter.charts)
     ]
     parts = [
         f'<section id="{name}">',
         f"<h2>{escape(chapter.title)}</h2>",
         f"<p>{_prose(chapter.text)}</p>" if chapter.text else "",
-        *pictures,
+        *charts,
         *map(_grid, chapter.grids),
         *(
             f"<details><summary>{escape(line)}</summary><pre>{escape(text)}</pre></details>"

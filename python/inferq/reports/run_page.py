@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.display.document import Chapter, Document, FittedPicture, Grid, Note, NoteKind, cut, fitted
+from inferq.display.document import Chapter, Document, FittedChart, Grid, Note, NoteKind, cut, fitted
 from inferq.display.style import styled
 from inferq.display.text import number, percent, seconds, sentence
 from inferq.errors import ConfigError, TraceError
@@ -65,7 +65,7 @@ def document(
 
 def _lead(
     result: Result, sizes: list[tuple[str, int]], limits: run_charts.Limits
-) -> tuple[FittedPicture, ...]:
+) -> tuple[FittedChart, ...]:
     """TTFT and ITL by percentile, with the objectives."""
     dashed = " Dashed: the objective." if any(limits.get(name) for name in _LEAD) else ""
     of = "stages" if result.has_jobs else "requests"
@@ -205,7 +205,7 @@ def _latency(
         grids.insert(0, assessment.grid)
     others = tuple(name for name in run_data.MEASURES if name not in _LEAD)
     dashed = " Dashed: the objective." if any(limits.get(name) for name in others) else ""
-    pictures = fitted(
+    charts = fitted(
         "Latency by percentile",
         "The scale gives P90, P99 and P99.9 equal room, so that the slowest requests are visible."
         f"{dashed}{_largest(len(sizes))}",
@@ -213,7 +213,7 @@ def _latency(
             run_charts.latency({"": result}, width, limits, others), run_data.classes(result)
         ),
     )
-    return Chapter(title="Latency", grids=tuple(grids), pictures=pictures)
+    return Chapter(title="Latency", grids=tuple(grids), charts=charts)
 
 
 def _jobs(result: Result) -> Grid:
@@ -239,7 +239,7 @@ def _largest(classes: int) -> str:
 
 
 def _over_time(result: Result) -> Chapter:
-    pictures = fitted(
+    charts = fitted(
         "Queue and memory over time",
         "Totals over all replicas. Lines are means, bands cover the samples."
         + (_HIT_RATE if run_data.has_hit_rates(result) else ""),
@@ -247,46 +247,46 @@ def _over_time(result: Result) -> Chapter:
     )
     per_replica = "replica" in result.timeline.columns and result.timeline["replica"].n_unique() > 1
     if per_replica or "class" in result.timeline.columns:
-        pictures += fitted(
+        charts += fitted(
             "Waiting requests per replica" if per_replica else "Waiting requests by class",
             "Mean over the replicas; the band reaches the longest queue." if per_replica else "",
             result.plot.queue,
         )
-    text = "" if pictures else "The run was too short for a sample of queue and memory."
-    return Chapter(title="Queue and memory", text=text, pictures=pictures)
+    text = "" if charts else "The run was too short for a sample of queue and memory."
+    return Chapter(title="Queue and memory", text=text, charts=charts)
 
 
 def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | None:
-    pictures = fitted(
+    charts = fitted(
         "Distribution of ITL",
         f"Both scales are logarithmic, so that rare long gaps are visible.{_largest(classes)}",
         lambda width: styled(run_charts.gaps({"": result}, width, limits), run_data.classes(result)),
     )
-    return Chapter(title="Inter-token latency", pictures=pictures) if pictures else None
+    return Chapter(title="Inter-token latency", charts=charts) if charts else None
 
 
 def _limit(result: Result, theory: Stability | str) -> Chapter:
     """Arrivals and completions, and the load between stability guarantee and upper bound."""
     title = "Capacity"
-    pictures = fitted(
+    charts = fitted(
         "Arrivals and completions",
         f"All {_unit(result)}, measured or not.{_crossed(result, theory)}",
         lambda width: styled(run_charts.throughput(result, theory, width)),
     )
     if isinstance(theory, str) or not theory.bounds:
-        return Chapter(title=title, pictures=pictures)
+        return Chapter(title=title, charts=charts)
     rate = theory.rate if theory.rate is not None else identity.arrival_rate(result)
     if rate is not None:
-        pictures = (
+        charts = (
             *fitted(
                 "Load and theoretical limits",
                 "Green: a theorem guarantees a bounded queue. Red: no scheduler can sustain this load. Gray: "
                 "neither is proved, and the run is the evidence.",
                 lambda width: styled(run_charts.limits_of(theory, rate, width)),
             ),
-            *pictures,
+            *charts,
         )
-    return Chapter(title=title, grids=(planned(theory, _unit(result)),), pictures=pictures)
+    return Chapter(title=title, grids=(planned(theory, _unit(result)),), charts=charts)
 
 
 def _crossed(result: Result, theory: Stability | str) -> str:

@@ -49,7 +49,7 @@ def document(
         Chapter(title="Metrics", grids=(_numbers(results, prices),)),
         Chapter(
             title="Latency",
-            pictures=fitted(
+            charts=fitted(
                 "Latency by percentile",
                 "The scale gives P90, P99 and P99.9 equal room.",
                 lambda width: styled(run_charts.latency(results, width, limits, _OTHERS), names),
@@ -57,7 +57,7 @@ def document(
         ),
         Chapter(
             title="Queue and memory",
-            pictures=fitted(
+            charts=fitted(
                 "Waiting requests",
                 "Mean over the replicas.",
                 lambda width: styled(run_charts.waiting(results, width), names),
@@ -65,7 +65,7 @@ def document(
         ),
         Chapter(
             title="Inter-token latency",
-            pictures=fitted(
+            charts=fitted(
                 "Distribution of ITL",
                 "Both scales are logarithmic and the same for every run.",
                 lambda width: styled(run_charts.gaps(results, width, limits), names),
@@ -87,7 +87,7 @@ def document(
         ),
         notes=(*notes, Note(kind="warning", text=_ONE_RUN_EACH)),
         chapters=tuple(
-            chapter for chapter in chapters if chapter.grids or chapter.pictures or chapter.folded
+            chapter for chapter in chapters if chapter.grids or chapter.charts or chapter.folded
         ),
     )
 

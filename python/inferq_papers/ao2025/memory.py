@@ -11,7 +11,7 @@ import polars as pl
 import inferq as iq
 from inferq.display import BLUE, INK, ORANGE, VERMILION, colored
 from inferq_papers.ao2025 import cases
-from inferq_papers.report import Picture, Row, Rows, Section, Table
+from inferq_papers.report import Chart, Row, Rows, Section, Table
 
 PROMPT_TOKENS = 62
 """Section 7.2."""
@@ -116,7 +116,7 @@ def designs() -> Section:
                 ),
             ]
         pictures.append(
-            Picture(
+            Chart(
                 title=f"{figure}: memory by the number of segments",
                 caption="The three terms of (15) for the least thresholds, for each number of equal "
                 "segments that keeps up; the line is M*.",

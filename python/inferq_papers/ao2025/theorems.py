@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import inferq as iq
 from inferq import Interval
 from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
-from inferq_papers.report import Picture, Rows, Section, interval, with_half_width
+from inferq_papers.report import Chart, Rows, Section, interval, with_half_width
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
@@ -180,7 +180,7 @@ def memory_greedy(quick: bool) -> Section:
         ),
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="The queue of type 2 at C = M*",
                 caption="Mean over the runs, both axes logarithmic: first come, first served grows with t, "
                 "WAIT with √t. The dashed line is the 0.3·t of A.3.",
@@ -290,7 +290,7 @@ def convergence(quick: bool) -> Section:
         ),
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="Throughput of WAIT against the fluid",
                 caption="Mean gap with its 99 % interval, both axes logarithmic; the gray lines fall like "
                 "1/√T and 1/T.",

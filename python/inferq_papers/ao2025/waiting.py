@@ -13,7 +13,7 @@ import inferq as iq
 from inferq import Interval
 from inferq.display import BLUE, ORANGE, VERMILION, colored
 from inferq_papers.ao2025 import cases
-from inferq_papers.report import Picture, Row, Rows, Section, Table, interval
+from inferq_papers.report import Chart, Row, Rows, Section, Table, interval
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
     "low demand": (cases.LOW, 400_000),
@@ -180,7 +180,7 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             ),
         ),
         pictures=(
-            Picture(
+            Chart(
                 title="Mean time in the system",
                 caption="Mean time in the system against the load on the three instances; crosses: less than "
                 "98 % of the arriving tokens are served.",

@@ -29,7 +29,7 @@ from inferq_papers.bari2025.deadlines import (
     run_lengths,
     sensitivity,
 )
-from inferq_papers.report import Picture, Section, Table
+from inferq_papers.report import Chart, Section, Table
 
 TITLE = "What do deadlines for tokens buy?"
 HARDWARE_TITLE = "How much hangs on the hardware?"
@@ -91,7 +91,7 @@ def sections(quick: bool, traces: Path | None, tell: Callable[[str], None]) -> t
             text=text,
             rows=rows_of(answers),
             pictures=(
-                Picture(
+                Chart(
                     title="Time to first token and token gaps against the rate",
                     caption="The three pictures of Figure 6, one seed; limits as dashed lines.",
                     chart=lambda: chart(lines),
@@ -115,7 +115,7 @@ def sections(quick: bool, traces: Path | None, tell: Callable[[str], None]) -> t
                 ),
             ),
             pictures=(
-                Picture(
+                Chart(
                     title="Capacity by hardware",
                     caption="The rate with a median TTFT of at most 0.5 s; the paper has 1.15 and 1.45.",
                     chart=lambda: hardware_chart(variants),

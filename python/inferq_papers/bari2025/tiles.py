@@ -18,7 +18,7 @@ from inferq.research import Rad, RadPhased, TiledGemm
 from inferq.theory import TileCapacity, TilePrices, tile_capacity
 from inferq_papers.bari2025.deadlines import together
 from inferq_papers.edge import edge, unit
-from inferq_papers.report import Picture, Row, Rows, Section, Table
+from inferq_papers.report import Chart, Row, Rows, Section, Table
 
 TILE = {"rows": 128, "columns": 64, "reduction": 32}
 CHUNK = 128
@@ -317,7 +317,7 @@ def section(quick: bool, tell: Callable[[str], None]) -> Section:
             ),
         ),
         pictures=(
-            Picture(
+            Chart(
                 title="What each policy serves",
                 caption="All requests there at once; the dashed line is 1/T^R.",
                 chart=lambda: chart(found),

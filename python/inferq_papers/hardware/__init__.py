@@ -16,7 +16,7 @@ from inferq_papers.hardware.residual_charts import MOST, of_residuals
 from inferq_papers.lin2026.fits import fits_section
 from inferq_papers.nie2026 import FULL, QUICK
 from inferq_papers.nie2026.on_gpus import measured
-from inferq_papers.report import Picture, Report, Row, Section, Table
+from inferq_papers.report import Chart, Report, Row, Section, Table
 
 WORST_MEDIAN, WORST_P95 = 0.03, 0.10
 """Shares that the interpolation of a shipped table keeps to."""
@@ -154,7 +154,7 @@ def measured_section() -> Section:
         "is simulated / measured − 1 in %; median and P90 are of its size, bias is the median with its "
         "sign.",
         pictures=(
-            Picture(
+            Chart(
                 title="How far each run is off",
                 caption="A dot is a run, a tick the median of its row. Left of the dashed line the "
                 "simulation is lower than what was measured. What is beyond 100 % stands at the edge.",
@@ -410,7 +410,7 @@ def roofline_section() -> Section:
         "decodes "
         "alone, chunks alone, both. Error is roofline / table − 1.",
         pictures=(
-            Picture(
+            Chart(
                 title="Error of the roofline, every table by regime",
                 caption="Dots: medians over the batches of a regime. Lines: from the 5th to the 95th "
                 "percentile. Left of the dashed line the roofline is too fast. What is beyond "

@@ -37,7 +37,7 @@ from inferq_papers.li2025.agents import (
     tokens_present,
     virtual_station_growth,
 )
-from inferq_papers.report import Picture, Row, Rows, Section, Table, with_half_width
+from inferq_papers.report import Chart, Row, Rows, Section, Table, with_half_width
 
 STATED, REVERSED = "last tasks first", "first tasks first"
 PER_SLOT = "jobs/slot"
@@ -154,7 +154,7 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
             ),
         ),
         pictures=(
-            Picture(
+            Chart(
                 title="Two agents at load 0.9: requests and tokens over time",
                 caption="Figure 8. Dashed: growth by the virtual station.",
                 chart=lambda: two_agents_chart(curves),
@@ -209,7 +209,7 @@ def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) 
         ),
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="Jobs of a fork-join with two slow branches",
                 caption="Dashed: theory at load 1.05, starting from the jobs in progress without waiting.",
                 chart=lambda: fork_join_chart(curves),

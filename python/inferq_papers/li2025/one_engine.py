@@ -17,7 +17,7 @@ from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 from inferq.theory import RequestClass, observed, request_level_capacity, sequence_capacity, token_capacity
 from inferq.timing import TimingModel
 from inferq_papers.edge import edge, unit
-from inferq_papers.report import Picture, Row, Section, Table, interval
+from inferq_papers.report import Chart, Row, Section, Table, interval
 
 Tell = Callable[[str], None]
 
@@ -229,13 +229,13 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
         ),
         tables=(limits,),
         pictures=(
-            Picture(
+            Chart(
                 title="Largest stable rate of each policy",
                 caption="Bars: simulation. Dashed: the limit (2.7). FasterTransformer can exceed it: its "
                 "iteration of prompts is larger than the budget.",
                 chart=lambda: rates_chart(tested, rates),
             ),
-            Picture(
+            Chart(
                 title=f"Requests in the system at {CROWD_RATE} per second",
                 caption="Figure 1 with these parameters: below the limit, above the capacity of the others.",
                 chart=lambda: crowds_chart(curves),

@@ -12,7 +12,7 @@ import polars as pl
 from inferq.theory import AllocationPlan
 from inferq_papers.lin2026 import pictures
 from inferq_papers.lin2026.fleet import CLASSES, STAGES, Instance, Limits, Scheme, optimum, plan, planned
-from inferq_papers.report import Picture, Row, Rows, Section, Table
+from inferq_papers.report import Chart, Row, Rows, Section, Table
 
 WIDE, NARROW = Instance(), Instance(slots=8)
 """B = 16 as section 6.2 says, B = 8 as Figures 2 and 8 to 10 are."""
@@ -141,7 +141,7 @@ def arrivals_section() -> Section:
         "The figure states neither B nor n; its printed separate optimum is that of B = 8.",
         rows=rows,
         pictures=(
-            Picture(
+            Chart(
                 title="Revenue and waiting requests against the arrival rate, B = 8",
                 caption="Optima of (40) and (42). With separate prices both classes wait alike before "
                 "their decode, by our choice: only the tokens that are lost there are unique.",
@@ -209,7 +209,7 @@ def limits_section() -> Section:
         "It has no numbers.",
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="Pareto frontiers and shadow prices",
                 caption="Above: the optimum under one limit. Below: its slope, the shadow price that the "
                 "dual program gives.",
@@ -312,7 +312,7 @@ def hardware_section() -> Section:
         "γ are those of B = 8: their revenue at α = 0.0174 is 220.6.",
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="Revenue and TPOT against batch size and the parameters of an iteration, B = 8",
                 caption="Above revenue per replica and second, below TPOT on a logarithmic axis.",
                 chart=lambda: pictures.hardware(frame, [title for title, *_ in sweeps]),
@@ -373,7 +373,7 @@ def configurations_section() -> Section:
         text="The optimum of (40) over memory and speed, and over both prices.",
         rows=tuple(rows),
         pictures=(
-            Picture(
+            Chart(
                 title="Revenue over B and β, and over both prices",
                 caption="Left: prices of section 6.2. Right: B = 8; the dashed line is a budget of 0.3.",
                 chart=lambda: pictures.landscapes(landscape, pricing),

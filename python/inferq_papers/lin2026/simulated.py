@@ -25,7 +25,7 @@ from inferq_papers.lin2026.fleet import (
     planned,
 )
 from inferq_papers.lin2026.planning import NARROW, PER_REPLICA, SCHEMES, WIDE
-from inferq_papers.report import Picture, Row, Rows, Section, Table, with_half_width
+from inferq_papers.report import Chart, Row, Rows, Section, Table, with_half_width
 
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
     ("gate-and-route, bundled", GREEDY, "bundled"),
@@ -87,7 +87,7 @@ def convergence_section(effort: Effort) -> Section:
         rows=tuple(rows),
         tables=tuple(_shares_table(frame, slots) for slots in (16, 8)),
         pictures=(
-            Picture(
+            Chart(
                 title="Revenue over the optimum against n",
                 caption="Vertical bars are 99 % intervals; the dashed line is the optimum.",
                 chart=lambda: pictures.convergence(frame, effort.sizes),
@@ -214,7 +214,7 @@ def occupancies_section(effort: Effort) -> Section:
             ),
         ),
         pictures=(
-            Picture(
+            Chart(
                 title="Decodes by class under decode fairness η2 = 4",
                 caption="Dashed: the plan. The randomized router tracks it, the greedy one mixes the "
                 "classes as they come. Bars are 99 % intervals.",
@@ -268,7 +268,7 @@ def policies_section(effort: Effort) -> Section:
         rows=tuple(rows),
         tables=(Table(title="Revenue over the optimum", frame=wide),),
         pictures=(
-            Picture(
+            Chart(
                 title="Both revenues over their optima, by policy",
                 caption="Bars are 99 % intervals; the dashed line is the optimum.",
                 chart=lambda: pictures.policies(frame, list(POLICIES)),

@@ -12,7 +12,7 @@ from inferq_papers.nie2026.backlog import averages, fleet, queues
 from inferq_papers.nie2026.capacity import bounds, eight_replicas, long_prompts, one_replica
 from inferq_papers.nie2026.on_gpus import measured
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
-from inferq_papers.report import Picture, Report, Slip
+from inferq_papers.report import Chart, Report, Slip
 
 QUICK = Sizes(seeds=4, requests=40_000, arrivals=20_000, longbench=1_000, policies=20_000)
 FULL = Sizes(seeds=8, requests=400_000, arrivals=100_000, longbench=5_000, policies=200_000, settings=4)
@@ -43,7 +43,7 @@ def report(
     long, long_rows = long_prompts(sizes, traces)
     one, one_rows = one_replica(rates)
     both, both_rows = eight_replicas(rates["1:1"], eight)
-    glance = Picture(
+    glance = Chart(
         title="What each row serves, between the bounds of the theorems",
         caption="Band: from (1 − δ)·μ over whole chunks to μ of the formula, cut where it leaves the picture "
         "(LongBench v2). Lines: 99 % intervals. Marks at the very edge lie beyond it.",

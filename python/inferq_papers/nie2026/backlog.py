@@ -8,7 +8,7 @@ import inferq as iq
 from inferq.theory import observed
 from inferq_papers.nie2026 import pictures, runs
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
-from inferq_papers.report import Picture, Rows, Section, Table, interval
+from inferq_papers.report import Chart, Rows, Section, Table, interval
 
 RATE = "requests/s"
 
@@ -92,12 +92,12 @@ def queues(sizes: Sizes) -> Section:
 
 def _queue_picture(
     figure: str, replicas: int, drawn: dict[float, pl.DataFrame], mu: float, most: int
-) -> Picture:
+) -> Chart:
     shown = {rate: frame.filter(pl.col("time_s") <= SHOWN_S) for rate, frame in drawn.items()}
     calm = {rate: frame for rate, frame in shown.items() if rate < mu}
     growing = {rate: frame for rate, frame in shown.items() if rate > mu}
     fleet = "one replica" if replicas == 1 else f"{replicas} replicas together"
-    return Picture(
+    return Chart(
         title=f"Requests that wait, {fleet} ({figure})",
         caption=f"Dotted: the paper's bound of {most}. Dashed: (λ − μ)·t.",
         chart=lambda: pictures.queues(calm, growing, mu, most),
@@ -150,7 +150,7 @@ def averages(sizes: Sizes) -> Section:
             ),
         ),
         pictures=(
-            Picture(
+            Chart(
                 title="μ over what is served, by the average that is taken for b̄",
                 caption="At 1 the formula is right. " + ", ".join(runs.POLICIES),
                 chart=lambda: pictures.estimators(frame, names),

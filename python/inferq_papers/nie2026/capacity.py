@@ -12,7 +12,7 @@ import inferq as iq
 from inferq import Interval
 from inferq_papers.nie2026 import pictures, runs
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
-from inferq_papers.report import Picture, Row, Section, Table, interval
+from inferq_papers.report import Chart, Row, Section, Table, interval
 
 RATE = "requests/s"
 NOT_OUR_GPU = "measured on their A100; a simulated engine stands beside it in the last section"
@@ -99,7 +99,7 @@ def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Reached]]:
     limit = limits["1:1"]
     delta = limit.delta or 0.0
     filling = runs.filling(setting, 120.0)
-    picture = Picture(
+    picture = Chart(
         title="Memory in use, lengths 1:1 in overload",
         caption=f"λ = 5 a second from an empty replica on. After the memory is full no slot leaves more than "
         f"{100 * (1 - use.least):.2f} % of it free; Theorem 4.2 counts with δ = {100 * delta:.2f} %.",
@@ -246,7 +246,7 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Reach
             "always fits, so all begin at once and are then preempted, over and over; "
             "the policy's \"no cost\" carries more weight here than in the paper's ratios.",
         )
-    picture = Picture(
+    picture = Chart(
         title="Share of the memory that slots with a backlog use",
         caption="Filled: a mean slot, which is also what is served over μ of whole chunks. Open: the "
         "emptiest slot. Dashed: the share that Theorem 4.2 promises.",

@@ -29,7 +29,7 @@ from inferq_papers.nie2026.assumed import (
     windowed_rate,
 )
 from inferq_papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
-from inferq_papers.report import Picture, Row, Rows, Section, Table, interval
+from inferq_papers.report import Chart, Row, Rows, Section, Table, interval
 
 WHAT, RATE = "rate, GPU and engine", "requests/s"
 
@@ -171,7 +171,7 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
     else:
         rows += longbench_rows(sizes, traces)
         tables.append(_longbench_table(longbench_grid(traces, sizes.longbench)))
-    chart = Picture(
+    chart = Chart(
         title="How far simulated rates are from the GPU's",
         caption="Circles with 99 % intervals: as assumed. Ticks: one setting changed, each for all rows. "
         "Diamonds: the paper's closed form with the paper's own slot. At 0 % is what the GPU served.",

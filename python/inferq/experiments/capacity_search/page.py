@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedPicture, Grid, cut
+from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedChart, Grid, cut
 from inferq.display.text import NONE, amount, counted, number, percent
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
@@ -71,8 +71,8 @@ def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
     return facts
 
 
-def _search(plan: CapacityPlan) -> FittedPicture:
-    return FittedPicture(
+def _search(plan: CapacityPlan) -> FittedChart:
+    return FittedChart(
         title="Latency against rate",
         caption="Each objective at every rate that was tried, with its interval. Dashed: the limit. Band: "
         "between the largest rate that meets the SLO and the smallest that violates it.",

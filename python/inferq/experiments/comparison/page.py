@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from inferq.display.document import Chapter, Document, FittedPicture, Note, NoteKind, cut
+from inferq.display.document import Chapter, Document, FittedChart, Note, NoteKind, cut
 from inferq.display.text import counted, listed, percent, sentence
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.charts import shown_systems
@@ -151,7 +151,7 @@ def _by(row: Mapping[str, Any]) -> str:
     return f" ({percent(relative, sign=True)})"
 
 
-def _picture(comparison: Comparison) -> tuple[FittedPicture, ...]:
+def _picture(comparison: Comparison) -> tuple[FittedChart, ...]:
     try:
         comparison.plot()
     except ConfigError:
@@ -161,7 +161,7 @@ def _picture(comparison: Comparison) -> tuple[FittedPicture, ...]:
     caption = (
         f"Differences to the baseline with their intervals. An interval without 0 is significant.{left_out}"
     )
-    return (FittedPicture(title="Differences", caption=caption, chart=comparison.plot),)
+    return (FittedChart(title="Differences", caption=caption, chart=comparison.plot),)
 
 
 def _runs(comparison: Comparison) -> Chapter:

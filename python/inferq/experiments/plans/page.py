@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedPicture, Grid, cut
+from inferq.display.document import ANSWER_FIRST, Chapter, Document, FittedChart, Grid, cut
 from inferq.display.text import counted, number, percent, sentence
 from inferq.experiments.plans.charts import of_frontier
 from inferq.experiments.plans.fleet_plan import FleetPlan
@@ -75,15 +75,15 @@ def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
     yield "simulated requests", number(plan.simulated)
 
 
-def _frontier(plan: FleetPlan) -> tuple[FittedPicture, ...]:
+def _frontier(plan: FleetPlan) -> tuple[FittedChart, ...]:
     if not plan.frontier.height:
         return ()
-    picture = FittedPicture(
+    chart = FittedChart(
         title="Cost against latency",
         caption="Fleets that were simulated with all requests and are not dominated by a cheaper one.",
         chart=lambda width: of_frontier(plan, width),
     )
-    return (picture,)
+    return (chart,)
 
 
 def _chapters(plan: FleetPlan) -> Iterator[Chapter]:

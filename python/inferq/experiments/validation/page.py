@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.display.document import Chapter, Document, Grid, Note, Picture
+from inferq.display.document import Chapter, Chart, Document, Grid, Note
 from inferq.display.text import NONE, counted, number, seconds
 from inferq.experiments.validation.validation import Validation
 
@@ -45,7 +45,7 @@ def document(validation: Validation, title: str | None) -> Document:
                     errors_grid(validation),
                     errors_grid(validation, ("engine", "engine_version", "tp"), MAIN),
                 ),
-                pictures=(picture(validation),),
+                charts=(picture(validation),),
             ),
             Chapter(
                 title="Worst runs",
@@ -100,9 +100,9 @@ def _excluded(validation: Validation) -> Iterator[Chapter]:
     )
 
 
-def picture(validation: Validation) -> Picture:
+def picture(validation: Validation) -> Chart:
     """The chart of all errors."""
-    return Picture(
+    return Chart(
         title="Error of each run",
         caption="A dot is a run, a tick the median of its row. Left of the dashed line, simulated values are "
         "lower than measured ones. Errors beyond 100 % are at the edge.",
