@@ -297,7 +297,7 @@ def test_a_long_list_that_changed_is_told_by_its_length(folder: Path):
     assert run("gate", "chat.toml", "--update").exit_code == 0
     (folder / "chat.toml").write_text(other.replace("a100-80gb", "h100-80gb"))
     shown = run("gate", "chat.toml").stdout.splitlines()
-    assert "chat: engine.timing.decode.seconds: 400 values → 400 values, others" in shown
+    assert "chat: engine.timing.decode.seconds: 400 values → 400 values, changed" in shown
     assert max(map(len, shown)) < 240
 
 
@@ -307,7 +307,7 @@ def test_other_scenarios_of_the_baseline_stay_and_are_told(folder: Path):
     (folder / "chat.toml").write_text(SCENARIO.replace("seconds = 0.02", "seconds = 0.01"))
     assert run("gate", "chat.toml", "--update").exit_code == 0
     assert sorted(read_baseline(folder / "inferq-baseline.json")) == ["chat", "flood"]
-    assert "in the baseline and not run: flood" in run("gate", "chat.toml").stdout
+    assert "in the baseline but not run: flood" in run("gate", "chat.toml").stdout
 
 
 def test_a_baseline_of_another_version_is_compared_and_told(folder: Path):
@@ -315,7 +315,7 @@ def test_a_baseline_of_another_version_is_compared_and_told(folder: Path):
     path = folder / "inferq-baseline.json"
     path.write_text(path.read_text().replace('"inferq": "', '"inferq": "0.0.'))
     result = run("gate", "chat.toml")
-    assert result.exit_code == 0 and "chat: the baseline was made by inferq 0.0." in result.stdout
+    assert result.exit_code == 0 and "chat: the baseline is from inferq 0.0." in result.stdout
 
 
 def test_code_that_changed_behind_the_same_description_is_told(tmp_path: Path):
@@ -330,13 +330,14 @@ def test_code_that_changed_behind_the_same_description_is_told(tmp_path: Path):
     accepted(checked([trial(engine(scheduler=Same()))], baseline, update=True))
     report = checked([trial(engine(scheduler=Changed()))], baseline)
     assert not report.passed
-    assert "the description of the system is the same: what has changed is code" in report.scenarios[0].notes
+    assert "the description of the system is unchanged, so the code changed" in report.scenarios[0].notes
 
 
-def test_a_run_ignores_the_table_but_not_a_mistake_in_it(folder: Path):
+def test_a_run_ignores_the_table(folder: Path):
     assert run("simulate", "chat.toml").exit_code == 0
     (folder / "chat.toml").write_text(SCENARIO.replace("confidence", "confidense"))
-    assert error("simulate", "chat.toml").endswith(
+    assert run("simulate", "chat.toml").exit_code == 0
+    assert error("gate", "chat.toml", "--update").endswith(
         "gate: unknown field 'confidense'; did you mean confidence?"
     )
 
@@ -353,10 +354,10 @@ def test_a_failed_run_fails_the_gate_loses_no_other_verdict_and_is_no_baseline(t
     report = checked([good, bad], baseline)
     assert not report.passed and report.scenarios[0].verdict == "identical"
     assert report.scenarios[1].error.startswith("seed 0: ")
-    assert "a run has failed in greedy" in report.headline
+    assert "a run failed in greedy" in report.headline
     report = accepted(checked([good, bad], baseline, update=True))
     assert not report.passed and not report.written and baseline.read_bytes() == before
-    assert "is as it was" in report.markdown()
+    assert "is unchanged" in report.markdown()
 
 
 def systems() -> dict[str, System]:
@@ -418,7 +419,7 @@ def test_an_exception_of_ones_own_passes_untouched(tmp_path: Path):
 def test_without_a_baseline_it_says_how_to_make_one(folder: Path):
     said = error("gate", "chat.toml", "--summary", "gate.md")
     assert said == (
-        "inferq-baseline.json: there is no baseline yet; make it with inferq gate chat.toml --baseline "
+        "inferq-baseline.json: does not exist; create it with inferq gate chat.toml --baseline "
         "inferq-baseline.json --update and commit it"
     )
     assert "nothing was compared" in (folder / "gate.md").read_text()
@@ -427,11 +428,15 @@ def test_without_a_baseline_it_says_how_to_make_one(folder: Path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("rate = 5", "rate = 6", "is of another scenario chat: the requests differ: "),
-        ("seeds = 4", "seeds = 5", "the seeds differ: [3, 4, 5, 6] there, 3 to 7 (5) here"),
-        ("warmup = 10", "warmup = 11", 'the options of the run differ: {"warmup": 10} there, {"warmup": 11}'),
-        ("ttft_s = 0.5", "ttft_s = 0.6", 'the objectives differ: {"ttft_s": 0.5} there'),
-        ('ttft_p99 = "5ms"', 'itl_max = "5ms"', "has no itl_max of chat"),
+        ("rate = 5", "rate = 6", "has another scenario chat: the requests differ: "),
+        ("seeds = 4", "seeds = 5", "the seeds differ: [3, 4, 5, 6] in the baseline, 3 to 7 (5) now"),
+        (
+            "warmup = 10",
+            "warmup = 11",
+            'the options of the run differ: {"warmup": 10} in the baseline, {"warmup": 11}',
+        ),
+        ("ttft_s = 0.5", "ttft_s = 0.6", 'the objectives differ: {"ttft_s": 0.5} in the baseline'),
+        ('ttft_p99 = "5ms"', 'itl_max = "5ms"', "lacks itl_max of chat"),
     ],
 )
 def test_a_baseline_of_another_scenario_is_refused_before_anything_runs(folder: Path, old, new, said):
@@ -457,17 +462,17 @@ def test_a_tolerance_may_change_without_a_new_baseline(folder: Path):
         (
             '"1%"',
             '"-1%"',
-            "gate.tolerance.request_goodput: must be a text such as '3 %' or '3 requests/s', is '-1%'",
+            "gate.tolerance.request_goodput: must be a text such as '3 %' or '3 requests/s', got '-1%'",
         ),
         ('"1%"', "0.01", "gate.tolerance.request_goodput: must be a text such as"),
         ('"1%"', '"100%"', "gate.tolerance.request_goodput: must be below 100 %"),
         ('"5ms"', '"5 tokens"', "gate.tolerance.ttft_p99: must be a text such as '3 %' or '3 s' or '3 ms'"),
         ("ttft_p99 =", "ttft_p98 =", "gate.tolerance: unknown metric 'ttft_p98'; did you mean"),
-        ("seeds = 4", "seeds = 0", "gate.seeds: must be a whole number from 1 to 10000, not 0"),
-        ("seeds = 4", "seeds = 1", "chat: seeds: must be 2 or more where requests are drawn"),
-        ("confidence = 0.9", "confidence = 95", "gate.confidence: must be above 0.5 and below 1, not 95"),
+        ("seeds = 4", "seeds = 0", "gate.seeds: must be an integer from 1 to 10000, got 0"),
+        ("seeds = 4", "seeds = 1", "chat: seeds: must be 2 or more for a random workload"),
+        ("confidence = 0.9", "confidence = 95", "gate.confidence: must be above 0.5 and below 1, got 95"),
         ("{ ttft_s = 0.5 }", "{ ttft = 0.5 }", "gate.slo: unknown objective 'ttft'; did you mean ttft_s?"),
-        ("{ ttft_s = 0.5 }", "0.5", "gate.slo: must be a table of finite numbers by name or None, is 0.5"),
+        ("{ ttft_s = 0.5 }", "0.5", "gate.slo: must be a table of finite numbers by name or None, got 0.5"),
     ],
 )
 def test_a_wrong_field_is_named(folder: Path, old: str, new: str, said: str):
@@ -480,10 +485,10 @@ def test_a_wrong_field_is_named(folder: Path, old: str, new: str, said: str):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: text[:100], "is no JSON: "),
-        (lambda text: "<<<<<<< ours\n" + text, "has the marks of a merge conflict"),
-        (lambda text: "[]", "format: must be 'inferq gate baseline, version 1', is None"),
-        (lambda text: text.replace("version 1", "version 2"), "is 'inferq gate baseline, version 2'"),
+        (lambda text: text[:100], "is not JSON: "),
+        (lambda text: "<<<<<<< ours\n" + text, "contains a merge conflict"),
+        (lambda text: "[]", "format: must be 'inferq gate baseline, version 1', got None"),
+        (lambda text: text.replace("version 1", "version 2"), "got 'inferq gate baseline, version 2'"),
         (lambda text: text.replace('"seeds": [3,', '"seeds": ["3",'), "scenarios.chat.seeds: must be a list"),
         (
             lambda text: text.replace('"ttft_p99": [', '"ttft_p99": [1, '),
@@ -507,9 +512,9 @@ def test_a_broken_baseline_is_refused_and_left_alone(folder: Path, change: Calla
 
 def test_names_and_paths_that_are_wrong(folder: Path):
     (folder / "empty").mkdir()
-    assert error("gate", "empty", "--update") == "empty: holds no scenario, no file that ends in .toml"
+    assert error("gate", "empty", "--update") == "empty: contains no .toml file"
     (folder / "empty" / "chat.toml").write_text(SCENARIO)
-    assert "is called chat like" in error("gate", "chat.toml", "empty", "--update")
+    assert "has the same name as" in error("gate", "chat.toml", "empty", "--update")
     assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--update")
     assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--summary", "told.md")
     assert "nothing was compared" in (folder / "told.md").read_text()
@@ -517,9 +522,9 @@ def test_names_and_paths_that_are_wrong(folder: Path):
     assert "out.toml: run.out: a scenario does not say where to write" in error(
         "gate", "out.toml", "--update"
     )
-    assert "threads: must be a whole number" in error("gate", "chat.toml", "--update", "--threads", "0")
+    assert "threads: must be an integer" in error("gate", "chat.toml", "--update", "--threads", "0")
     assert "empty: is a folder" in error("gate", "chat.toml", "--update", "--baseline", "empty")
-    assert "no/where.md: there is no folder no" in error(
+    assert "no/where.md: directory no does not exist" in error(
         "gate", "chat.toml", "--update", "--summary", "no/where.md"
     )
 
@@ -528,7 +533,7 @@ def test_what_cannot_be_written_is_said_before_the_runs(folder: Path):
     result = run("gate", "chat.toml", "--update", "--baseline", "no/where.json")
     assert result.exit_code == 2 and "runs" not in result.stderr
     assert "where.json." not in result.stderr, "no temporary file"
-    assert "no/where.json: there is no folder no" in result.stderr
+    assert "no/where.json: directory no does not exist" in result.stderr
 
 
 def test_a_disk_that_fills_up_leaves_the_old_baseline_and_shows_what_was_found(

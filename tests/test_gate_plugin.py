@@ -106,9 +106,7 @@ def test_the_numbers_are_those_of_the_command_line(suite, pytester: pytest.Pytes
 def test_without_a_baseline_it_says_how_to_make_one(suite):
     result = suite()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*there is no baseline yet; make it with pytest --inferq-update and commit it"]
-    )
+    result.stdout.fnmatch_lines(["*does not exist; create it with pytest --inferq-update and commit it"])
 
 
 def test_where_the_baseline_lies(suite, pytester: pytest.Pytester):
@@ -119,7 +117,7 @@ def test_where_the_baseline_lies(suite, pytester: pytest.Pytester):
     assert not (pytester.path / DEFAULT_FILE).exists()
     result = suite("--inferq-update", "--inferq-baseline", "no/where.json")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["inferq_gate: *no?where.json: there is no folder *no"])
+    result.stdout.fnmatch_lines(["inferq_gate: *no?where.json: directory *no does not exist"])
     result.stdout.no_fnmatch_line("*where.json.*part*")
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*baseline.py*")
@@ -129,16 +127,16 @@ def test_a_name_stands_for_one_scenario(suite):
     again = "\ndef test_again(inferq_gate):\n    inferq_gate('chat', chat(), system)\n"
     result = suite("--inferq-update", more=again)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*'chat' stands for the scenario of test_suite.py::test_chat already"])
+    result.stdout.fnmatch_lines(["*'chat' is already used by test_suite.py::test_chat"])
 
 
 def test_a_wrong_argument_is_named(suite):
     wrong = {
         "system, warm_up=5": "*ConfigError: warm_up: unknown option of simulate; did you mean warmup?",
-        "system, seeds=0": "*ConfigError: seeds: must be a whole number from 1 to 10000, not 0",
+        "system, seeds=0": "*ConfigError: seeds: must be an integer from 1 to 10000, got 0",
         "system, tolerance={'e2e_maen': '1%'}": "*unknown metric 'e2e_maen'; did you mean e2e_mean?",
-        "7": "*ConfigError: system: 7 is none of Engine, Cluster, *",
-        "lambda: 8": "*system: 8 is none of Engine, Cluster, *",
+        "7": "*ConfigError: system: must be an instance of Engine, *, got 7",
+        "lambda: 8": "*system: must be an instance of Engine, *, got 8",
     }
     tests = "".join(
         f"\ndef test_wrong_{number}(inferq_gate):\n    inferq_gate('wrong {number}', chat(), {arguments})\n"
@@ -147,7 +145,7 @@ def test_a_wrong_argument_is_named(suite):
     unnamed = "\ndef test_unnamed(inferq_gate):\n    inferq_gate('', chat(), system)\n"
     result = suite("--inferq-update", more=tests + unnamed)
     result.assert_outcomes(passed=1, failed=6)
-    for said in (*wrong.values(), "*name: must be a text, is ''"):
+    for said in (*wrong.values(), "*name: must be a non-empty text, got ''"):
         result.stdout.fnmatch_lines([said])
 
 

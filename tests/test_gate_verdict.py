@@ -17,7 +17,9 @@ def test_the_unchanged_is_worse_with_at_most_the_chance_that_was_stated():
     runs, tolerance = 2000, Margin.of("request_goodput", "2%", "tolerance")
     before = draws.normal(100, 5, (runs, 8))
     now = before * 0.98 + draws.normal(0, 1, (runs, 8))
-    alarms = sum(compare_metric(tolerance, *pair, 0.95).verdict == "worse" for pair in zip(before, now, strict=True))
+    alarms = sum(
+        compare_metric(tolerance, *pair, 0.95).verdict == "worse" for pair in zip(before, now, strict=True)
+    )
     # binomial with 5 %: mean 100, standard deviation 9.7; four of them
     assert abs(alarms - 100) < 39
 
@@ -90,10 +92,13 @@ def test_a_percentage_does_not_depend_on_the_unit(pairs, power):
     tolerance = Margin.of("ttft_mean", "5%", "tolerance")
     before, now = zip(*pairs, strict=True)
     scaled = ([value * 2.0**power for value in column] for column in (before, now))
-    assert compare_metric(tolerance, *scaled, 0.95).verdict == compare_metric(tolerance, before, now, 0.95).verdict
+    assert (
+        compare_metric(tolerance, *scaled, 0.95).verdict
+        == compare_metric(tolerance, before, now, 0.95).verdict
+    )
 
 
 def test_undecided_says_how_many_seeds_would_tell():
     judged = compare_metric(Margin.of("ttft_p99", "5%", "tolerance"), [1.0] * 4, [1.0, 1.05, 1.1, 1.15], 0.95)
     # excess 0.025 with a standard error of 0.0323 and t = 2.35: 4 · (0.0760/0.025)² = 36.9
-    assert (judged.verdict, judged.note) == ("undecided", "about 37 seeds would tell")
+    assert (judged.verdict, judged.note) == ("undecided", "about 37 seeds are needed")

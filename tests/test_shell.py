@@ -116,7 +116,7 @@ def test_what_is_set_is_what_a_file_with_it_says(place: Path, monkeypatch: pytes
         wrong = run(command, "one.toml", *rest, "--set", "workload.haed=30", status=2)
         assert "workload.haed: unknown; did you mean head?" in wrong.stderr
     wrong = run("report", "one.toml", "one", *both, status=2)
-    assert "one has been run" in wrong.stderr and "simulate one --set" in wrong.stderr
+    assert "one is a finished run" in wrong.stderr and "simulate one --set" in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,11 @@ def list(  # named after the command
 def _grid(what: str) -> Grid:
     if what == "models":
         models = [ModelShape.of(name) for name in entries("models")]
-        columns = ("name", "parameters", "max_model_len")
-        gathered.value(what, [{name: getattr(model, name) for name in columns} for model in models])
+        columns = {"model": "name", "parameters": "parameters", "max_model_len": "max_model_len"}
+        gathered.value(
+            what,
+            [{name: getattr(model, field) for name, field in columns.items()} for model in models],
+        )
         rows = [
             (model.name, f"{model.parameters / 1e9:.1f} B", f"{model.max_model_len or 0:,}")
             for model in models
