@@ -1,4 +1,4 @@
-"""What does Chromium show of a page, and what does it ask for? Over its debugging pipe."""
+"""Headless Chromium over its debugging pipe."""
 
 import base64
 import json
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def chromium() -> str | None:
-    """The program, or None where there is none."""
+    """The path of Chromium, or None."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    return next((found for name in names if (found := shutil.which(name))), None)
+    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 class Browser:
@@ -64,7 +64,7 @@ class Browser:
         os.close(self._read)
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command of the DevTools protocol and wait for its answer; events are kept."""
+        """Send a command of the DevTools protocol and wait for its answer; store events."""
         self._number += 1
         asked: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -78,7 +78,7 @@ class Browser:
             self.events.append(told)
 
     def show(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
-        """Open a page on a screen of that width and scheme, and wait until it is loaded."""
+        """Open a page with a width and a color scheme, and wait until it is loaded."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
@@ -91,16 +91,16 @@ class Browser:
             self.events.append(self._message())
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is in the page."""
+        """The value of a JavaScript expression in the page."""
         return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def asked_for(self) -> list[str]:
-        """The addresses of all that was asked for since the page was opened."""
+        """The URLs of all requests since the page was opened."""
         sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
     def complaints(self) -> list[str]:
-        """What stands in the browser's log and console: blocked requests, errors of the style sheet."""
+        """Messages in the log and console: blocked requests, errors in styles and scripts."""
         told = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
         return [json.dumps(event["params"]) for event in self.events if event.get("method") in told]
 

@@ -1,10 +1,10 @@
-"""What does a page of HTML hold?"""
+"""A parser of HTML pages for tests."""
 
 from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """What a page holds: its tags are closed in order, its names are given once, its links lead to them."""
+    """The content of a page; tags must be closed in order."""
 
     VOID = frozenset({"meta", "br", "hr", "img"})
 
@@ -15,7 +15,7 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.texts: list[tuple[str, str]] = []
-        """Every text that is not blank, with the tag that it stands in."""
+        """Every non-blank text with its tag."""
         self.feed(text)
         assert self.open == []
 
@@ -42,5 +42,5 @@ class Page(HTMLParser):
             self.texts.append((self.open[-1], " ".join(data.split())))
 
     def of(self, tag: str) -> list[str]:
-        """The texts that stand right in such a tag."""
+        """The texts directly inside a tag."""
         return [text for where, text in self.texts if where == tag]

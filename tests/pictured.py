@@ -1,4 +1,4 @@
-"""What pictures and pages are made of."""
+"""Runs for tests of charts and pages."""
 
 import inferq as iq
 
@@ -17,6 +17,6 @@ def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Worklo
 
 
 def run_of_a_fleet(chat: str = "chat", code: str = "code") -> iq.Result:
-    """Two classes, called so, on three replicas."""
+    """A run of two classes on three replicas."""
     asked = iq.Workload.mix({chat: synthetic(900, 20, 200, 100), code: synthetic(300, 7, 900, 30)})
     return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)

@@ -1,4 +1,4 @@
-"""What a run costs: by hand, in comparisons, gates, pages and on the command line; revenue beside cost."""
+"""Costs of runs: computed by hand, in comparisons, gates, pages and commands; and revenue."""
 
 import json
 import math
@@ -23,13 +23,13 @@ PRICES = iq.Prices(gpu_hour={"own": 3.6}, busy_watts={"own": 500}, idle_watts={"
 
 
 def plain(speed: float = 1.0) -> iq.Engine:
-    """One that says no card."""
+    """An engine without a GPU."""
     timing = iq.PiecewiseLinear(base=0.01 / speed, per_token=8e-5 / speed)
     return iq.Engine(timing=timing, scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=100_000))
 
 
 def test_prices_are_read_from_a_file(tmp_path: Path):
-    """Those of GPUs and of tokens, with the field that is wrong."""
+    """Prices of GPUs and tokens; errors name the field."""
     file = tmp_path / "prices.toml"
     file.write_text('currency = "EUR"\n[gpu_hour]\nh200 = 3.5\n')
     assert iq.Prices.read(file) == iq.Prices(gpu_hour={"h200": 3.5}, currency="EUR")
@@ -42,7 +42,7 @@ def test_prices_are_read_from_a_file(tmp_path: Path):
 
 
 def test_what_a_run_costs():
-    """By hand: two replicas of two GPUs for the seconds of the run, busy as the timeline says."""
+    """By hand: two replicas of two GPUs for the duration of the run, busy as in the timeline."""
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2)
     chat = iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [100, 300], "output_tokens": [50, 150]})
     run = iq.simulate(chat, iq.Cluster(engine, replicas=2), timeline_s=0.01)
@@ -69,7 +69,7 @@ def test_what_a_run_costs():
 
 
 def test_a_fleet_of_cards_without_names_has_the_price_that_is_said():
-    """`Prices.card` prices what says no card, one GPU a replica; a run that was stored costs the same."""
+    """`Prices.card` applies to engines without a GPU, one per replica; a stored run has the same cost."""
     chat = iq.Workload.synthetic(requests=300, arrivals=iq.dist.Poisson(6), **LENGTHS)
     run = iq.simulate(chat, iq.Cluster([plain(), plain(2)]), seed=1)
     row = run.summary(prices=PRICES).row(0, named=True)
@@ -89,9 +89,9 @@ def test_a_stored_run_costs_what_it_cost_in_memory(tmp_path: Path):
 
 
 def test_revenue_beside_cost_finds_the_division_of_lin2026():
-    """Section 6.2 with n = 20: of all numbers of replicas with prefills the best earns is the plan's, ± 1.
+    """Section 6.2 with n = 20: the best number of prefill replicas is that of the plan, ± 1.
 
-    The linear program says ⌈20 · Σx*⌉ = 5. All divisions cost the same, and what they earn is at most R*.
+    The linear program gives ⌈20 · Σx*⌉ = 5. All divisions have the same cost and earn at most R*.
     """
     instance, n = fleet.Instance(), 20
     plan = fleet.plan(instance)
@@ -130,7 +130,7 @@ def test_revenue_beside_cost_finds_the_division_of_lin2026():
 
 
 def test_what_the_replicas_of_nie2026_earn_and_cost():
-    """⌈λ/μ⌉ replicas are paid by the hour; requests that all finish pay (c_p·E[P] + c_d·E[D])·λ."""
+    """⌈λ/μ⌉ replicas are paid by the hour; requests, which all finish, pay (c_p·E[P] + c_d·E[D])·λ."""
     lengths = iq.dist.Uniform(10, 1600)
     nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.dist.Poisson(24), prompt=lengths, output=lengths)
     needed = iq.theory.replicas_needed(nie, kv_tokens=131_000, slot_s=0.0372, first_token="decode").replicas
@@ -148,7 +148,7 @@ def test_what_the_replicas_of_nie2026_earn_and_cost():
 
 
 def test_the_capacity_of_bari2025_under_its_slo_is_one_call():
-    """The largest rate with a median TTFT of half a second, as the study of its section 7 bisects it."""
+    """The largest rate with a median TTFT of 0.5 s, as section 7 of the paper bisects it."""
     rng = np.random.default_rng(3)
     lengths = {"prompt_tokens": rng.integers(100, 4000, 400), "output_tokens": rng.integers(50, 900, 400)}
     size = deadlines.Size(2_000, (1,), (1,), steps=9, fit_steps=1, edge_steps=1, rate_step=1.0)
@@ -171,7 +171,7 @@ SYSTEMS = {"one": plain(), "two": iq.Cluster(plain(1.2), replicas=2)}
 
 
 def test_comparisons_tell_money_and_energy():
-    """The mean is that of `summary`; without a block money a request is money an hour over the rate."""
+    """The mean equals `summary`; in blocks, cost per request is cost per hour over the rate."""
     trace = iq.Workload(
         iq.Workload.synthetic(requests=1600, arrivals=iq.dist.Poisson(8), **LENGTHS).draw(3).frame
     )
@@ -193,7 +193,10 @@ def test_comparisons_tell_money_and_energy():
     assert by_class.frame.filter(pl.col("class").is_not_null())["metric"].unique().to_list() == ["e2e_p50"]
     for wrong, said in (
         ({"metrics": ["watts"]}, "prices: required by the metric watts"),
-        ({"prices": iq.Prices(gpu_hour={"h200": 2.0}, card="own")}, "one: prices.gpu_hour.own: missing: no price"),
+        (
+            {"prices": iq.Prices(gpu_hour={"h200": 2.0}, card="own")},
+            "one: prices.gpu_hour.own: missing: no price",
+        ),
         ({"prices": 3}, "prices: must be Prices"),
     ):
         with pytest.raises(iq.ConfigError, match=said):
@@ -223,7 +226,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 
 def test_a_gate_holds_money_and_energy(tmp_path: Path):
-    """Worse by a dearer card; other prices are another scenario; prices of the file or of the call."""
+    """Worse with a more expensive GPU; other prices are another scenario; prices from a file or a call."""
     chat, baseline = tmp_path / "chat.toml", tmp_path / "baseline.json"
     (tmp_path / "prices.toml").write_text(TOML)
     asks = ["gate", chat, "--baseline", baseline]
@@ -250,7 +253,7 @@ def test_a_gate_holds_money_and_energy(tmp_path: Path):
 
 
 def test_commands_and_pages_tell_costs(tmp_path: Path):
-    """In 80 columns, in JSON, and on pages of one run and of several."""
+    """In 80 columns, in JSON, and on pages of one and several runs."""
     (tmp_path / "prices.toml").write_text(TOML)
     for gpu in ("a100-80gb", "h100-80gb"):
         (tmp_path / f"{gpu}.toml").write_text(SCENARIO.format(gpu=gpu, prices=""))

@@ -1,4 +1,4 @@
-"""What becomes of files that are wrong, damaged, hostile or written by two at once?"""
+"""Damaged and hostile files, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(*arguments: object, **given: Any) -> subprocess.CompletedProcess[str]:
 
 
 def refused_or_equal(place: Path, whole: iq.Result) -> bool:
-    """Whether a stored result is refused by name; if not it must be what was written."""
+    """Whether reading a stored result fails; otherwise it must equal the original."""
     try:
         read = iq.Result.read(place)
     except iq.ConfigError as error:
@@ -65,7 +65,7 @@ def refused_or_equal(place: Path, whole: iq.Result) -> bool:
 
 
 def test_every_damage_of_a_stored_result_is_named(tmp_path: Path) -> None:
-    """Bytes of every file, and fields of those in JSON, which keep their hash or get the one that fits."""
+    """Changed bytes in every file, and changed fields in JSON files."""
     whole = written(tmp_path / "whole")
     files = sorted(file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*.*"))
     draw, refused, tried = chance("stored"), 0, 0
@@ -88,7 +88,7 @@ def test_every_damage_of_a_stored_result_is_named(tmp_path: Path) -> None:
 
 
 def rewritten(place: Path, **fields: Any) -> None:
-    """A manifest in which fields are others, with the hash that fits: as a forger would write it."""
+    """Replace fields of a manifest and update its hash."""
     import hashlib
 
     record = json.loads((place / "manifest.json").read_text())
@@ -156,7 +156,10 @@ def _with(name: str, value: Any, kind: Any = None) -> Any:
     [
         (_with("fingerprint", None), "fingerprint: row 1 is null"),
         (_with("ttft_p99", float("nan")), "ttft_p99: row 1 is nan"),
-        (lambda frame: frame.with_columns(pl.col("ttft_p99").cast(pl.String)), "ttft_p99: must be Float64, got String"),
+        (
+            lambda frame: frame.with_columns(pl.col("ttft_p99").cast(pl.String)),
+            "ttft_p99: must be Float64, got String",
+        ),
         (_with("status", "zzz"), "status: row 1 is 'zzz'"),
         (_with("completed", -1), "completed: row 1 is negative: -1"),
         (_with("seed", None), "seed: row 1 is null"),
@@ -188,7 +191,7 @@ def test_bytes_that_turn_in_the_file_of_a_sweep_never_crash_it(tmp_path: Path) -
 
 
 def test_a_second_run_is_told_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of another scenario, which begins while the first one goes on and has written nothing yet."""
+    """A run of another scenario starts before the first run has written anything."""
     finish, says = store.Store.finish, []
 
     def second(self: store.Store, tables: Any, more: Any) -> None:
@@ -240,7 +243,10 @@ def test_a_sweep_holds_its_file_alone(tmp_path: Path) -> None:
                 iq.sweep(waiting_chat, key="chat", resume=path, rate=[1.0])
         return arriving(20, rate, 3, 3), ENGINE
 
-    assert iq.sweep(waiting_chat, key="chat", resume=path, rate=[2.0, 4.0])["status"].to_list() == ["done", "done"]
+    assert iq.sweep(waiting_chat, key="chat", resume=path, rate=[2.0, 4.0])["status"].to_list() == [
+        "done",
+        "done",
+    ]
     assert [file.name for file in tmp_path.iterdir()] == ["points.parquet"]
 
 
@@ -264,7 +270,7 @@ else:
 
 
 def killed(kind: str, out: Path, seeds_of: tuple[int, ...], after_s: float) -> list[int]:
-    """Processes at one place, killed after so long; their statuses."""
+    """Start processes in one directory, kill them after a while, and return their statuses."""
     line = [sys.executable, "-W", "ignore", "-c", KILLED, kind, str(out)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = [subprocess.Popen([*line, str(seed)], **quiet) for seed in seeds_of]  # type: ignore[call-overload]
@@ -276,13 +282,13 @@ def killed(kind: str, out: Path, seeds_of: tuple[int, ...], after_s: float) -> l
 
 @pytest.mark.skipif(not NIGHT, reason="minutes of processes that are killed; at night")
 def test_kills_lose_and_mix_nothing(tmp_path: Path) -> None:
-    """Of runs, of sweeps, and of two runs at one directory: see `kills`."""
+    """Runs, sweeps, and two runs in one directory; see `kills`."""
     for seed in range(9):
         kills(tmp_path / str(seed), seed, random.Random(f"{NIGHT}{seed}"))
 
 
 def kills(folder: Path, number: int, draw: random.Random) -> str:
-    """Kill whatever writes at a random instant, then end it: what is there then is what was never killed."""
+    """Kill writers at random instants and complete them; the files must equal those of an undisturbed run."""
     folder.mkdir()
     kind, both = ("out", "sweep", "out")[number % 3], number % 3 == 2
     place = folder / ("points.parquet" if kind == "sweep" else "out")
@@ -356,7 +362,7 @@ def test_a_table_for_spreadsheets_has_no_formulas(tmp_path: Path) -> None:
 
 
 def test_pipes_devices_and_endless_links_are_refused_at_once(tmp_path: Path, chat_toml: Path) -> None:
-    """By every command that reads a file, the baseline among them."""
+    """For every function that reads a file."""
     if sys.platform == "win32":
         pytest.skip("has no pipes with names in folders")
     os.mkfifo(tmp_path / "pipe.toml")
@@ -422,7 +428,7 @@ def test_a_scenario_that_is_wrong_is_one_line(tmp_path: Path, name: str, text: s
 
 
 def test_the_command_line_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
-    """Also over an unforeseen error, with the way to its traceback."""
+    """Also for an unexpected error, with a hint to its traceback."""
     (tmp_path / "a.toml").write_text("a = " + "9" * 5000)
     ended = run("simulate", tmp_path / "a.toml")
     assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1
@@ -447,7 +453,7 @@ TALK = {"id": "x", "conversations": [{"from": "human", "value": "b"}, {"from": "
 
 
 def test_a_panic_is_told_once(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By our error; what else is written on standard error stays there."""
+    """The error of the package; other text on standard error remains."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)  # but for those of pytest
 
     def panics() -> None:

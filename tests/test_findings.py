@@ -117,7 +117,7 @@ def test_a_request_that_is_preempted_a_hundred_times_is_thrash():
 
 
 def test_a_queue_that_grows_all_the_time_is_overload():
-    """Each request needs ten iterations of the only place, 0.1 s; 20 arrive in a second."""
+    """Each request needs the only slot for ten iterations, 0.1 s; 20 arrive per second."""
     rows = 200
     workload = {
         "arrival_s": [row / 20 for row in range(rows)],
@@ -190,7 +190,7 @@ def test_numbers_in_another_unit_or_from_another_origin_are_asked_about(
 
 
 def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
-    """An answer takes 50 ms; of ten conversations five go on after 20 ms, and five after 60."""
+    """An answer takes 50 ms; five of ten conversations continue after 20 ms, and five after 60 ms."""
     talk = iq.Workload(
         {
             "arrival_s": [one for row in range(10) for one in (row, row + (0.02 if row % 2 else 0.06))],
@@ -212,7 +212,7 @@ def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
 
 
 def test_rates_draw_the_starts_of_conversations() -> None:
-    """Sessions of two turns at 4 requests a second: 2 starts a second, and nothing comes too early."""
+    """Sessions of two turns at 4 requests per second: 2 starts per second, and no turn is early."""
     rows = 4000
     talks = iq.Workload(
         {
@@ -238,10 +238,7 @@ def test_rates_draw_the_starts_of_conversations() -> None:
 
 
 def test_a_burst_is_named_with_when_and_how_long() -> None:
-    """One place of 50 ms; one request a second for 1,000 s, but 100 more at second 500: they last for 5 s.
-
-    The last of the burst waits 100 × 0.05 s; the queue is there from the burst to its last first token.
-    """
+    """One slot of 50 ms, one request per second for 1,000 s, and 100 more at second 500, which take 5 s."""
     arrivals = sorted([float(row) for row in range(1000)] + [500.001] * 100)
     rows = len(arrivals)
     work = {"arrival_s": arrivals, "prompt_tokens": [10] * rows, "output_tokens": [5] * rows}
@@ -259,7 +256,7 @@ def test_a_burst_is_named_with_when_and_how_long() -> None:
 
 
 def test_the_side_that_starves_is_named() -> None:
-    """One prefill replica whose prompts take 0.64 s each under two a second, beside four decode replicas."""
+    """One prefill replica, 0.64 s per prompt at 2 per second, and four decode replicas."""
     slow = _engine(timing=iq.PiecewiseLinear(base=0.001, per_token=0.01, knee=0))
     fast = _engine(scheduler=iq.Sarathi(max_seqs=64), kv=iq.KvCache.unlimited())
     link = iq.Link(latency_s=0.0, bytes_per_s=1e12, bytes_per_token=1.0)
@@ -326,7 +323,7 @@ def test_objectives_in_milliseconds_are_asked_about() -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_what_a_horizon_cuts_off_is_counted(stored: bool, tmp_path: Path) -> None:
-    """Of 40 requests that arrive at once and take 2 to 80 iterations, 25 need more than half a second."""
+    """25 of 40 requests that arrive together and take 2 to 80 iterations need more than 0.5 s."""
     outputs = [2 * row + 2 for row in range(40)]
     rows = {"arrival_s": [0.0] * 40, "prompt_tokens": [1] * 40, "output_tokens": outputs}
     wide = _engine(scheduler=iq.Sarathi(token_budget=64, max_seqs=40), kv=iq.KvCache.unlimited())
@@ -495,7 +492,7 @@ def test_a_stored_run_has_the_same_findings_and_reads_a_part_at_a_time(
 
 
 def test_a_wait_of_exactly_a_second_is_no_long_tail() -> None:
-    """One prompt in twenty takes 1 s, no request more: beyond the limit there is none to tell of."""
+    """One prompt in twenty takes exactly 1 s, and no request takes longer."""
     work = _with(200, range(7, 200, 20), "prompt_tokens", 99, every_s=5)
     exact = iq.PiecewiseLinear(base=0.01, per_token=0.01, knee=0)
     result = iq.simulate(work, _engine(timing=exact, scheduler=iq.Sarathi(token_budget=128)))

@@ -1,4 +1,4 @@
-"""What a notebook shows of objects, and what completion offers: the numbers, no network, no internals."""
+"""Notebook views: numbers, no network, and completion of public names."""
 
 import copy
 import inspect
@@ -24,7 +24,7 @@ def fleet() -> iq.Result:
 
 
 def shown(one: Any) -> Page:
-    """What a notebook shows of it, which is whole and asks for nothing."""
+    """The notebook view of an object, which must need no external resource."""
     text = one._repr_html_()
     assert not re.search(r"https?:|<script|@import", re.sub(r'xmlns(:\w+)?="[^"]*"', "", text))
     return Page(text)
@@ -66,9 +66,7 @@ def test_engines_workloads_and_experiments_show_what_they_are():
     trace = iq.Workload(asked.draw(0).frame.head(60))
     chosen = iq.plan(trace, iq.Slo(ttft_p99=5), model="llama-3.1-8b", gpus=["h200"], tensor_parallel=[1])
     held = shown(chosen)
-    assert held.of("b") == ["FleetPlan"] and chosen.name(chosen.best.candidate, chosen.units) in held.of(
-        "td"
-    )
+    assert held.of("b") == ["FleetPlan"] and chosen.name(chosen.best.candidate, chosen.units) in held.of("td")
 
 
 def test_pictures_need_no_network_in_a_notebook(fleet: iq.Result):

@@ -1,4 +1,4 @@
-"""Is the trace of a run one that Perfetto's viewer can read, and does it tell what happened?"""
+"""Perfetto traces: valid format, and correct slices and counters."""
 
 import gzip
 import json
@@ -60,7 +60,7 @@ def test_a_trace_keeps_to_the_format(name: str, tmp_path: Path):
 
 
 def nest(track: list[dict[str, Any]]) -> None:
-    """Slices of a thread lie one after the other or one inside the other; whole nanoseconds decide."""
+    """Slices of a thread follow or contain one another, in integer nanoseconds."""
     open_ends: list[int] = []
     for event in track:
         start = round(event["ts"] * 1000)

@@ -1,4 +1,4 @@
-"""Do the pictures of a run hold its numbers, and only some hundred of them?"""
+"""Charts of a run: correct values, and only a few hundred of them."""
 
 import math
 import re
@@ -32,7 +32,7 @@ def fleet() -> iq.Result:
 
 
 def rows(chart: Any) -> int:
-    """How many rows of data a chart carries."""
+    """Number of data rows in a chart."""
     return sum(len(data) for data in chart.to_dict()["datasets"].values())
 
 
@@ -255,7 +255,7 @@ def test_what_is_always_zero_lies_at_the_foot_of_its_axis():
 
 
 def comparison(systems: int, relative: dict[str, float]) -> Comparison:
-    """One in which every system but the first differs by these shares."""
+    """A comparison with these relative differences for every system except the first."""
     names = tuple(f"system {place}" for place in range(systems))
     common = {
         **dict.fromkeys(NUMBERS),

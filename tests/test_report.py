@@ -296,7 +296,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
 
 
 def told_of(result: iq.Result, folder: Path) -> tuple[Page, list[str], dict[str, str]]:
-    """The page of a run, its findings, and its facts."""
+    """The page of a run, its notes, and its facts."""
     held = Page(iq.report(result, folder / "page.html").read_text(encoding="utf-8"))
     return held, held.of("li"), dict(zip(held.of("dt"), held.of("dd"), strict=True))
 
@@ -313,7 +313,9 @@ def test_a_run_that_its_horizon_cut_says_so(tmp_path: Path):
     assert facts["unfinished at the end"] == f"{under_way:,}"
     before = iq.simulate({"arrival_s": [5.0], "prompt_tokens": [5], "output_tokens": [3]}, SHORT, horizon_s=1)
     held, _, facts = told_of(before, tmp_path)
-    assert held.of("p")[0].startswith("✗ Nothing-arrived: the run ended at 1 s, before the first of 1 request")
+    assert held.of("p")[0].startswith(
+        "✗ Nothing-arrived: the run ended at 1 s, before the first of 1 request"
+    )
     assert facts["finished"] == "0"
     whole = iq.simulate({"arrival_s": [5.0], "prompt_tokens": [5], "output_tokens": [3]}, SHORT, horizon_s=99)
     assert not any("horizon" in one for one in told_of(whole, tmp_path)[1])
@@ -333,7 +335,9 @@ def test_a_handful_of_requests_is_no_word_about_the_long_run(tmp_path: Path):
     slow = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
     _, told, _ = told_of(iq.simulate(batch, slow), tmp_path)
     assert not any("long run" in one for one in told)
-    assert any(one.startswith("If requests continue to arrive at this rate, the queue is unstable") for one in told)
+    assert any(
+        one.startswith("If requests continue to arrive at this rate, the queue is unstable") for one in told
+    )
 
 
 def test_findings_are_sentences(fleet: iq.Result, page: Path):
@@ -347,10 +351,7 @@ def test_many_classes_are_shown_as_far_as_they_can_be_read(tmp_path: Path):
     many = iq.simulate(iq.Workload.mix({long: synthetic(40, 5, 20, 5), **kinds}), ENGINE, seed=1)
     text = iq.report(many, tmp_path / "page.html").read_text(encoding="utf-8")
     held = Page(text)
-    assert (
-        sum("The 6 classes with the most requests, of 25." in one for one in held.of("figcaption"))
-        == 3
-    )
+    assert sum("The 6 classes with the most requests, of 25." in one for one in held.of("figcaption")) == 3
     assert "class 18" in held.of("td") and "class 19" not in held.of("td")
     assert any(
         "the 20 classes with the most requests; Result.summary has all 25" in one.replace("`", "")

@@ -23,7 +23,7 @@ STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
 
 
 def busy(case: int, **options: Any) -> iq.Result:
-    """A run in which some requests are too long for the cache, some lose patience, some are preempted."""
+    """A run with rejected, abandoned and preempted requests."""
     draw, requests = np.random.default_rng(case), 300
     workload = pl.DataFrame(
         {
@@ -46,7 +46,7 @@ def busy(case: int, **options: Any) -> iq.Result:
 
 
 def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, itl_slo: Any) -> list[dict[str, Any]]:
-    """The summary but for token gaps, row by row in plain Python; the objectives are one for each request."""
+    """The summary without token gaps, in plain Python, with objectives per request."""
     rows = [row for row in result.requests.iter_rows(named=True) if row["measured"]]
     finishes = [row["finish_s"] for row in rows if row["finish_s"] is not None]
     duration_s = max(finishes) - min(row["arrival_s"] for row in rows)
@@ -128,7 +128,7 @@ def test_the_summary_has_these_columns_in_this_order() -> None:
 
 
 def gaps(result: iq.Result) -> dict[int, list[float]]:
-    """All token gaps by request, from the batches of a run that was stepped."""
+    """All token gaps by request, from the batches of a run with stepping."""
     ends = result.iterations["start_s"] + result.iterations["first_s"]
     emitted: dict[int, list[float]] = {}
     for row in result.batches.filter("emits").iter_rows(named=True):
@@ -254,7 +254,7 @@ def test_columns_of_the_workload_are_shared_and_what_is_one_is_made_once() -> No
 def test_no_number_of_a_run_makes_the_frame_of_its_requests(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """Nor all columns: what tells a number takes the columns that it needs from the rows."""
+    """Nor all columns: each number reads only the columns that it needs."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("the frame of requests was asked for")
@@ -405,7 +405,7 @@ def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) 
 
 
 def audited(scheduler: Any, **tables: Any) -> iq.Result:
-    """A run with this scheduler, and `tables` in the place of what its core said."""
+    """A run with this scheduler and replaced tables of the core."""
     engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
     result = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [4], "output_tokens": [3]}, engine)
     return replace(result, _tables=replace(result._tables, **tables))
@@ -472,7 +472,9 @@ def test_work_conservation_is_held_against_the_schedulers_own_budget(scheduler: 
 )
 def test_a_scheduler_without_a_budget_must_be_given_one(scheduler: Any) -> None:
     told = audited(scheduler, work=WORK)
-    with pytest.raises(iq.ConfigError, match=f"budget: required, because {type(scheduler).__name__} has no token budget"):
+    with pytest.raises(
+        iq.ConfigError, match=f"budget: required, because {type(scheduler).__name__} has no token budget"
+    ):
         told.work_conservation()
     assert told.work_conservation(budget=64).share == 7 / 40
 
@@ -499,7 +501,7 @@ def test_an_unchunked_prompt_that_runs_alone_breaks_work_conservation() -> None:
 
 
 def test_who_was_still_here_when_nothing_was_to_come() -> None:
-    """Three requests and a threshold of two: the third has no company, the first two wait with it."""
+    """Three requests and a threshold of two: the third request waits until no arrival is left."""
     engine = iq.Engine(
         timing=iq.Constant(1.0), scheduler=iq.research.Wait(thresholds=2), kv=iq.KvCache.unlimited()
     )

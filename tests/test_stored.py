@@ -1,4 +1,4 @@
-"""What lies in the directory of a run that was stopped, killed or out of disk, and what does a rerun do?"""
+"""Stored runs: directories of interrupted runs, and reruns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def told(out: Path) -> dict[str, Any]:
 
 
 def parts_are_those_of(out: Path, whole: pl.DataFrame) -> int:
-    """Each part that the manifest names holds its rows of the whole; how many rows in all."""
+    """Check the rows of each part in the manifest, and return their number."""
     rows = 0
     for part in told(out)["parts"]:
         frame = pl.read_parquet(out / part["file"])
@@ -65,7 +65,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stopped(out: Path, requests: int = 5000, rate: float = 50.0, seed: int = 0) -> None:
-    """A run that is stopped when somebody reads its progress for the first time after three parts."""
+    """Interrupt a run at the first progress report after three parts."""
 
     class Enough(Exception):
         pass
@@ -182,7 +182,7 @@ def test_a_part_that_is_gone_is_told(small: None, tmp_path: Path) -> None:
 
 
 def test_other_rows_than_those_that_are_there_are_told(small: None, tmp_path: Path) -> None:
-    """The scenario cannot say what is inside a function: the rows do."""
+    """A scenario does not contain the body of a function, so the rows are compared."""
 
     def by(sign: int) -> iq.Engine:
         order = iq.ByKey(lambda request: sign * request.id)
@@ -239,7 +239,7 @@ def test_a_file_in_the_way_is_an_error_with_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
 def test_a_full_disk_is_an_error_and_loses_nothing(small: None, tmp_path: Path) -> None:
-    """The parts grow with the queue, since all of its requests differ: at some part the limit is reached."""
+    """Parts grow with the queue, because all of its requests differ, until one exceeds the limit."""
     out = tmp_path / "out"
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(out), "8000", "50", "0"],

@@ -1,4 +1,4 @@
-"""Does a terminal of any width, or a pipe, show every number whole?"""
+"""Terminal output: no number is truncated at any width or in a pipe."""
 
 import re
 from collections import Counter
@@ -132,5 +132,5 @@ def test_no_command_cuts_a_number_in_a_pipe(command: str, folder: Path, monkeypa
 
 
 def numbers(text: str) -> Counter[str]:
-    """The numbers of a text that stand alone, how often each."""
+    """Separate numbers in a text with their counts."""
     return Counter(re.findall(r"(?<=\s)[+−]?\d[\d,.]*\b(?![-\w])", text))
