@@ -10,7 +10,7 @@ import typer
 
 from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
-from inferq.cli.groups import Only, TraceFormat, TraceOptions, expanded
+from inferq.cli.groups import Only, TraceFormat, expanded
 from inferq.cli.objectives import Goodput, goodput_of
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
@@ -21,6 +21,7 @@ from inferq.experiments.comparison.scenarios import shared
 from inferq.experiments.report import report as write_report
 from inferq.files import check_writable, write_table
 from inferq.progress import watched
+from inferq.workload.trace_options import TraceOptions
 
 _ENGINES, _STATISTICS = "Engines on a trace", "Statistics"
 

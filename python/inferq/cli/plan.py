@@ -13,7 +13,7 @@ import typer
 from inferq.checks import not_negative, positive
 from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
-from inferq.cli.groups import Only, TraceFormat, TraceOptions, expanded
+from inferq.cli.groups import Only, TraceFormat, expanded
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
 from inferq.experiments.plans.fleet_plan import FleetPlan
@@ -25,6 +25,7 @@ from inferq.files import check_writable, write_text
 from inferq.progress import watched
 from inferq.scheduler import SCHEDULERS
 from inferq.systems.routers import ROUTERS
+from inferq.workload.trace_options import TraceOptions
 
 _MOST_ROWS = 40
 _CHOICES, _SEARCH = "Choices", "Search"
@@ -137,7 +138,7 @@ def plan(
     show.lines([f"plan {file}", *notes])
     engine_options: dict[str, Any] = {"server": server, "max_model_len": max_model_len, "weights": weights}
     with watched(True, "answers", in_a_pipe=True):
-        found = cheapest(
+        fleet_plan = cheapest(
             workload,
             objectives,
             model=model,
@@ -159,13 +160,13 @@ def plan(
             resume=resume,
             log=show.log,
         )
-    if schedule is not None and found.fleet is not None:
+    if schedule is not None and fleet_plan.fleet is not None:
         with watched(True, "windows", in_a_pipe=True):
-            found = replace(found, scheduled=found.schedule(schedule, startup_s=startup))
-    found = replace(found, command=shlex.join(["inferq", *sys.argv[1:]]))
-    _show(found, sensitivity=sensitivity)
-    _write(found, page, out)
-    if found.fleet is None:
+            fleet_plan = replace(fleet_plan, scheduled=fleet_plan.schedule(schedule, startup_s=startup))
+    fleet_plan = replace(fleet_plan, command=shlex.join(["inferq", *sys.argv[1:]]))
+    _show(fleet_plan, sensitivity=sensitivity)
+    _write(fleet_plan, page, out)
+    if fleet_plan.fleet is None:
         raise typer.Exit(1)
 
 
@@ -188,38 +189,38 @@ def _check_schedule(schedule: float | None, startup: float) -> None:
     not_negative("--startup", startup)
 
 
-def _show(found: FleetPlan, *, sensitivity: bool) -> None:
+def _show(fleet_plan: FleetPlan, *, sensitivity: bool) -> None:
     """Print the plan."""
     if gathered.is_on():
-        gathered.value("candidates", found.candidates.to_dicts())
-    gathered.value("frontier", found.frontier.to_dicts())
-    show.answer(found.findings)
-    for grid in (candidates(found, _MOST_ROWS), frontier(found)):
+        gathered.value("candidates", fleet_plan.candidates.to_dicts())
+    gathered.value("frontier", fleet_plan.frontier.to_dicts())
+    show.answer(fleet_plan.findings)
+    for grid in (candidates(fleet_plan, _MOST_ROWS), frontier(fleet_plan)):
         show.lines(["", grid.title])
         show.grid(grid)
-    if found.scheduled is not None:
-        show.lines(found.scheduled.explain().splitlines())
-        show.grid(windows(found, _MOST_ROWS))
-    if sensitivity and found.fleet is not None:
-        show.lines(_sensitivity(found))
+    if fleet_plan.scheduled is not None:
+        show.lines(fleet_plan.scheduled.explain().splitlines())
+        show.grid(windows(fleet_plan, _MOST_ROWS))
+    if sensitivity and fleet_plan.fleet is not None:
+        show.lines(_sensitivity(fleet_plan))
 
 
-def _write(found: FleetPlan, page: Path | None, out: Path | None) -> None:
+def _write(fleet_plan: FleetPlan, page: Path | None, out: Path | None) -> None:
     if page is not None:
         with watched(True, "parts of the page", in_a_pipe=True) as progress:
-            write_report(found, page, progress=progress)
+            write_report(fleet_plan, page, progress=progress)
         show.lines([f"written to {page}"])
-    if out is not None and found.fleet is not None:
-        write_text(out, found.toml())
+    if out is not None and fleet_plan.fleet is not None:
+        write_text(out, fleet_plan.toml())
         show.lines([f"written to {out}"])
 
 
-def _sensitivity(found: FleetPlan) -> list[str]:
+def _sensitivity(fleet_plan: FleetPlan) -> list[str]:
     """The effect of changes of the load, one per line."""
-    assert found.best is not None and found.units is not None
-    replicas = found.best.candidate.replicas_of_unit * found.units
+    assert fleet_plan.best is not None and fleet_plan.units is not None
+    replicas = fleet_plan.best.candidate.replicas_of_unit * fleet_plan.units
     lines = []
-    for row in found.sensitivity().rows(named=True):
+    for row in fleet_plan.sensitivity().rows(named=True):
         verdict = "still meets the SLO" if row["meets_slo"] else "does not meet the SLO"
         needs = "no size does" if row["replicas"] is None else f"{row['replicas']} replicas do"
         lines.append(f"{row['parameter']} × {row['factor']:g}: the fleet of {replicas} {verdict}; {needs}")

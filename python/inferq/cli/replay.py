@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from inferq.cli import arguments, options, show
-from inferq.cli.groups import EngineOptions, FleetOptions, RunOptions, TraceFormat, TraceOptions, expanded
+from inferq.cli.groups import EngineOptions, FleetOptions, RunOptions, TraceFormat, expanded
 from inferq.results.costs import hourly
 from inferq.scenario import Scenario
 from inferq.systems.prices import Prices
+from inferq.workload.trace_options import TraceOptions
 
 
 @expanded

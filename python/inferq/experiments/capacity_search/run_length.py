@@ -56,7 +56,7 @@ def longer(workload: Workload) -> Workload | None:
     if source.requests is None:
         return Workload._of(Mix(longer_parts, None), steps)
     # a mix with a fixed total draws its parts as far as needed
-    endless = all(part._goes_on for _, part in source.parts)
+    endless = all(part._is_extendable for _, part in source.parts)
     return Workload._of(Mix(source.parts, 2 * source.requests), steps) if endless else None
 
 

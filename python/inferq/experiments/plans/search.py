@@ -190,7 +190,7 @@ class Search:
                     break
             else:
                 yield place, whole
-                if state.meets_slo:
+                if state.high is not None:
                     yield from self.resolve(state, whole)
 
     def _race(self) -> None:

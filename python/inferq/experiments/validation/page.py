@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.display.document import Chapter, Chart, Document, Grid, Note
+from inferq.display.document import Chapter, Document, FittedChart, Grid, Note
 from inferq.display.text import NONE, counted, number, seconds
 from inferq.experiments.validation.validation import Validation
 
@@ -37,6 +37,9 @@ def document(validation: Validation, title: str | None) -> Document:
         notes=(Note(kind="info", text=f"{counted(left_out, 'run')} not evaluated, see below."),)
         if left_out
         else (),
+        verdict=Note(kind="info", text=_verdict(validation, metric)),
+        key_facts=tuple(_key_facts(validation)),
+        lead=(chart(validation),),
         chapters=(
             Chapter(
                 title="Errors",
@@ -45,7 +48,6 @@ def document(validation: Validation, title: str | None) -> Document:
                     errors_grid(validation),
                     errors_grid(validation, ("engine", "engine_version", "tp"), MAIN),
                 ),
-                charts=(picture(validation),),
             ),
             Chapter(
                 title="Worst runs",
@@ -100,9 +102,26 @@ def _excluded(validation: Validation) -> Iterator[Chapter]:
     )
 
 
-def picture(validation: Validation) -> Chart:
+def _verdict(validation: Validation, metric: str) -> str:
+    """The error of the main metric."""
+    row = validation.errors().filter(pl.col("metric") == metric).row(0, named=True)
+    return (
+        f"{NAMES[metric]}: median |error| {_share(row['median'])}, P90 {_share(row['p90'])}, on "
+        f"{counted(row['runs'], 'run')}."
+    )
+
+
+def _key_facts(validation: Validation) -> Iterator[tuple[str, str]]:
+    """The median error of four metrics."""
+    medians = {row["metric"]: row["median"] for row in validation.errors().rows(named=True)}
+    for name in MAIN[:4]:
+        if name in medians:
+            yield f"median |error|, {NAMES[name]}", _share(medians[name])
+
+
+def chart(validation: Validation) -> FittedChart:
     """The chart of all errors."""
-    return Chart(
+    return FittedChart(
         title="Error of each run",
         caption="A dot is a run, a tick the median of its row. Left of the dashed line, simulated values are "
         "lower than measured ones. Errors beyond 100 % are at the edge.",

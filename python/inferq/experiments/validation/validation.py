@@ -8,6 +8,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import nearest, positive, whole
+from inferq.display.style import PANEL
 from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.experiments.validation.charts import of_errors
@@ -190,9 +191,9 @@ class Validation:
                     )
         return lines
 
-    def chart(self) -> Any:
-        """Errors of all runs, a panel per quantity, as an Altair chart."""
-        return of_errors(self.frame)
+    def chart(self, width: int = 2 * PANEL) -> Any:
+        """Errors of all runs, a panel per quantity, as an Altair chart with plots of a width in pixels."""
+        return of_errors(self.frame, width)
 
     def __repr__(self) -> str:
         """The number of runs, and the errors of the main metrics."""
