@@ -15,7 +15,7 @@ from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch
 
 def test_without_pytorch_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(iq.ConfigError, match=r"needs PyTorch .* pip install 'inferq\[calibrate\]'"):
+    with pytest.raises(iq.ConfigError, match=r"requires PyTorch .* pip install 'inferq\[calibrate\]'"):
         iq.timing.calibrate("llama-3.1-8b")
     done = CliRunner().invoke(app, ["calibrate", "llama-3.1-8b", "--out", str(tmp_path / "here.parquet")])
     assert done.exit_code == 2 and "pip install 'inferq[calibrate]'" in done.output

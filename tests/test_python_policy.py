@@ -572,7 +572,7 @@ def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
         ({"token_budget": 0}, "scheduler.token_budget: must be from 1 to 2^40, got 0"),
         ({"max_seqs": 2**41}, f"scheduler.max_seqs: must be from 1 to 2^40, got {2**41}"),
         ({"lookahead": 0}, "scheduler.lookahead: must be from 1 to 2^40, got 0"),
-        ({"token_budget": -1}, "scheduler.token_budget: must be a whole number, 0 or above or None, is -1"),
+        ({"token_budget": -1}, "scheduler.token_budget: must be a non-negative integer or None, got -1"),
         ({"max_seqs": True}, "scheduler.max_seqs: must be a whole number, 0 or above or None, is True"),
         ({"lookahead": None}, "scheduler.lookahead: must be a whole number, 0 or above, is None"),
     ],
@@ -607,7 +607,7 @@ def test_a_class_without_a_plan_is_refused() -> None:
         pass
 
     for kind in (Nothing, Derived, iq.Scheduler):
-        text = f"scheduler: {kind.__name__} has no plan(view), and is no policy of inferq"
+        text = f"scheduler: {kind.__name__} has no plan(view) and is not a built-in policy"
         with pytest.raises(iq.ConfigError) as caught:
             engine(kind())
         assert str(caught.value) == text

@@ -187,8 +187,8 @@ def test_no_call_finds_more_than_its_context_and_all_jobs_are_served(data: st.Da
 
 @refused(
     ({"look": {"continues": "plann"}}, r"stages\.look\.continues: unknown stage 'plann'; did you mean plan"),
-    ({"look": {"continues": "code"}}, r"stages\.look\.continues: 'code' need not have finished before"),
-    ({"plan": {"continues": "plan", "prefix": None, "prefix_tokens": 0}}, "need not have finished"),
+    ({"look": {"continues": "code"}}, r"stages\.look\.continues: 'code' may not have finished before"),
+    ({"plan": {"continues": "plan", "prefix": None, "prefix_tokens": 0}}, "may not have finished"),
 )
 def test_a_context_that_is_not_there_is_refused(changes: dict[str, Any]) -> None:
     _agent(**changes)
@@ -200,18 +200,18 @@ def test_a_context_stands_before_who_goes_on_from_it() -> None:
         "plan": iq.Stage("chat", prompt=1, output=1),
     }
     with pytest.raises(
-        iq.ConfigError, match=r"answer\.continues: 'plan' must stand before 'answer' in stages"
+        iq.ConfigError, match=r"answer\.continues: 'plan' must precede 'answer' in stages"
     ):
         iq.Workflow("agent", stages=stages)
 
 
 @refused(
     ({"prefix": "a"}, "prefix_tokens: must be from 1 to"),
-    ({"prefix_tokens": 5}, "prefix_tokens: 5 tokens of which text"),
+    ({"prefix_tokens": 5}, "prefix_tokens: is 5, but prefix, the name of the text, is missing"),
     ({"prefix": "", "prefix_tokens": 5}, "prefix: must not be empty"),
-    ({"prefix": "a", "prefix_tokens": 5, "continues": "b"}, "prefix: the prompt begins already"),
-    ({"continues": "b", "includes": "b"}, "includes: the output of 'b' is there already"),
-    ({"continues": 3}, "continues: must be a text or None"),
+    ({"prefix": "a", "prefix_tokens": 5, "continues": "b"}, "prefix: cannot be combined with continues"),
+    ({"continues": "b", "includes": "b"}, "includes: the output of 'b' is already included"),
+    ({"continues": 3}, "continues: must be a string or None"),
     ({"prompt": 0}, "prompt: must be from 1"),
 )
 def test_a_stage_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
@@ -339,5 +339,5 @@ def test_a_scenario_says_what_is_shared_and_who_keeps_it(tmp_path: Path) -> None
 def test_the_cache_of_a_card_may_find_prefixes() -> None:
     kv = iq.Engine.on("llama-3.1-8b", "a100-80gb", prefix_cache="radix").kv
     assert kv == iq.KvCache(tokens=kv.tokens, prefix_cache="radix")
-    with pytest.raises(iq.ConfigError, match="prefix_cache: a kv is given"):
+    with pytest.raises(iq.ConfigError, match="prefix_cache: cannot be combined with kv"):
         iq.Engine.on("llama-3.1-8b", "a100-80gb", kv=iq.KvCache(tokens=900), prefix_cache="radix")
