@@ -523,7 +523,7 @@ def test_names_and_paths_that_are_wrong(folder: Path):
         "gate", "out.toml", "--update"
     )
     assert "threads: must be an integer" in error("gate", "chat.toml", "--update", "--threads", "0")
-    assert "empty: is a folder" in error("gate", "chat.toml", "--update", "--baseline", "empty")
+    assert "empty: is a directory" in error("gate", "chat.toml", "--update", "--baseline", "empty")
     assert "no/where.md: directory no does not exist" in error(
         "gate", "chat.toml", "--update", "--summary", "no/where.md"
     )

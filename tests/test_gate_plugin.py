@@ -162,7 +162,7 @@ def test_several_processes_do_not_write_one_file(pytester: pytest.Pytester):
     pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--dist', default='no')\n")
     result = pytester.runpytest_subprocess(*LOAD, "--dist", "load", "--inferq-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--inferq-update: several processes cannot write one file; run without -n"])
+    result.stderr.fnmatch_lines(["*--inferq-update is not supported with several processes; run without -n"])
 
 
 def test_a_suite_without_the_fixture_does_not_notice(pytester: pytest.Pytester):

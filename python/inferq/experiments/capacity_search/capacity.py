@@ -205,8 +205,8 @@ class _Arrivals:
         if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
             raise ConfigError(
                 "think_s",
-                "turns wait for answers, so their rate cannot be set: use .open_loop(), or pass a function of the "
-                "rate: lambda rate: iq.Workload.sessions(arrivals=iq.dist.Poisson(rate), …)",
+                "turns wait for answers, so the rate cannot be set: use .open_loop(), or pass a function of "
+                "the rate: lambda rate: iq.Workload.sessions(arrivals=iq.dist.Poisson(rate), …)",
             )
         first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
         if last_s <= first_s:
