@@ -413,15 +413,15 @@ def test_the_picture_has_a_panel_for_each_objective():
 
 
 @refused(
-    ({}, "bounds nothing"),
+    ({}, "must have at least one limit"),
     ({"ttft_p99": -0.1}, "slo.ttft_p99: must be non-negative"),
     ({"ttft_p99": float("nan")}, "slo.ttft_p99: must be finite"),
     ({"ttft_p98": 1.0}, "did you mean ttft_p99"),
-    ({"request_goodput": 3.0}, "no latency"),
+    ({"request_goodput": 3.0}, "must be a latency"),
     ({"p99_ttft_s": 2.0}, "p99_ttft_s is now ttft_p99"),
     ({"failed_share": 1.5}, "failed_share: must be from 0 to 1"),
-    ({"by_class": {"chat": 0.5}}, "table of Slo by class"),
-    ({"by_class": {"chat": iq.Slo(by_class={"a": iq.Slo(ttft_p50=1)})}}, "classes of its own"),
+    ({"by_class": {"chat": 0.5}}, "mapping from class to Slo"),
+    ({"by_class": {"chat": iq.Slo(by_class={"a": iq.Slo(ttft_p50=1)})}}, "must not have by_class"),
 )
 def test_a_wrong_slo_is_refused_by_name(limits: dict[str, Any]):
     iq.Slo(**limits)
@@ -457,10 +457,10 @@ def test_an_slo_is_a_value():
     ({"threads": 0}, "threads"),
     ({"seed": 1}, "seed: is not an argument of capacity"),
     ({"progress": 3}, "progress: must be True, False, None or a callable"),
-    ({"warmup": 1000}, "tells it"),
+    ({"warmup": 1000}, "has a value"),
     ({"slo": {"ttft_p99": 1}}, "slo:"),
     ({"slo": iq.Slo(by_class={"chatt": iq.Slo(ttft_p50=1)})}, "no class 'chatt'"),
-    ({"slo": iq.Slo(itl_p99=1)}, "more than one token"),
+    ({"slo": iq.Slo(itl_p99=1)}, "two or more tokens"),
     ({"system": "engine"}, "system:"),
     ({"workload": iq.Workload({"prompt_tokens": [1, 1], "output_tokens": [1, 1]})}, "with_arrivals"),
     ({"workload": {"arrival_s": [1, 1], "prompt_tokens": [1, 1], "output_tokens": [1, 1]}}, "no rate"),
@@ -505,9 +505,9 @@ def test_the_command_says_what_the_function_says(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--slo", "ttft_p99"], "not of the form"),
-        (["--slo", "ttft_p99=soon"], "not of the form"),
-        (["--slo", ".ttft_p99=1"], "not of the form"),
+        (["--slo", "ttft_p99"], "must have the form"),
+        (["--slo", "ttft_p99=soon"], "must have the form"),
+        (["--slo", ".ttft_p99=1"], "must have the form"),
         (["--slo", "ttft_p99=1", "--slo", "ttft_p99=2"], "given twice"),
         (["--slo", "ttft_p999=1"], "did you mean ttft_p99"),
         (["--slo", "code.ttft_p99=1"], "no class 'code'"),
