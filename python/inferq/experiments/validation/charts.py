@@ -38,7 +38,12 @@ def of_errors(frame: pl.DataFrame, width: int = 2 * PANEL) -> Any:
     columns = 2 if width >= 600 else 1
     labels = 7 * max(map(len, servers), default=0) + 12
     each = (width + 46 - labels - 20 * (columns - 1)) // columns
-    color = colored("model", dict(zip(models, cycle(_COLORS), strict=False)), columns=2 * columns)
+    color = colored(
+        "model",
+        dict(zip(models, cycle(_COLORS), strict=False)),
+        columns=3 if columns == 2 else 1,
+        columnPadding=30,
+    )
     scale = alt.Scale(domain=[-MOST, MOST], clamp=True, nice=False)
     panels: list[Any] = []
     for metric, title in _PANELS.items():
