@@ -24,6 +24,7 @@ __all__ = [
     "draw_lengths",
     "draw_rows",
     "draw_sessions",
+    "finding_kinds",
     "normal_cdf",
     "poisson_tail",
     "price",
@@ -41,6 +42,7 @@ _Events: TypeAlias = tuple[
 ]
 
 commit: str | None
+finding_kinds: list[str]
 
 @final
 class Batch:
