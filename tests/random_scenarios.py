@@ -10,8 +10,10 @@ from .timing_models import drawn_timing
 
 Scenario = tuple[Described, list[Described], float | None]  # an engine, requests and a horizon
 
-WAYS = {way: draw for policy in POLICIES.values() if policy.rule for way, draw in policy.ways.items()}
-KINDS = tuple(WAYS)
+VARIANTS = {
+    name: draw for policy in POLICIES.values() if policy.rule for name, draw in policy.variants.items()
+}
+KINDS = tuple(VARIANTS)
 
 
 def _overhead(rng: random.Random) -> Described:
@@ -60,7 +62,7 @@ def scenario(kind: str, seed: int) -> Scenario:
     classes = sorted({row["class"] for row in rows})
     engine = {
         "timing": drawn_timing(chance(f"timing {kind} {seed}")),
-        "scheduler": WAYS[kind](rng, prompt + output, classes),
+        "scheduler": VARIANTS[kind](rng, prompt + output, classes),
         "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
         "first_token": rng.choice(["prefill", "prefill", "decode"]),
         **_overhead(chance(f"host {kind} {seed}")),
@@ -112,7 +114,7 @@ def engine_of(
 ) -> Described:
     classes = sorted({row["class"] for row in rows})
     longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
-    scheduler = WAYS[kind](rng, longest, classes)
+    scheduler = VARIANTS[kind](rng, longest, classes)
     return {
         "timing": drawn_timing(rng),
         "scheduler": scheduler,

@@ -55,7 +55,7 @@ def test_the_random_scenarios_reach_what_they_are_for(kind: str) -> None:
     """Guards the tests above: all that a policy can meet happens, and every reason in the audit."""
     rules = scenario(kind, 0)[0]["scheduler"]
     policy = POLICIES[rules["kind"]]
-    never = policy.never | POLICIES[rules.get("inner", rules)["kind"]].never
+    impossible = policy.impossible | POLICIES[rules.get("inner", rules)["kind"]].impossible
     everything = {"finished", "rejected", "abandoned", "unfinished", "preempted", "paused", "drained"}
     everything |= {"broken", "cap", "memory", "nothing"}
     seen: Counter[str] = Counter()
@@ -66,8 +66,8 @@ def test_the_random_scenarios_reach_what_they_are_for(kind: str) -> None:
         seen["preempted"] += sum(request.preemptions > 0 for request in outcome.requests)
         seen["paused"] += _pauses(outcome)
         seen["drained"] += outcome.drains
-    assert min(seen[what] for what in everything - never - policy.seldom) > 1, seen
-    assert not any(seen[what] for what in never), seen
+    assert min(seen[what] for what in everything - impossible - policy.rare) > 1, seen
+    assert not any(seen[what] for what in impossible), seen
 
     seen.clear()
     for seed in _SHARING_SEEDS:
@@ -76,7 +76,7 @@ def test_the_random_scenarios_reach_what_they_are_for(kind: str) -> None:
         seen["not found"] += sum(r.cached == 0 for r in requests)
         seen["preempted"] += sum(r.preemptions > 0 for r in requests)
     assert seen["found"] > 50 and seen["not found"] > 100
-    assert seen["preempted"] > 0 or "preempted" in never
+    assert seen["preempted"] > 0 or "preempted" in impossible
 
 
 def _follows_the_laws(kind: str, seed: int) -> None:

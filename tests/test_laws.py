@@ -21,7 +21,7 @@ from .policy import Draw
 from .timing_models import TIMINGS, drawn_timing, each_time, read
 
 CLASSES = ["chat", "code"]
-_WAYS = [draw for policy in POLICIES.values() for draw in policy.ways.values()]
+_VARIANTS = [draw for policy in POLICIES.values() for draw in policy.variants.values()]
 
 
 def _scheduler(draw: Draw, chance: random.Random) -> iq.Scheduler:
@@ -37,7 +37,7 @@ def _kv(block: int, tokens: int) -> iq.KvCache:
 
 
 MODELS = st.builds(drawn_timing, st.randoms(), st.sampled_from(sorted(TIMINGS))).map(read)
-SCHEDULERS = st.builds(_scheduler, st.sampled_from(_WAYS), st.randoms())
+SCHEDULERS = st.builds(_scheduler, st.sampled_from(_VARIANTS), st.randoms())
 CACHES: Any = st.sampled_from([None, None, "blocks", "radix"])
 
 

@@ -30,7 +30,7 @@ _TIMING = iq.PiecewiseLinear(
     per_prefill_square=650e-12,
     per_chunk_context=1.3e-9,
 )
-_SCHEDULERS = {name: made for policy in POLICIES.values() for name, made in policy.traced.items()}
+_SCHEDULERS = {name: made for policy in POLICIES.values() for name, made in policy.on_real_traces.items()}
 
 
 @pytest.mark.parametrize("scheduler", _SCHEDULERS.values(), ids=_SCHEDULERS.keys())

@@ -41,7 +41,7 @@ def test_every_scheduler_has_its_file() -> None:
         policy = POLICIES[kind.__name__]
         assert {type(made) for made, _ in policy.examples} == {kind}
         assert set(policy.wrong) == {field.name for field in dataclasses.fields(kind)}
-        assert policy.ways and policy.toml
+        assert policy.variants and policy.toml
 
 
 @pytest.mark.parametrize(("made", "described"), EXAMPLES)

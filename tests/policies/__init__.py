@@ -1,6 +1,6 @@
-"""One file for each built-in scheduler: all that the suites need to know of it, and its worked cases.
+"""One file for each built-in scheduler: its properties for the test suites, and worked cases.
 
-A new one copies the shortest file here, `k_fcfs.py`: what its `Policy` says, and a worked case drawn for each
+To add a scheduler, copy the shortest file, `k_fcfs.py`: its `Policy`, and a drawn worked case for each
 sentence of its rule. The suites collect the folder.
 """
 

@@ -1,4 +1,4 @@
-"""ClassPriority: an inner policy for one class after another, over what is left (li2025)."""
+"""ClassPriority: an inner policy for each class in order, with the remaining resources (li2025)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import k_fcfs, orca, sarathi, vllm_v1
 
 
 def draw(inner: Draw) -> Draw:
-    """Its classes in any order, over this inner policy."""
+    """Its classes in any order, with this inner policy."""
 
     def of_way(rng: random.Random, longest: int, classes: list[str]) -> Described:
         own = inner(rng, longest, [])
@@ -27,7 +27,7 @@ def draw(inner: Draw) -> Draw:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """li2025 4.3: the inner policy for one class after another, over what is left."""
+    """li2025 4.3: the inner policy for each class in order, with the remaining resources."""
     for name in rules["order"]:
         replica.scope = name
         policies.POLICIES[rules["inner"]["kind"]].rule(replica, rules["inner"])
@@ -73,18 +73,18 @@ POLICY = Policy(
             order=["default"], inner=iq.Sarathi(token_budget=64)
         ),
     },
-    ways={
+    variants={
         "ClassPriority Sarathi": draw(sarathi.draw),
         "ClassPriority KFcfs": draw(k_fcfs.draw),
         "ClassPriority Orca": draw(orca.chunked),
         "ClassPriority VllmV1": draw(vllm_v1.draw),
     },
     rule=rule,
-    traced={},
+    on_real_traces={},
 )
 
 
-def test_what_numpy_gives_becomes_plain() -> None:
+def test_numpy_values_become_plain() -> None:
     assert json.dumps(iq.ClassPriority(order=np.array(["a", "b"]), inner=iq.Sarathi()).to_json()["order"])
 
 
@@ -99,7 +99,8 @@ def test_class_priority_takes_blocks_from_the_lowest_class() -> None:
     """4 blocks. 0: free, 1: gold, both p = 2, o = 3 at 0.
 
     0  gold first; 4 blocks
-    1  1 finds no block: 0 goes, though 1 came later, and knows 3. It is back when 1 has left, at 3
+    1  1 finds no block: 0 is preempted, although 1 arrived later, and has 3 known tokens. It resumes at 3,
+        when 1 ends
     """
     rows = [of_class("free", 0, 2, 3), of_class("gold", 0, 2, 3)]
     outcome = simulate(rows, engine(priority(["gold", "free"], sarathi.sarathi()), tokens=4))
@@ -110,7 +111,8 @@ def test_class_priority_takes_blocks_from_the_lowest_class() -> None:
 def test_class_priority_latest_of_the_lowest_and_own_victims() -> None:
     """8 blocks. 0: a, 1: b, 2 and 3: c, all p = 2, o = 2 at 0.
 
-    1  0 finds no block: 3 goes, two blocks for 0 and 1. 2 finds none, no class is below: itself goes
+    1  0 finds no block: 3 is preempted, two blocks for 0 and 1. 2 finds none, no class is lower: it is
+        preempted
     """
     rows = [of_class(name, 0, 2, 2) for name in "abcc"]
     outcome = simulate(rows, engine(priority(["a", "b", "c"], sarathi.sarathi()), tokens=8))
@@ -119,7 +121,7 @@ def test_class_priority_latest_of_the_lowest_and_own_victims() -> None:
 
 
 def test_class_priority_gives_what_is_left() -> None:
-    """Budget 6, two places: gold's prompts and decodes first, then one of free, cut to the budget.
+    """Budget 6, `max_seqs=2`: gold's prompts and decodes first, then one of free, cut to the budget.
 
     0  1 (gold, p = 4), then 2 of 0's 3; no place for 2 (free)
     1  1 decodes, 0 its last 1; 3 (gold, at 0.5) finds no place, nor does 2

@@ -14,7 +14,7 @@ from ..worked import bounds, drawn, engine, request, simulate, used
 
 
 def draw(free: str) -> Draw:
-    """Its blocks go back with each request, or with the whole batch."""
+    """Blocks are freed with each request, or with the whole batch."""
     return lambda rng, longest, classes: {
         "kind": "FasterTransformer",
         "max_seqs": rng.choice([1, 2, 4, 128]),
@@ -47,13 +47,13 @@ POLICY = Policy(
     ],
     wrong={"max_seqs": NO_COUNT, "max_model_len": NO_COUNT, "free": ["all", "Each", None, True]},
     toml={'free = "batch"': iq.research.FasterTransformer(free="batch")},
-    ways={"FasterTransformer each": draw("each"), "FasterTransformer batch": draw("batch")},
+    variants={"FasterTransformer each": draw("each"), "FasterTransformer batch": draw("batch")},
     rule=rule,
-    never=frozenset(
+    impossible=frozenset(
         {"drained", "preempted"}
-    ),  # running requests have all the blocks that they will ever need
-    seldom=frozenset({"paused"}),  # their decodes all go together
-    traced={
+    ),  # running requests hold all blocks that they will ever need
+    rare=frozenset({"paused"}),  # all decodes run together
+    on_real_traces={
         "faster-transformer": iq.research.FasterTransformer(
             max_model_len=200_000, max_seqs=256, free="batch"
         ),
@@ -73,11 +73,11 @@ def faster_transformer(**changed: Any) -> iq.research.FasterTransformer:
     [("each", [10, 10, 5, 5, 5], "broken"), ("batch", [10, 10, 10, 10, 5], "memory")],
 )
 def test_faster_transformer(free: str, blocks: list[int], third: str) -> None:
-    """2 places, 10 blocks: two reservations of 5. 0: p = 2, o = 2; 1: p = 1, o = 4; 2: p = 1, o = 1.
+    """`max_seqs=2`, 10 blocks: two reservations of 5. 0: p = 2, o = 2; 1: p = 1, o = 4; 2: p = 1, o = 1.
 
-    0     0 and 1 whole, in one iteration; 2 finds no place
+    0     0 and 1 whole, in one iteration; 2 finds no slot
     1     both decode, 0 leaves at 2
-    2, 3  1 alone; a place is free, and with "each" blocks are, but the batch goes on
+    2, 3  1 alone; a slot is free, and with "each" blocks are, but the batch continues
     4     2
     """
     rows = [request(0, 2, 2), request(0, 1, 4), request(0, 1, 1)]
@@ -92,7 +92,7 @@ def test_faster_transformer(free: str, blocks: list[int], third: str) -> None:
     [(5, 4, 1, "finished"), (5, 4, 2, "rejected"), (9, 1, 1, "rejected")],
 )
 def test_what_can_never_fit_a_reservation(longest: int, prompt: int, output: int, status: str) -> None:
-    """6 tokens are more than 5; 9 blocks are more than 8."""
+    """6 tokens exceed 5; 9 blocks exceed 8."""
     scheduler = faster_transformer(max_model_len=longest)
     outcome = simulate([request(0.5, prompt, output)], engine(scheduler, tokens=8))
     assert [r.status for r in outcome.requests] == [status]

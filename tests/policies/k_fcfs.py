@@ -38,10 +38,10 @@ POLICY = Policy(
     examples=[(iq.research.KFcfs(**PARAMETERS), {"kind": "KFcfs", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
     toml={"token_budget = 64\nk_prefill = 2\nk_decode = 16": iq.research.KFcfs(**PARAMETERS)},
-    ways={"KFcfs": draw},
+    variants={"KFcfs": draw},
     rule=rule,
-    never=frozenset({"drained", "cap"}),
-    traced={"k-fcfs": iq.research.KFcfs(token_budget=2048, k_prefill=4, k_decode=256)},
+    impossible=frozenset({"drained", "cap"}),
+    on_real_traces={"k-fcfs": iq.research.KFcfs(token_budget=2048, k_prefill=4, k_decode=256)},
 )
 
 
@@ -55,7 +55,7 @@ def k_fcfs(**changed: Any) -> iq.research.KFcfs:
 def test_k_fcfs_loads_the_oldest_of_each_phase() -> None:
     """Budget 6, one prompt and two decodes at a time. 0, 1, 2: p = 1, o = 4; 3: p = 8, o = 1; all at 0.
 
-    0-2  one prompt each, beside the decodes so far
+    0-2  one prompt each, next to the decodes so far
     3    0 and 1 decode (2 is third), 3 computes 4 of 8
     4    1 and 2 decode, as 0 has left; 3 its last 4
     5, 6 2 decodes
@@ -68,13 +68,13 @@ def test_k_fcfs_loads_the_oldest_of_each_phase() -> None:
     ]  # fmt: skip
     assert (
         bounds(outcome)[:4] == ["broken"] * 4
-    )  # the policy did not ask for the second prompt, or 2's decode
+    )  # the policy did not request the second prompt, or 2's decode
 
 
 def test_k_fcfs_admits_in_a_step_that_preempted_but_no_victim() -> None:
     """7 blocks, two prompts at a time. 0: p = 1, o = 3; 1: p = 4, o = 3; both at 0; 2: p = 1, o = 1 at 1.5.
 
-    2  0 finds no block: 1 goes and is the head of the queue, so none is admitted
+    2  0 finds no block: 1 is preempted and heads the queue, so none is admitted
     """
     rows = [request(0, 1, 3), request(0, 4, 3), request(1.5, 1, 1)]
     outcome = simulate(rows, engine(k_fcfs(k_prefill=2, token_budget=8), tokens=7))

@@ -73,20 +73,20 @@ POLICY = Policy(
         ({"segments": [0, 1.5], "thresholds": [3, 3]}, r"^segments\[1\]: "),
     ],
     toml={"segments = [0, 2]\nthresholds = [3, 3]": iq.research.NestedWait(**PARAMETERS)},
-    ways={"NestedWait single": draw(False), "NestedWait grouped": draw(True)},
+    variants={"NestedWait single": draw(False), "NestedWait grouped": draw(True)},
     rule=rule,
-    never=frozenset({"cap"}),
-    traced={"nested-wait": iq.research.NestedWait(segments=[50, 200], thresholds=[2, 1])},
+    impossible=frozenset({"cap"}),
+    on_real_traces={"nested-wait": iq.research.NestedWait(segments=[50, 200], thresholds=[2, 1])},
 )
 
 
-def test_what_numpy_gives_becomes_plain() -> None:
+def test_numpy_values_become_plain() -> None:
     nested = iq.research.NestedWait(segments=np.array([0, 2]), thresholds=[np.int64(3), np.uint8(3)])
     assert nested == iq.research.NestedWait(**PARAMETERS)
-    assert [type(one) for one in (*nested.segments, *nested.thresholds)] == [int] * 4
+    assert [type(number) for number in (*nested.segments, *nested.thresholds)] == [int] * 4
 
 
-def test_a_description_keeps_what_it_was_made_with() -> None:
+def test_a_description_is_immutable() -> None:
     segments = [0, 2]
     nested = iq.research.NestedWait(segments=segments, thresholds=[3, 3])
     segments[0] = 1
@@ -106,9 +106,9 @@ def test_nested_wait_figure_6() -> None:
     """ao2025 Figure 6: stage 0 is segment 1, stages 1 and 2 are segment 2, three for each. P1 has id 0.
 
     0   P1 P2: wait                            1   P3: segment 1; P1 and P2 complete, P3 in segment 2
-    5   P4 P5: wait                            7   P6 P7: P4 P5 P6 go; P4 completes, P7 is left
-    11  P7 P8: wait                            14  P9 P10: P7 P8 P9 go, and P3 P5 P6 in segment 2
-    15  P3 P5 P9 complete; P6 P7 P8 in segment 2, P10 in segment 1: nothing is to come, all are served
+    5   P4 P5: wait                            7   P6 P7: P4 P5 P6 run; P4 completes, P7 is left
+    11  P7 P8: wait                            14  P9 P10: P7 P8 P9 run, and P3 P5 P6 in segment 2
+    15  P3 P5 P9 complete; P6 P7 P8 in segment 2, P10 in segment 1: no further arrivals, all are served
     """
     arrivals = [0, 0, 1, 5, 5, 7, 7, 11, 14, 14]
     outputs = [1, 1, 2, 1, 2, 3, 2, 2, 1, 1]
@@ -135,13 +135,13 @@ def test_nested_wait_serves_the_first_of_an_entry() -> None:
 
 
 def test_nested_wait_stops_at_the_first_segment_that_is_short() -> None:
-    """Stages 0 and 1, stage 2, stages from 3 on; the second needs two, the others one. o = 4, 4, 1, 1, 1.
+    """Stages 0 and 1, stage 2, stages from 3 on; the second requires two, the others one. o = 4, 4, 1, 1, 1.
 
     1     0 is inside segment 1, beside 1 at its entry
-    2     0 is at the entry of segment 2, which needs two; 1 goes on in segment 1, beside 2
+    2     0 is at the entry of segment 2, which requires two; 1 continues in segment 1, next to 2
     3     0 and 1 are at the entry of segment 2: both, beside 3
     4     both are at the entry of segment 3, but that of segment 2 is short: 4 alone
-    5, 6  nothing is to come: all segments, the first of the entry and then the other
+    5, 6  no further arrivals: all segments, the first of the entry and then the other
     """
     rows = [request(at, 1, output) for at, output in enumerate([4, 4, 1, 1, 1])]
     outcome = simulate(rows, engine(nested_wait([1, 2, 9], [1, 2, 1])))

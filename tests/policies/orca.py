@@ -30,7 +30,7 @@ def whole(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """C6; li2025 3: prompts first, beside the decodes; with the longest's blocks none is preempted."""
+    """C6; li2025 3: prompts first, then decodes; blocks for the maximum length, so no preemption."""
     for r in replica.unfinished:
         replica.place(r, r.owed)
     for r in replica.queue:
@@ -58,13 +58,13 @@ POLICY = Policy(
     },
     errors=[({"chunked": True, "token_budget": None}, "^token_budget")],
     toml={"token_budget = 64\nchunked = true": iq.research.Orca(token_budget=64, chunked=True)},
-    ways={"Orca whole": whole, "Orca chunked": chunked},
+    variants={"Orca whole": whole, "Orca chunked": chunked},
     rule=rule,
     whole_prompts=lambda rules: not rules["chunked"],
-    never=frozenset(
+    impossible=frozenset(
         {"drained", "preempted"}
-    ),  # running requests have all the blocks that they will ever need
-    traced={
+    ),  # running requests hold all blocks that they will ever need
+    on_real_traces={
         "orca": iq.research.Orca(max_model_len=200_000, max_seqs=256),
         "orca-chunked": iq.research.Orca(
             max_model_len=200_000, max_seqs=256, token_budget=2048, chunked=True
@@ -101,7 +101,7 @@ def test_orca_serves_prompts_before_decodes() -> None:
 
 
 def test_orca_stops_at_the_first_prompt_that_does_not_fit_the_budget() -> None:
-    """Budget 4, prompts 3, 2, 1: 2 would fit beside 0, but 1 stands before it: "broken"."""
+    """Budget 4, prompts 3, 2, 1: 2 would fit next to 0, but 1 precedes it: "broken"."""
     rows = [request(0, 3, 1), request(0, 2, 1), request(0, 1, 1)]
     outcome = simulate(rows, engine(orca(token_budget=4)))
     assert drawn(outcome) == ["0: 0+3*", "1: 1+2* 2+1*"]

@@ -1,4 +1,4 @@
-"""Rad: a chunk of one tile alone, or all decodes; a cycle has so many prompts (bari2025)."""
+"""Rad: a chunk of one tile alone, or all decodes; a cycle has a number of prompts (bari2025)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tile(rules: Described) -> int:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """bari2025 Alg. 1: a chunk of one tile alone, or all decodes; a cycle has so many prompts."""
+    """bari2025 Alg. 1: a chunk of one tile alone, or all decodes; a cycle has a number of prompts."""
 
     def chunk(r: Request) -> None:
         replica.count += r.owed <= tile(rules)  # its prompt is complete
@@ -53,10 +53,10 @@ POLICY = Policy(
     examples=[(iq.research.Rad(**PARAMETERS), {"kind": "Rad", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
     toml={TOML: iq.research.Rad(**PARAMETERS)},
-    ways={"Rad": draw},
+    variants={"Rad": draw},
     rule=rule,
     bounds=lambda rules: (rules["columns"], max(rules["columns"], tile(rules))),
-    traced={"rad": iq.research.Rad(rows=256, columns=128, reduction=32, requests_per_cycle=1000)},
+    on_real_traces={"rad": iq.research.Rad(rows=256, columns=128, reduction=32, requests_per_cycle=1000)},
 )
 
 
@@ -68,7 +68,7 @@ def rad(**changed: Any) -> iq.research.Rad:
 
 
 def test_rad() -> None:
-    """Chunks of lcm(2, 2, 1) = 2, two prompts a cycle. 0: p = 3, o = 2; 1: p = 2, o = 3; 2: p = 1, o = 1.
+    """Chunks of lcm(2, 2, 1) = 2, two prompts per cycle. 0: p = 3, o = 2; 1: p = 2, o = 3; 2: p = 1, o = 1.
 
     0, 1  0's prompt in two chunks, alone
     2     1's prompt, the second of the cycle
@@ -84,7 +84,7 @@ def test_rad() -> None:
 
 
 def test_rad_decodes_when_the_columns_are_full() -> None:
-    """One column, chunks of 2, three prompts a cycle: each request from its prompt to its end."""
+    """One column, chunks of 2, three prompts per cycle: each request from its prompt to its end."""
     rows = [request(0, 1, 2), request(0, 1, 2)]
     outcome = simulate(rows, engine(rad(columns=1, requests_per_cycle=3)))
     assert drawn(outcome) == ["0: 0+1*", "1: 0+1*", "2: 1+1*", "3: 1+1*"]
@@ -92,18 +92,18 @@ def test_rad_decodes_when_the_columns_are_full() -> None:
 
 @pytest.mark.parametrize("kind", [iq.research.Rad, iq.research.RadPhased])
 def test_a_cycle_of_outputs_of_one_token_ends(kind: type[iq.research.Rad | iq.research.RadPhased]) -> None:
-    """One prompt a cycle; none ever decodes, so that no decode can end a cycle."""
+    """One prompt per cycle and no decodes, so that no decode can end a cycle."""
     outcome = simulate(
         [request(0, 1, 1)] * 3, engine(kind(rows=2, columns=2, reduction=1, requests_per_cycle=1))
     )
     assert drawn(outcome) == ["0: 0+1*", "1: 1+1*", "2: 2+1*"]
 
 
-def test_rad_counts_a_recomputed_prompt_anew() -> None:
-    """5 blocks, chunks of 2, two prompts a cycle. 0: p = 2, o = 4; 1: p = 2, o = 2; both at 0; 2: p = 1 at 1.
+def test_rad_counts_a_recomputed_prompt_again() -> None:
+    """5 blocks, chunks of 2, two per cycle. 0: p = 2, o = 4; 1: p = 2, o = 2; both at 0; 2: p = 1 at 1.
 
     0, 1  the prompts: 4 blocks
-    2     0 takes the last block, 1 finds none: it is itself the last, goes and knows 3
+    2     0 takes the last block, 1 finds none: it is itself the last, is preempted and has 3 known tokens
     3, 4  the cycle has had two prompts: 0 decodes to its end, at 5
     5, 6  the next cycle: 1's 3 tokens, in two chunks: its second token
     7     2

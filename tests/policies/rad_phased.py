@@ -21,7 +21,7 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """bari2025 Alg. 2: the prompts of a cycle one after another, then its decodes, so many at once.
+    """bari2025 Alg. 2: the prompts of a cycle one after another, then its decodes, a number at a time.
 
     A cycle ends as soon as none is left of it, also when the replica then stands empty (lines 4 and 16).
     """
@@ -37,7 +37,7 @@ def rule(replica: Replica, rules: Described) -> None:
     replica.active = active + others[: rules["columns"] - len(active)]
     replica.decoding = bool(replica.active)
     replica.decode(sorted(replica.active))
-    if not replica.active:  # the next cycle begins, once: none of it may fit beside what is on its way
+    if not replica.active:  # the next cycle begins once: nothing of it may fit next to transfers
         begins = replica.count > 0
         replica.count = 0
         if replica.waiting and begins:
@@ -48,10 +48,12 @@ POLICY = Policy(
     examples=[(iq.research.RadPhased(**PARAMETERS), {"kind": "RadPhased", **PARAMETERS})],
     wrong=dict.fromkeys(PARAMETERS, NO_COUNT),
     toml={TOML: iq.research.RadPhased(**PARAMETERS)},
-    ways={"RadPhased": draw},
+    variants={"RadPhased": draw},
     rule=rule,
     bounds=lambda rules: (rules["requests_per_cycle"], max(rules["columns"], tile(rules))),
-    traced={"rad-phased": iq.research.RadPhased(rows=256, columns=128, reduction=32, requests_per_cycle=200)},
+    on_real_traces={
+        "rad-phased": iq.research.RadPhased(rows=256, columns=128, reduction=32, requests_per_cycle=200)
+    },
 )
 
 
@@ -65,7 +67,7 @@ def rad_phased(**changed: Any) -> iq.research.RadPhased:
 
 
 def test_rad_phased() -> None:
-    """Chunks of 2, two columns, three prompts a cycle. p = 2, 3, 1, 1 and o = 3, 2, 2, 1, all at 0.
+    """Chunks of 2, two columns, three prompts per cycle. p = 2, 3, 1, 1 and o = 3, 2, 2, 1, all at 0.
 
     0-3  the prompts of 0, 1 (two chunks) and 2
     4    0 and 1 decode, the first two that became ready; 1 leaves at 5
@@ -83,8 +85,8 @@ def test_rad_phased() -> None:
     ("arrival", "batches"),
     [(5, ["5: 1+1*", "6: 2+1*", "7: 1+1*"]), (1, ["1: 1+1*", "2: 1+1*", "3: 2+1*"])],
 )
-def test_rad_phased_ends_its_cycle_when_nobody_is_there(arrival: float, batches: list[str]) -> None:
-    """Two prompts a cycle; 0 (o = 1) has left at 1. 1: o = 2 and 2: o = 1 later, or at that very instant.
+def test_rad_phased_ends_its_cycle_when_no_request_is_left(arrival: float, batches: list[str]) -> None:
+    """Two prompts per cycle; 0 (o = 1) ends at 1. 1: o = 2 and 2: o = 1 later, or at the same time.
 
     Alg. 2 leaves its first loop when none waits: at 5 a cycle begins, 1 and 2 are its prompts. At 1 they
     are there in time: 1 is the second prompt of 0's cycle, and 2 must wait for the next.
@@ -94,10 +96,10 @@ def test_rad_phased_ends_its_cycle_when_nobody_is_there(arrival: float, batches:
     assert drawn(outcome) == ["0: 0+1*", *batches]
 
 
-def test_rad_phased_takes_blocks_from_who_pauses() -> None:
+def test_rad_phased_takes_blocks_from_paused_requests() -> None:
     """4 blocks, one column, chunks of 2. 0: p = 2, o = 3; 1: p = 2, o = 2; both at 0.
 
-    2     0 finds no block: 1, which pauses, goes and knows 3
+    2     0 finds no block: 1, which is paused, is preempted and has 3 known tokens
     4, 5  the next cycle: 1's 3 tokens, in two chunks: its second token
     """
     outcome = simulate([request(0, 2, 3), request(0, 2, 2)], engine(rad_phased(columns=1), tokens=4))

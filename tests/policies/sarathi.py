@@ -1,4 +1,4 @@
-"""Sarathi: chunked prefills beside all decodes."""
+"""Sarathi: chunked prefills next to all decodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rule(replica: Replica, rules: Described) -> None:
     for r in ordered(replica.queue, rules["order"]):  # C5.3
         swapped = replica.of(replica.swapped)
         if swapped or r in replica.victims or not replica.budget or not replica.room(r, r.needs):
-            return  # C8: a step that preempted may admit, but no victim of its own
+            return  # C8: a step with preemptions may admit, but not its own victims
         replica.place(r, r.owed, holding=r.needs)
 
 
@@ -78,10 +78,10 @@ POLICY = Policy(
         'preemption = { kind = "Restart" }': iq.Sarathi(preemption=iq.research.Restart()),
         'order = "lpf"': iq.Sarathi(order="lpf"),
     },
-    ways={"Sarathi": draw},
+    variants={"Sarathi": draw},
     rule=rule,
-    seldom=frozenset({"paused"}),  # its decodes nearly always fit the budget
-    traced={
+    rare=frozenset({"paused"}),  # its decodes nearly always fit the budget
+    on_real_traces={
         "sarathi": iq.Sarathi(token_budget=2048, max_seqs=256),
         "spf": iq.Sarathi(token_budget=2048, max_seqs=256, order="spf"),
     },
@@ -95,8 +95,8 @@ def sarathi(**changed: Any) -> iq.Sarathi:
     return iq.Sarathi(**{"token_budget": 8, "max_seqs": 4, "watermark": 0, **changed})
 
 
-def test_sarathi_chunks_beside_decodes() -> None:
-    """Budget 4, an iteration lasts 10 ms + 1 ms per token. 0: p = 6, o = 3 at 0; 1: p = 3, o = 2 at 12 ms.
+def test_sarathi_chunks_next_to_decodes() -> None:
+    """Budget 4, an iteration takes 10 ms + 1 ms per token. 0: p = 6, o = 3 at 0; 1: p = 3, o = 2 at 12 ms.
 
     ms   batch                                    length
      0   0 computes 4 of 6                        14
@@ -114,10 +114,10 @@ def test_sarathi_chunks_beside_decodes() -> None:
     assert used(outcome) == [6, 9, 10, 12]  # Sarathi takes the whole prompt at admission: 6, then 3 more
 
 
-def test_an_unfinished_prefill_goes_before_the_decode_that_needs_its_block() -> None:
+def test_an_unfinished_prefill_is_preempted_for_a_decode() -> None:
     """spf, budget 3, 8 blocks. 0: p = 5, o = 1; 1: p = 2, o = 4; both at 0, so 1 runs first.
 
-    2  1 finds no block: it is the latest, but itself last: 0 goes. It needs 5 again when 1 has left, at 4
+    2  1 finds no block: it is the latest, but itself last: 0 is preempted. It needs 5 again when 1 ends, at 4
     """
     rows = [request(0, 5, 1), request(0, 2, 4)]
     outcome = simulate(rows, engine(sarathi(order="spf", token_budget=3), tokens=8))
@@ -132,7 +132,8 @@ def test_an_unfinished_prefill_goes_before_the_decode_that_needs_its_block() -> 
 def test_sarathi_admits_in_a_step_that_preempted(order: str, batches: list[str]) -> None:
     """7 blocks. 0: p = 1, o = 3; 1: p = 4, o = 3; both at 0; 2: p = 1, o = 1 at 1.5.
 
-    2  0 finds no block: 1 goes (5 blocks, knows 6), 4 are free. With spf 2 is the head and gets in; with
+    2  0 finds no block: 1 is preempted (5 blocks, 6 known tokens), 4 are free. With spf 2 is the head and
+        gets in; with
        fcfs 1 is, and a victim is not taken back in its own step
     """
     rows = [request(0, 1, 3), request(0, 4, 3), request(1.5, 1, 1)]
@@ -140,11 +141,12 @@ def test_sarathi_admits_in_a_step_that_preempted(order: str, batches: list[str])
     assert drawn(outcome) == ["0: 0+1* 1+4*", "1: 0+1* 1+1*", *batches]
 
 
-def test_sarathi_does_not_take_a_victim_back_in_its_own_step() -> None:
+def test_sarathi_does_not_readmit_a_victim_in_the_same_step() -> None:
     """spf, budget 16, 13 blocks, five requests at 0 with o = 3 and p = 1, 1, 1, 4, 1.
 
     1  all decode: 2 + 2 + 2 + 5 + 2 blocks
-    2  0 finds no block: 4 goes (2 blocks, for 0 and 1); 2 finds none: 3 goes (5 blocks), 4 are free. 4 is the
+    2  0 finds no block: 4 is preempted (2 blocks, for 0 and 1); 2 finds none: 3 is preempted (5 blocks), 4
+        are free. 4 is the
        head and needs 3, but waits: 0, 1 and 2 decode alone, and leave
     """
     rows = [request(0, prompt, 3) for prompt in (1, 1, 1, 4, 1)]
@@ -155,13 +157,13 @@ def test_sarathi_does_not_take_a_victim_back_in_its_own_step() -> None:
 
 @pytest.mark.parametrize(("order", "starts"), [("fcfs", [0, 1, 2]), ("spf", [2, 0, 1])])
 def test_sarathi_order(order: str, starts: list[int]) -> None:
-    """One place, prompts 5, 2, 2, one token each: spf takes 1, 2 (earlier id first), 0."""
+    """`max_seqs=1`, prompts 5, 2, 2, one token each: spf selects 1, 2 (earlier id first), 0."""
     rows = [request(0, 5, 1), request(0, 2, 1), request(0, 2, 1)]
     outcome = simulate(rows, engine(sarathi(order=order, max_seqs=1)))
     assert [r.admitted for r in outcome.requests] == [second * SECOND for second in starts]
 
 
-def test_decodes_go_by_arrival_whatever_the_order_of_the_queue() -> None:
+def test_decodes_run_by_arrival_in_any_order_of_the_queue() -> None:
     """spf, budget 9, prompts 5, 2, 2, two tokens each: prefills 1, 2, 0, then decodes 0, 1, 2."""
     rows = [request(0, 5, 2), request(0, 2, 2), request(0, 2, 2)]
     outcome = simulate(rows, engine(sarathi(order="spf", token_budget=9)))
@@ -173,9 +175,9 @@ def test_sarathi_swaps_out_an_unfinished_prefill() -> None:
 
     0   0 computes 2*, 1 takes 5 blocks, computes 1: 7 blocks
     1   0 decodes (8 blocks), 1 computes 2 more
-    2   0 finds no block: 1 goes out with a context of 3 (1 + 1.5 s); 0 decodes, 4 blocks, until 5.5
+    2   0 finds no block: 1 is swapped out with a context of 3 (1 + 1.5 s); 0 decodes, 4 blocks, until 5.5
     5.5 1 needs 5 of 4 free: no; 0 decodes, and at 6.5 its last
-    7.5 1 comes back (2.5 s), computes its last 2: first and only token at 11
+    7.5 1 is swapped in (2.5 s), computes its last 2: first and only token at 11
     """
     rows = [request(0, 2, 5), request(0, 5, 1)]
     outcome = simulate(rows, engine(sarathi(token_budget=3, preemption=SWAP), tokens=8))
@@ -189,7 +191,7 @@ def test_sarathi_restarts_a_victim() -> None:
     """8 blocks, Restart. 0 and 1: p = 2, o = 4 at 0.
 
     0, 1, 2  both prompts, both decode twice: 8 blocks, three tokens each
-    3        0 finds no block: 1 goes and loses its three tokens; 0 decodes its last
+    3        0 finds no block: 1 is preempted and loses its three tokens; 0 decodes its last
     4        1 begins again with its prompt of 2, not with the 5 tokens that it knew
     5, 6, 7  1 decodes its three others
     """
@@ -205,7 +207,7 @@ def test_sarathi_restarts_a_victim() -> None:
     assert result.requests.select(columns).rows() == [(1, 4, 1, 1, 0, 0), (1, 8, 7 / 3, 2, 1, 3)]
     assert result.itl["count"].sum() == (4 - 1) + (
         4 + 3 - 1
-    )  # a gap fewer than tokens emitted, thrown away or not
+    )  # one gap fewer than emitted tokens, discarded or not
 
 
 QUEUE = [of_class("free", 0, 4, 1), of_class("free", 0, 2, 4), of_class("paying", 0, 3, 1)]
@@ -222,8 +224,8 @@ def test_sarathi_queue(order: str, admitted: list[int]) -> None:
     [
         ({"max_seqs": 1}, None, "cap"),
         ({}, 5, "memory"),
-        ({"watermark": 0.5}, 10, "memory"),  # 6 of 10 blocks are free, 5 stay so
-        ({"max_seqs": 1}, 5, "cap"),  # places are looked at first
+        ({"watermark": 0.5}, 10, "memory"),  # 6 of 10 blocks are free, 5 remain free
+        ({"max_seqs": 1}, 5, "cap"),  # the sequence limit is checked first
         ({"token_budget": 4}, None, "broken"),  # full: a larger budget would have loaded more
         ({}, None, "nothing"),
     ],

@@ -70,7 +70,7 @@ POLICY = Policy(
         ({"max_seqs": 0}, "^max_seqs: must be from 1 .*got 0"),
     ],
     toml={'policy = "lpm"\nchunk_tokens = 64': iq.Sglang(policy="lpm", chunk_tokens=64)},
-    ways={"Sglang": draw},
+    variants={"Sglang": draw},
     rule=None,
-    traced={"sglang": iq.Sglang(max_seqs=256)},
+    on_real_traces={"sglang": iq.Sglang(max_seqs=256)},
 )

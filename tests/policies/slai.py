@@ -1,4 +1,4 @@
-"""Slai: decodes that can wait no longer, started prompts, new ones, then the other decodes (bari2025)."""
+"""Slai: critical decodes, started prompts, new prompts, then other decodes (bari2025)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..worked import SECOND, bounds, drawn, engine, of_class, request, simulate
 
 
 def draw(dynamic: bool) -> Draw:
-    """Its offset fixed, or by the share of the blocks that are used."""
+    """Its offset constant, or dependent on the fraction of used blocks."""
 
     def of_way(rng: random.Random, longest: int, classes: list[str]) -> Described:
         own: Described = {
@@ -37,7 +37,7 @@ def draw(dynamic: bool) -> Draw:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """bari2025 6: decodes that can wait no longer, started prompts, new ones, then the other decodes."""
+    """bari2025 6: critical decodes, started prompts, new prompts, then other decodes."""
     early = replica.early()
 
     def last_time(r: Request) -> tuple[bool, int, int]:  # (8); without an objective never critical
@@ -98,10 +98,10 @@ POLICY = Policy(
             offset=iq.research.DynamicOffset(high=20)
         ),
     },
-    ways={"Slai fixed": draw(False), "Slai dynamic": draw(True)},
+    variants={"Slai fixed": draw(False), "Slai dynamic": draw(True)},
     rule=rule,
     bounds=lambda rules: (rules["max_active"], rules["token_budget"]),
-    traced={"slai": iq.research.Slai(offset=iq.research.DynamicOffset())},
+    on_real_traces={"slai": iq.research.Slai(offset=iq.research.DynamicOffset())},
 )
 
 
@@ -116,7 +116,7 @@ def test_a_wrong_part_of_a_dynamic_offset_is_named(field: str) -> None:
         iq.research.Slai(offset="10")  # type: ignore[arg-type]
 
 
-def test_what_numpy_gives_becomes_plain() -> None:
+def test_numpy_values_become_plain() -> None:
     assert iq.research.Slai(offset=np.float32(2.5)).to_json()["offset"] == 2.5
 
 
@@ -170,7 +170,7 @@ def test_slai_offset_follows_the_blocks() -> None:
         "2: 1+4",
         "3: 1+4*",
         "4: 0+1*",
-    ]  # no share of an endless cache
+    ]  # an unlimited cache is never full
 
 
 @pytest.mark.parametrize(("itl_slo_s", "batch"), [(13, "6: 0+1* 1+3"), (13.5, "6: 1+4")])
@@ -186,7 +186,7 @@ def test_slai_mean_is_over_all_iterations(itl_slo_s: float, batch: str) -> None:
 
 
 def test_slai_without_an_objective_comes_last() -> None:
-    """One decode at a time; 0 has no ITL, 1 has 100 s: neither is ever critical, 1 goes first."""
+    """One decode at a time; 0 has no ITL, 1 has 100 s: neither is ever critical, 1 runs first."""
     rows = [request(0, 1, 3), request(0, 1, 3, itl_slo_s=100)]
     outcome = simulate(rows, engine(slai(max_decodes=1)))
     assert drawn(outcome) == ["0: 0+1* 1+1*", "1: 1+1*", "2: 1+1*", "3: 0+1*", "4: 0+1*"]

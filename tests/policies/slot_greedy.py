@@ -1,4 +1,4 @@
-"""SlotGreedy: by arrival each request that fits with its next step, the others out of memory (nie2026)."""
+"""SlotGreedy: by arrival, requests whose next step fits, the others out of memory (nie2026)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """nie2026 3: by arrival requests whose next step fits, the others out of memory; then new ones."""
-    left = replica.free + sum(r.blocks for r in replica.running)  # what is on its way elsewhere stays
+    """nie2026 3: by arrival, requests whose next step fits, the others out of memory; then new ones."""
+    left = replica.free + sum(r.blocks for r in replica.running)  # transfers keep their blocks
     if replica.cache:  # each counts with all blocks, as if none were shared
         left = replica.total - replica.sent
     steps: dict[Request, int] = {}
@@ -45,11 +45,11 @@ POLICY = Policy(
     examples=[(iq.research.SlotGreedy(), {"kind": "SlotGreedy", "chunk": 512})],
     wrong={"chunk": NO_COUNT},
     toml={"chunk = 256": iq.research.SlotGreedy(chunk=256)},
-    ways={"SlotGreedy": draw},
+    variants={"SlotGreedy": draw},
     rule=rule,
-    never=frozenset({"drained", "cap"}),
-    seldom=frozenset({"paused"}),  # decodes nearly always go on
-    traced={"slot-greedy": iq.research.SlotGreedy(chunk=2048)},
+    impossible=frozenset({"drained", "cap"}),
+    rare=frozenset({"paused"}),  # decodes nearly always continue
+    on_real_traces={"slot-greedy": iq.research.SlotGreedy(chunk=2048)},
 )
 
 
@@ -61,7 +61,7 @@ def test_slot_greedy_steps_out_at_no_cost() -> None:
 
     0  2 + 2 + 1 blocks                     1  0's last 1 and 1's decode: 3 + 3 blocks; 2 has left
     2  0 needs 4, 1 needs 4: it steps out   3  0 needs 5, 1 stays out
-    4  1 comes back with its 3 and decodes at once
+    4  1 returns with its 3 and decodes immediately
     """
     rows = [request(0, 3, 3), request(0, 2, 3), request(0, 1, 1)]
     outcome = simulate(rows, engine(iq.research.SlotGreedy(chunk=2), tokens=6))
@@ -72,7 +72,7 @@ def test_slot_greedy_steps_out_at_no_cost() -> None:
     assert bounds(outcome) == ["broken", "nothing", "memory", "memory", "nothing"]
 
 
-def test_slot_greedy_skips_who_does_not_fit() -> None:
+def test_slot_greedy_skips_requests_that_do_not_fit() -> None:
     """8 blocks, chunks of 4. 0: p = 2, o = 4; 1: p = 4, o = 3; 2: p = 1, o = 3; all at 0.
 
     0  2 + 4 + 1 blocks                     1  3 + 5; 2 needs 2: it steps out
@@ -86,8 +86,8 @@ def test_slot_greedy_skips_who_does_not_fit() -> None:
     assert preemptions(outcome) == [0, 1, 1]
 
 
-def test_slot_greedy_stops_at_the_first_new_one_that_does_not_fit() -> None:
-    """4 blocks, chunks of 3. p = 2, 3, 1: 1's first chunk does not fit beside 0, and 2 is behind it."""
+def test_slot_greedy_stops_at_the_first_new_request_that_does_not_fit() -> None:
+    """4 blocks, chunks of 3. p = 2, 3, 1: 1's first chunk does not fit next to 0, and 2 is behind it."""
     rows = [request(0, 2, 1), request(0, 3, 1), request(0, 1, 1)]
     outcome = simulate(rows, engine(iq.research.SlotGreedy(chunk=3), tokens=4))
     assert drawn(outcome) == ["0: 0+2*", "1: 1+3* 2+1*"]

@@ -1,4 +1,4 @@
-"""VllmV0: whole prompts first, and decodes where there are none."""
+"""VllmV0: whole prompts first, otherwise decodes."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ POLICY = Policy(
         'preemption = { kind = "Restart" }': iq.VllmV0(preemption=iq.research.Restart()),
         "token_budget = 64": iq.VllmV0(token_budget=64),
     },
-    ways={"VllmV0": draw},
+    variants={"VllmV0": draw},
     rule=rule,
     whole_prompts=lambda rules: True,
-    traced={"vllm-v0": iq.VllmV0(token_budget=262_144, max_seqs=256)},
+    on_real_traces={"vllm-v0": iq.VllmV0(token_budget=262_144, max_seqs=256)},
 )
 
 
@@ -78,7 +78,7 @@ def test_vllm_v0_resumed_input_longer_than_the_budget() -> None:
     .25  2's prompt passes the budget: rejected
     0, 1 one prompt each (4, then 8 blocks)
     2    both decode: 10 blocks
-    3    0 finds no block: 1 goes, with 4 + 2 known tokens; 0 decodes
+    3    0 finds no block: 1 is preempted, with 4 + 2 known tokens; 0 decodes
     4    1 needs 6 of 4 free: no; 0 emits its last
     5    1 alone: takes 6 blocks, computes 4
     6    1 alone: its last 2, though 3 waits and would fit: its third token
@@ -99,8 +99,8 @@ def test_vllm_v0_admits_in_the_step_after_the_last_swapped_request_is_back() -> 
     """Moves at no cost, 4 blocks of 2. 0: p = 3, o = 3; 1: p = 3, o = 5; both at 0; 2: p = 1, o = 1 at 2.5.
 
     0, 1  both prompts, both decode: 4 blocks, all full
-    2     0 finds no block: 1 goes out with a context of 4; 0 decodes its last, 3 blocks
-    3     1 comes back before 2 is admitted, with 3 blocks, and decodes
+    2     0 finds no block: 1 is swapped out with a context of 4; 0 decodes its last, 3 blocks
+    3     1 is swapped in before 2 is admitted, with 3 blocks, and decodes
     4     nothing is swapped any more: 2's prompt, its only token, though 1 has a block for its next
     5, 6  1 decodes its last two
     """
@@ -114,7 +114,7 @@ def test_vllm_v0_admits_in_the_step_after_the_last_swapped_request_is_back() -> 
 
 
 def test_audit_of_vllm_v0() -> None:
-    """li2025 (2.6): at 1 the prompt of 1 keeps 0's decode out, for which budget and blocks are there."""
+    """li2025 (2.6): at 1 the prompt of 1 excludes 0's decode, for which budget and blocks are available."""
     outcome = simulate([request(0, 4, 3), request(0.5, 4, 1)], engine(vllm_v0()))
     assert drawn(outcome) == ["0: 0+4*", "1: 1+4*", "2: 0+1*", "3: 0+1*"]
     assert bounds(outcome) == ["nothing", "broken", "nothing", "nothing"]

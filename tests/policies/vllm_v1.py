@@ -1,4 +1,4 @@
-"""VllmV1: one list of running requests, prompts and decodes alike."""
+"""VllmV1: one list of running requests, prompts and decodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rule(replica: Replica, rules: Described) -> None:
                 replica.preempt(replica.victim(max(replica.of(replica.running), key=rank)))  # C1.1.4
             if r in replica.running:
                 replica.place(r, tokens)  # C1.1.5
-            elif rules["policy"] == "fcfs":  # by priority the walk goes on with the next one
+            elif rules["policy"] == "fcfs":  # by priority, continue with the next request
                 break
     for r in sorted(replica.queue, key=rank):  # C1.2
         tokens = min(r.owed, longest, replica.budget)  # C1.2.3
@@ -105,10 +105,10 @@ POLICY = Policy(
             speculation=iq.Speculation(tokens=2, acceptance=0.5, drafter=0.1)
         ),
     },
-    ways={"VllmV1": draw},
+    variants={"VllmV1": draw},
     rule=rule,
-    seldom=frozenset({"paused"}),  # its decodes nearly always fit the budget
-    traced={"vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256, async_scheduling=False)},
+    rare=frozenset({"paused"}),  # its decodes nearly always fit the budget
+    on_real_traces={"vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256, async_scheduling=False)},
 )
 
 
@@ -122,7 +122,7 @@ def vllm_v1(**changed: Any) -> iq.VllmV1:
 def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:
     """priority, budget 3, 11 blocks. 0: p = 1, o = 6, priority 1; 1: p = 1, o = 5 and 2: p = 6, o = 1 at 1.
 
-    1-3  0 and 1 compute one token each, 2 what is left, 1: at the end 10 blocks (4, 3, 3)
+    1-3  0 and 1 compute one token each, 2 the rest, 1: at the end 10 blocks (4, 3, 3)
     4    0 takes the last block; 1 finds none: 0, the worst, leaves the batch; 2 computes 2, not 1
     5    1 and 2 end; 0 (knows 5) finds no room until 6
     """
@@ -135,10 +135,11 @@ def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:
     assert used(outcome) == [1, 4, 7, 10, 9, 11, 3, 5, 6]
 
 
-def test_vllm_v1_goes_on_by_priority_behind_its_own_victim() -> None:
+def test_vllm_v1_continues_by_priority_behind_its_own_victim() -> None:
     """priority, 9 blocks. 0: p = 1, o = 5 and 1: p = 1, o = 5, priority 1, at 0; 2: p = 1, o = 3 at 1.
 
-    3  0 takes the ninth block; 1 finds none and is itself the worst: it goes, and 2 behind it takes one of
+    3  0 takes the ninth block; 1 finds none and is itself the worst: it is preempted, and 2 behind it takes
+    one of
        its three (vLLM 0.33; up to 0.32 the running phase ended there)
     4  2 has ended, and 0 takes its last block; 1 knows 4 and finds as many
     5  0 has ended
@@ -154,7 +155,7 @@ def test_vllm_v1_goes_on_by_priority_behind_its_own_victim() -> None:
 def test_the_first_of_the_running_may_be_its_own_victim() -> None:
     """priority, 5 blocks. 0: p = 2, o = 3, priority 1, at 0; 1: p = 2, o = 3 at 1.
 
-    2  0 finds no block and is itself the worst: it goes, and 1 decodes
+    2  0 finds no block and is itself the worst: it is preempted, and 1 decodes
     """
     rows = [request(0, 2, 3, priority=1), request(1, 2, 3)]
     outcome = simulate(rows, engine(vllm_v1(policy="priority"), tokens=5))
@@ -166,7 +167,7 @@ def test_several_victims_keep_their_order_and_prefill_their_outputs() -> None:
 
     0  3 + 1 + 1 blocks
     1  3 more for the chunk, one for each decode: all ten are taken
-    2  the chunk needs 3: 2 gives 2, then 1 gives 2. 3 (p = o = 1) arrives, comes first by priority and would
+    2  the chunk needs 3: 2 gives 2, then 1 gives 2. 3 (p = o = 1) arrives, is first by priority and would
        fit the block that is left, but the step has preempted
     3  0 takes the last block and ends
     4  all others; 1's gap from 2 to 5 is one

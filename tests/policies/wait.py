@@ -16,7 +16,7 @@ from ..worked import bounds, drawn, engine, of_class, preemptions, request, simu
 
 
 def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
-    each = {one: rng.choice([1, 2, 3]) for one in classes}
+    each = {name: rng.choice([1, 2, 3]) for name in classes}
     return {
         "kind": "Wait",
         "thresholds": rng.choice([1, 2, 4, each]),
@@ -37,7 +37,7 @@ def rule(replica: Replica, rules: Described) -> None:
 
 
 def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[list[Request]]) -> None:
-    """ao2025 4.1: blocks short, the latest admitted goes back to stage 0, and none is admitted."""
+    """ao2025 4.1: if blocks are short, the latest admitted returns to stage 0, and none is admitted."""
     while sum(replica.lacks(r, r.computed + 1) for r in decodes if r in replica.running) > replica.free:
         if replica.cache:
             replica.cache.forget_free()  # requests that hit blocks have taken them
@@ -72,20 +72,20 @@ POLICY = Policy(
         "thresholds = 4": iq.research.Wait(thresholds=4),
         "thresholds = { default = 4 }": iq.research.Wait(thresholds={"default": 4}),
     },
-    ways={"Wait": draw},
+    variants={"Wait": draw},
     rule=rule,
-    never=frozenset(),
-    traced={"wait": iq.research.Wait(thresholds=2)},
+    impossible=frozenset(),
+    on_real_traces={"wait": iq.research.Wait(thresholds=2)},
 )
 
 
-def test_what_numpy_gives_becomes_plain() -> None:
+def test_numpy_values_become_plain() -> None:
     wait = iq.research.Wait(thresholds={np.str_("chat"): np.int32(4)})
     assert wait == iq.research.Wait(thresholds={"chat": 4})
     assert json.dumps(wait.to_json()["thresholds"]) == '{"chat": 4}'
 
 
-def test_a_description_keeps_what_it_was_made_with() -> None:
+def test_a_description_is_immutable() -> None:
     thresholds = {"chat": 4, "code": 2}
     wait = iq.research.Wait(thresholds=thresholds)
     thresholds["chat"] = 1
@@ -116,7 +116,7 @@ def test_wait() -> None:
 
     0  b's stage 0 holds one: 1; a's too, but needs two
     1  a's stage 0 holds two; b's none, so that 1 pauses
-    2  none is at a stage 0, and nothing is to come: all are served
+    2  none is at stage 0, and no further arrivals: all are served
     """
     rows = [of_class("a", 0, 1, 2), of_class("b", 0, 1, 2), of_class("a", 1, 1, 2)]
     outcome = simulate(rows, engine(wait({"a": 2, "b": 1})))
@@ -126,7 +126,7 @@ def test_wait() -> None:
 
 
 def test_wait_admits_no_more_than_its_threshold() -> None:
-    """Threshold 2, three at 0: two, then one by the drain; and two places bound as a cap."""
+    """Threshold 2, three at 0: two, then one by the drain; and `max_seqs=2` has the same effect."""
     outcome = simulate([request(0, 3, 1)] * 3, engine(wait(2)))
     assert drawn(outcome) == ["0: 0+3* 1+3*", "1: 2+3*"]
     assert bounds(outcome) == ["broken", "nothing"]
@@ -136,7 +136,7 @@ def test_wait_admits_no_more_than_its_threshold() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "bound"), [(5, "memory"), (6, "broken")])
-def test_who_pauses_and_lacks_a_block_is_bound_by_memory(tokens: int, bound: str) -> None:
+def test_paused_requests_without_a_block_are_bound_by_memory(tokens: int, bound: str) -> None:
     """a waits for one, b for two. 0: a, 1 and 2: b at 0, o = 2; 3: a, o = 1 at 1; p = 1.
 
     1  0 decodes (2 blocks) and 3 gets in; 1 and 2 pause with a block each: 5 blocks
@@ -147,12 +147,12 @@ def test_who_pauses_and_lacks_a_block_is_bound_by_memory(tokens: int, bound: str
     assert bounds(outcome) == ["nothing", bound, "nothing"]
 
 
-def test_wait_overflow_admits_nobody() -> None:
+def test_wait_overflow_admits_no_request() -> None:
     """4 blocks, thresholds of one. 0: a, p = 1, o = 3 and 1: b, p = 2, o = 2 at 0; 2: a, p = 1, o = 1 at 1.
 
     0  both: 3 blocks
     1  a: 0 decodes, 4 blocks; none is left for 2. b has none at stage 0: 1 pauses
-    2  0 finds no block: 1, though it pauses, goes and knows 3. Now 2 would fit, but waits
+    2  0 finds no block: 1, although paused, is preempted with 3 known tokens. Now 2 would fit, but waits
     3  0 has left: 2, and 1 with 3 blocks
     """
     rows = [of_class("a", 0, 1, 3), of_class("b", 0, 2, 2), of_class("a", 1, 1, 1)]
@@ -163,15 +163,16 @@ def test_wait_overflow_admits_nobody() -> None:
     assert bounds(outcome) == ["nothing", "memory", "memory", "nothing"]
 
 
-def test_wait_sends_back_who_was_admitted_last() -> None:
+def test_wait_preempts_the_latest_admitted() -> None:
     """4 blocks; a waits for two, b for one. 0: a, p = 1 and 1: b, p = 2, o = 3 at 0; 2: a at 1; 3: b at 2.
 
     0  1, the first to be admitted
     1  0 and 2; 2 leaves, 3 blocks
     2  1 decodes, 4 blocks; none for 3
-    3  1 finds no block: 0, which came before 1 but was admitted after it, goes and knows 2; 1 leaves
+    3  1 finds no block: 0, which arrived before 1 but was admitted after it, is preempted with 2 known
+        tokens; 1 ends
     4  3; a's stage 0 holds one of two
-    5  nothing is to come: 0's 2 tokens; and at 6, a drain again, its last
+    5  no further arrivals: 0's 2 tokens; and at 6, again a drain, its last
     """
     rows = [of_class("a", 0, 1, 3), of_class("b", 0, 2, 3), of_class("a", 1, 1, 1), of_class("b", 2, 1, 1)]
     outcome = simulate(rows, engine(wait({"a": 2, "b": 1}), tokens=4))
@@ -182,11 +183,12 @@ def test_wait_sends_back_who_was_admitted_last() -> None:
     assert outcome.drains == 2
 
 
-def test_wait_is_asked_again_when_its_whole_batch_went() -> None:
+def test_wait_plans_again_when_its_whole_batch_is_preempted() -> None:
     """3 blocks, thresholds of one. 0: a, p = 1, o = 2 and 1: b, p = 2, o = 2 at 0; 2: b, p = 1, o = 1 at 1.
 
-    1  b: 1 finds no block and was admitted last: it goes, none is left. Asked again at 1, b's head needs 3
-       of 2 blocks. Nothing is to come: 0 decodes, and at 2 leaves
+    1  b: 1 finds no block and was admitted last: it is preempted, none is left. Planned again at 1, b's head
+        needs 3
+       of 2 blocks. No further arrivals: 0 decodes, and ends at 2
     2  1's 3 tokens, its second and last; at 3, 2
     """
     rows = [of_class("a", 0, 1, 2), of_class("b", 0, 2, 2), of_class("b", 1, 1, 1)]
@@ -197,14 +199,14 @@ def test_wait_is_asked_again_when_its_whole_batch_went() -> None:
 
 @pytest.mark.parametrize("other", [request(1, 9, 1), request(1, 1, 1, patience_s=0)])
 def test_drain_comes_after_the_last_event(other: Described) -> None:
-    """4 blocks, threshold 2: 0 waits for 1, which is rejected, or leaves at once. Then nothing is to come."""
+    """4 blocks, threshold 2: 0 waits for 1, which is rejected or ends immediately. No arrivals remain."""
     outcome = simulate([request(0, 1, 2), other], engine(wait(2), tokens=4))
     assert drawn(outcome) == ["1: 0+1*", "2: 0+1*"]
     assert outcome.drains == 2
 
 
-def test_patience_of_the_admitted_is_no_event() -> None:
-    """Threshold 2; 0: o = 2, patience until 9. Both go at 1; at 2 nothing is to come: 0 decodes at once."""
+def test_patience_of_admitted_requests_is_not_an_event() -> None:
+    """Threshold 2; 0: o = 2, patience until 9. Both run at 1; at 2 no arrivals remain: 0 decodes."""
     rows = [request(0, 1, 2, patience_s=9), request(1, 1, 1, patience_s=9)]
     outcome = simulate(rows, engine(wait(2)))
     assert drawn(outcome) == ["1: 0+1* 1+1*", "2: 0+1*"]
