@@ -15,6 +15,7 @@ from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.cli.groups import Only, TraceFormat, expanded
 from inferq.cli.objectives import Objectives, slo_of
+from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.plans.plan import plan as cheapest
@@ -218,12 +219,14 @@ def _write(fleet_plan: FleetPlan, page: Path | None, out: Path | None) -> None:
 def _sensitivity(fleet_plan: FleetPlan) -> list[str]:
     """The effect of changes of the load, one per line."""
     assert fleet_plan.best is not None and fleet_plan.units is not None
-    replicas = fleet_plan.best.candidate.replicas_of_unit * fleet_plan.units
+    fleet = counted(fleet_plan.best.candidate.replicas_of_unit * fleet_plan.units, "replica")
     lines = []
     for row in fleet_plan.sensitivity().rows(named=True):
         verdict = "still meets the SLO" if row["meets_slo"] else "does not meet the SLO"
-        needs = "no size does" if row["replicas"] is None else f"{row['replicas']} replicas do"
-        lines.append(f"{row['parameter']} × {row['factor']:g}: the fleet of {replicas} {verdict}; {needs}")
+        needs = "no size is enough"
+        if row["replicas"] is not None:
+            needs = f"{counted(row['replicas'], 'replica')} needed"
+        lines.append(f"{row['parameter']} × {row['factor']:g}: the fleet of {fleet} {verdict}; {needs}")
     return lines
 
 
