@@ -72,6 +72,10 @@ class ClassPriority(Scheduler):
         """The watermark of `inner`."""
         return self.inner.admission_margin()
 
+    def waits_for_full_batches(self) -> bool:
+        """As for `inner`."""
+        return self.inner.waits_for_full_batches()
+
     def fills_budget(self) -> Answer:
         """As for `inner`."""
         return self.inner.fills_budget()

@@ -59,3 +59,7 @@ class NestedWait(Scheduler):
     segments: Sequence[int]
     thresholds: Sequence[int]
     prompt_groups: Sequence[int] = ()
+
+    def waits_for_full_batches(self) -> bool:
+        """True: a segment waits for its threshold."""
+        return True

@@ -103,6 +103,10 @@ class Scheduler(Description):
         """The configuration of speculative decoding; None: no speculation."""
         return None
 
+    def waits_for_full_batches(self) -> bool:
+        """Whether requests wait until enough of them can fill a batch."""
+        return False
+
     def batching_policy(self) -> Scheduler:
         """The policy that forms batches within a class."""
         return self

@@ -56,3 +56,7 @@ class Wait(Scheduler):
 
     thresholds: int | Mapping[str, int]
     max_seqs: int | None = None
+
+    def waits_for_full_batches(self) -> bool:
+        """True: a class waits for its threshold."""
+        return True

@@ -12,7 +12,6 @@ from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.tables import STATUSES, Columns, RequestColumns
-from inferq.scheduler import NestedWait, Wait
 from inferq.simulation.core_input import ONE_CLASS, CoreInput
 from inferq.simulation.simulate import core_options
 from inferq.systems.cluster import Cluster
@@ -227,10 +226,9 @@ def full_batch_policy(cluster: Cluster) -> str | None:
     """The name of the first policy that makes requests wait for full batches; None if there is none."""
     engines = [cluster.engines] if isinstance(cluster.engines, Engine) else cluster.engines
     for engine in engines:
-        policy = engine.scheduler
-        inner = policy.batching_policy()
-        if isinstance(inner, (Wait, NestedWait)):
-            return type(inner).__name__
+        policy = engine.scheduler.batching_policy()
+        if policy.waits_for_full_batches():
+            return type(policy).__name__
     return None
 
 
