@@ -312,8 +312,8 @@ def test_chains_in_parts_are_those_of_the_whole(frame: pl.DataFrame, size: int) 
     whole = Contents().of(frame)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "ROWS", size)
-        cut = parts.OfFrame(frame)
-        contents, first, got = Contents(cut.later()), 0, []
+        cut = parts.FrameParts(frame)
+        contents, first, got = Contents(cut.later_links()), 0, []
         for part in cut.frames():
             found = contents.of(part, first)
             assert found is not None and found.start.size == part.height + 1
@@ -330,8 +330,8 @@ def test_in_a_part_turns_say_what_they_add() -> None:
     frame = iq.Workload({"arrival_s": turns * 1.0, "output_tokens": np.full(300, 10), **session}).frame
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "ROWS", 100)
-        cut = parts.OfFrame(frame)
-        contents = Contents(cut.later())
+        cut = parts.FrameParts(frame)
+        contents = Contents(cut.later_links())
         found = [contents.of(part, 100 * at) for at, part in enumerate(cut.frames())]
     lengths = [np.diff(one.start).tolist() for one in found if one is not None]
     assert lengths == [[first, *[1] * 99] for first in (0, 100, 200)]

@@ -127,7 +127,7 @@ def test_no_transform_lacks_a_reader() -> None:
         name for name, value in vars(iq.Workload).items() if callable(value) and not name.startswith("_")
     }
     made = {"synthetic", "scan", "sessions", "mix"}
-    asked = {"draw", "ready", "parts", "describe", "reuse", "to_json", "rows_beside", "sha256"}
+    asked = {"draw", "ready", "parts", "describe", "reuse", "to_json", "hashed_rows", "sha256"}
     assert takes - made - asked == set(TRANSFORMS)
 
 

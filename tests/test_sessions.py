@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.workload.dependencies import NO_SESSION, of_sessions, sessions
+from inferq.workload.dependencies import NO_SESSION, session_flow, sessions
 
 from .slots import engine, rows
 
@@ -34,7 +34,7 @@ def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
             (3.0, 1, 1, None, 5.0),
         )
     ).frame
-    flow = of_sessions(frame)
+    flow = session_flow(frame)
     assert flow is not None
     assert flow.parents.tolist() == [0, 0, 1, 0, 0, 1, 1, 0]
     assert flow.delay_s.tolist() == [0, 0, 1.0, 0, 0, 0.0, 2.5, 0]
@@ -58,7 +58,7 @@ def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
 )
 def test_where_no_turn_waits_there_is_nothing_to_tell(columns: dict[str, Any]) -> None:
     frame = iq.Workload({"arrival_s": [0.0, 1.0], **columns}).frame
-    assert of_sessions(frame) is None
+    assert session_flow(frame) is None
 
 
 def test_think_times_without_sessions_are_an_error() -> None:
@@ -86,7 +86,7 @@ def test_a_plain_walk_over_the_rows_finds_the_same() -> None:
         if name in last and seconds is not None:
             waits.append((last[name], row))
         last[name] = row
-    flow = of_sessions(frame)
+    flow = session_flow(frame)
     assert flow is not None
     starts = flow.children_start.tolist()
     found = [(row, int(one)) for row in range(500) for one in flow.children[starts[row] : starts[row + 1]]]

@@ -1,9 +1,9 @@
 """Scenarios: a workload, what serves it and the options of a run, in Python, JSON and TOML.
 
 ```toml
-[workload]                      # a trace, its path from this file's directory …
+[workload]                      # a trace; the path is relative to this file …
 trace = "azure.csv"
-rate = 12.0                     # or speed; further fields: head, output_tokens, think, patience,
+rate = 12.0                     # or speed; other fields: head, output_tokens, think, patience,
                                 # format, columns, tokenizer, tokens_per_word,
                                 # and for ServeGen clients, start_s, end_s, rate_factor
 
@@ -12,20 +12,20 @@ requests = 10_000
 arrivals = { kind = "Poisson", rate = 12.0 }
 prompt = { kind = "Lognormal", mean = 230, median = 90, cap = 4096 }
 output = { kind = "Geometric", mean = 250 }     # or, instead of both: lengths = { trace = "azure.csv" }
-patience = 30.0                 # optional, of each of the four; or a distribution, as think below
-prefix = { text = "system", tokens = 1200 }     # optional, of each of the four: `Workload.with_prefix`
+patience = 30.0                 # optional in all four forms; or a distribution, as think below
+prefix = { text = "system", tokens = 1200 }     # optional in all four forms: `Workload.with_prefix`
 
 [workload]                      # … or sessions in a closed loop
 sessions = 500
-arrivals = { kind = "Poisson", rate = 0.5 }     # of the sessions' starts
+arrivals = { kind = "Poisson", rate = 0.5 }     # starts of the sessions
 turns = { kind = "Geometric", mean = 4 }        # or a number, as prompt and output
 prompt = 60
 output = { kind = "Geometric", mean = 250 }
 think = { kind = "Exponential", mean_s = 20 }   # or seconds
 max_context = 32_768            # optional, as grows = true
 
-[workload]                      # … or classes side by side, each a workload as above
-requests = 10_000               # optional: in all; then a synthetic class needs no number of its own
+[workload]                      # … or a mix of classes, each a workload as above
+requests = 10_000               # optional: the total; then synthetic classes need no number
 [workload.mix.chat]
 arrivals = { kind = "OnOff", on_rate = 20, off_rate = 2, mean_on_s = 30, mean_off_s = 90 }
 prompt = { kind = "PoissonLength", mean = 512 }
@@ -37,7 +37,7 @@ trace = "azure.csv"
 kind = "PiecewiseLinear"
 base = 0.006
 per_token = 32e-6
-knee = 200                      # or kind = "TimingTable", file = "table.parquet" (from this file's directory)
+knee = 200                      # or kind = "TimingTable", file = "table.parquet" (relative to this file)
 
 [engine.scheduler]
 kind = "Sarathi"
@@ -48,7 +48,7 @@ tokens = 432_000
 prefix_cache = "blocks"         # optional: or "radix"
 
 [engine]                        # or: a model on a GPU, with the arguments of `Engine.on`
-model = "llama-3.1-8b"          # or the path of a config.json, from this file's directory
+model = "llama-3.1-8b"          # or the path of a config.json, relative to this file
 gpu = "a100-80gb"
 
 [gate_and_route]                # instead of [engine] and [cluster]: the fields of `GateAndRoute`
@@ -57,33 +57,33 @@ gpu = "a100-80gb"
 replicas = 4
 router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and replicas
 
-[cluster.autoscaler]            # optional: replicas that come and go, see `Autoscaler`
+[cluster.autoscaler]            # optional: a variable number of replicas, see `Autoscaler`
 policy = { kind = "ByQueue", requests = 12 }
 max = 8
 
-[cluster.failures]              # optional: replicas that die, see `Failures`
+[cluster.failures]              # optional: failures of replicas, see `Failures`
 mtbf_s = 86_400
 
-[run]                           # optional: the keyword arguments of `simulate`, but for progress and out
+[run]                           # optional: the keyword arguments of `simulate`, except progress and out
 seed = 1
 warmup = "30s"
 
-[gate]                          # optional: what `inferq gate` asks of it, see `inferq.gate`; a run of its own
-seeds = 10                      # does not look at it
+[gate]                          # optional: requirements of `inferq gate`, see `inferq.gate`; other commands
+seeds = 10                      # ignore it
 tolerance = { request_goodput = "1%", ttft_p99 = "20ms" }
 ```
 
 Instead of `[cluster]` there may be `[disaggregated]`, with `prefill = { replicas = 2 }`, `decode`, `link` and
 the two routers, or `[network]`, with `[network.engines.NAME]` and `[network.workflows.NAME.stages.NAME]`. A
-cluster without `engines` and a side without `engine`, in a network too, take `[engine]`. The workload of a
-network is jobs: a synthetic one has no lengths, and `classes = { NAME = share }` where workflows are several.
+cluster without `engines` and a pool without `engine`, also in a network, use `[engine]`. The workload of a
+network consists of jobs: a synthetic one has no lengths, and `classes = { NAME = share }` for several
+workflows.
 
-All of it is one description with one reader, `Scenario.read`: TOML is what a user writes by hand, JSON what
-`Result.scenario` and `Scenario.write` hold. In JSON what was done to a workload stands in `transforms`, a
-list of tables with the method of `Workload` as `kind` and its arguments, in their order:
-`{"kind": "at_rate", "rate": 12.0}`; a file in TOML may have it too. A fixed frame is `data`, its columns, up
-to 100 rows; else `rows`, `columns` and `sha256`, with its rows beside in `rows-….parquet` or
-`workload.parquet`.
+`Scenario.read` reads both TOML, written by hand, and JSON, written by `Result.scenario` and `Scenario.write`.
+The transforms of a workload are the list `transforms`, in both formats. Each entry has the method of
+`Workload` as `kind` and its arguments: `{"kind": "at_rate", "rate": 12.0}`. A fixed frame of up to 100 rows
+is `data`, its columns. A larger one is `rows`, `columns` and `sha256`, with the rows in `rows-….parquet` or
+`workload.parquet` in the same folder.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ from inferq.systems.network import Network
 from inferq.systems.pools import recorded
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.model_shape import is_path
-from inferq.workload import rows as rows_beside
+from inferq.workload import rows as stored_rows
 from inferq.workload.columns import as_frame
 from inferq.workload.reading import read_workload
-from inferq.workload.rows import Shelf
+from inferq.workload.rows import RowStore
 from inferq.workload.workload import Workload
 
 _OVER_ENGINES: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
@@ -128,24 +128,24 @@ _OPTIONS = tuple(
     for name, parameter in inspect.signature(simulate).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY and name not in ("progress", "out")
 )
-"""What a file may say under `[run]`. Where to write is for the caller to say, not for a stranger's file."""
+"""Options in `[run]`. The caller chooses where to write, not a file that may be from someone else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a run needs: which requests, what serves them, which options of `simulate`.
+    """Complete description of a run: a workload, a system and options of `simulate`.
 
-    A run can be repeated from its record, bit for bit: `Scenario.read(result.scenario).run()`, and the same
-    of the folder that `Result.write` or `simulate(..., out=…)` left. A trace is read again from its path, and
-    refused if it holds other requests than then. Rows of a frame stand in the record, up to 100; of more it
-    has the SHA-256, and they are found beside the file, or given as `rows`. Policies written in Python, and
-    the function of a `ByKey`, cannot stand in a record: reading one says which part it is.
+    A record of a run reproduces it bit for bit: `Scenario.read(result.scenario).run()`. The same applies to
+    the folder of `Result.write` or `simulate(..., out=…)`. A trace is read again from its path; if its
+    requests have changed, an error is raised. A record contains up to 100 rows of a frame. For more rows it
+    has the SHA-256; the rows are in a file in the same folder, or passed as `rows`. Policies in Python and
+    the function of a `ByKey` cannot be recorded; the error names such a part.
 
     Args:
         workload: the requests, or the jobs of a network.
-        system: what serves them, as for `simulate`.
-        options: keyword arguments of `simulate`, but for `progress`.
-        gate: what `inferq gate` asks of it, a table as in a file; None where nothing is said.
+        system: the system that serves them, as for `simulate`.
+        options: keyword arguments of `simulate`, except `progress`.
+        gate: requirements of `inferq gate`, a table as in a file. Default: none.
 
     Example:
         >>> import inferq as iq
@@ -163,42 +163,42 @@ class Scenario:
     options: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    """What was done to the trace before the run, in plain words."""
+    """Changes of the trace before the run."""
 
     @classmethod
     def read(cls, source: str | os.PathLike[str] | Mapping[str, Any], *, rows: object = None) -> Scenario:
-        """The scenario of a file or of a record.
+        """Read a scenario from a file or a record.
 
         Args:
-            source: a file in TOML (`x.toml`) or JSON (`x.json`), in which paths start from its folder; a
+            source: a file in TOML (`x.toml`) or JSON (`x.json`), whose paths are relative to its folder; a
                 folder of `Result.write` or `simulate(..., out=…)`; the text of a record, `Result.scenario`;
                 or a mapping with the same keys.
-            rows: a `Workload` or frame, or a list of them: rows that the record names by their SHA-256.
+            rows: a `Workload` or frame, or a list of them, with rows that the record names by SHA-256.
 
         Raises:
-            ConfigError: no JSON or TOML, an unknown, missing or wrong field, named by its path; rows that are
-                not at hand; a trace that has changed; a part written in Python.
-            TraceError: a trace or rows in it are wrong.
-            OSError: the file, or a trace in it, cannot be read.
+            ConfigError: the file is not JSON or TOML; a field is unknown, missing or wrong (the error names
+                its path); rows are missing; a trace has changed; or a part is written in Python.
+            TraceError: a trace or its rows are wrong.
+            OSError: the file or its trace cannot be read.
         """
-        given = tuple(_frames(rows))
+        frames = tuple(_frames(rows))
         if isinstance(source, Mapping):
-            return _scenario(source, Shelf(given=given))
+            return _scenario(source, RowStore(frames=frames))
         if isinstance(source, str) and source.lstrip().startswith("{"):
-            return _scenario(table_of("", parsed_json(source)), Shelf(given=given))
+            return _scenario(table_of("", parsed_json(source)), RowStore(frames=frames))
         file = path_of("source", source, "scenario")
         if file.is_dir():
             file = file / "scenario.json"
         try:
-            return _scenario(_parsed(file), Shelf(file.parent, given, tuple(_streamed_from(file.parent))))
+            return _scenario(_parsed(file), RowStore(file.parent, frames, tuple(_streamed_from(file.parent))))
         except ConfigError as error:
             raise error.within(str(file), ": ") from None
 
     def run(self, **options: Any) -> Result:
-        """Simulate it.
+        """Simulate the scenario.
 
         Args:
-            options: of `simulate`, instead of those of the scenario or beside them: `out`, `progress`, ….
+            options: options of `simulate` that override or extend those of the scenario, such as `out`.
 
         Raises:
             As `simulate`.
@@ -206,49 +206,49 @@ class Scenario:
         return simulate(self.workload, self.system, **{**self.options, **options})
 
     def to_json(self) -> dict[str, Any]:
-        """The scenario as JSON-ready data: what `Result.scenario` holds, and `gate`."""
+        """Return the scenario as JSON-ready data: the content of `Result.scenario`, and `gate`."""
         options = {name: value for name, value in self.options.items() if name not in ("threads", "out")}
         options = {**recorded(self.system), **core_options(**options)}
-        asked = {} if self.gate is None else {"gate": dict(self.gate)}
-        return {**json.loads(scenario_of(self.workload, options)), **asked}
+        gate = {} if self.gate is None else {"gate": dict(self.gate)}
+        return {**json.loads(scenario_of(self.workload, options)), **gate}
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, with the rows that it names by their SHA-256 as `rows-….parquet` beside it.
+        """Write the scenario as JSON, and the rows that it names by SHA-256 as `rows-….parquet` next to it.
 
         Args:
-            path: a file whose name ends in `.json`; it is replaced.
+            path: a file whose name ends in `.json`; an existing file is replaced.
 
         Returns:
             The path.
 
         Raises:
-            ConfigError: another ending: TOML has no null, and is for hands.
+            ConfigError: the name does not end in `.json`. TOML has no null, so it is not written.
             OSError: the files cannot be written.
         """
-        place = path_of("path", path)
-        if place.suffix != ".json":
-            raise ConfigError("path", f"must end in .json, is {str(path)!r}")
+        file = path_of("path", path)
+        if file.suffix != ".json":
+            raise ConfigError("path", f"must end in .json, got {str(path)!r}")
         text = json.dumps(self.to_json(), indent=2) + "\n"
-        rows_beside.write(self.workload.rows_beside(), place.parent)
-        write_text(place, text)
-        return place
+        stored_rows.write(self.workload.hashed_rows(), file.parent)
+        write_text(file, text)
+        return file
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """A scenario in a file whose fields can be set anew."""
+    """Scenario file whose fields can be changed."""
 
     file: Path
     tables: Mapping[str, Any]
     directory: Path
-    """Where paths in the file start."""
+    """Base of relative paths in the file."""
 
     @classmethod
     def read(cls, path: str | Path) -> ScenarioFile:
-        """The tables of a file, not looked at yet.
+        """Read the tables of a file without checking them.
 
         Raises:
-            ConfigError: the file is no TOML.
+            ConfigError: the file is not TOML or JSON.
             OSError: the file cannot be read.
         """
         file = path_of("scenario", path)
@@ -260,15 +260,15 @@ class ScenarioFile:
             raise error.within(str(file), ": ") from None
 
     def with_fields(self, fields: Mapping[str, object]) -> ScenarioFile:
-        """The scenario with some fields set.
+        """Return the scenario with some fields changed.
 
         Args:
-            fields: values by the path of a field, `engine.scheduler.token_budget`; an entry of a list by its
-                number, `cluster.engines.0.kv.tokens`. The table that holds a field must be in the file,
-                except `run`, `cluster`, the scheduler of an engine, and what makes replicas come and go.
+            fields: values by path, such as `engine.scheduler.token_budget`; list entries by number, such as
+                `cluster.engines.0.kv.tokens`. The table of a field must exist, except `run`, `cluster`,
+                `engine.scheduler`, `cluster.autoscaler` and `cluster.failures`.
 
         Raises:
-            ConfigError: a path that leads nowhere.
+            ConfigError: a path does not exist.
         """
         tables: Any = self.tables
         try:
@@ -279,9 +279,9 @@ class ScenarioFile:
         return ScenarioFile(self.file, tables, self.directory)
 
     def scenario(self) -> Scenario:
-        """The scenario that the tables describe; errors as those of `Scenario.read`."""
+        """Return the scenario of the tables. It raises the errors of `Scenario.read`."""
         try:
-            return _scenario(self.tables, Shelf(self.directory))
+            return _scenario(self.tables, RowStore(self.directory))
         except ConfigError as error:
             raise error.within(str(self.file), ": ") from None
 
@@ -290,22 +290,22 @@ _MAY_BE_NEW = (
     *(("", "run"), ("", "cluster"), ("engine", "scheduler")),
     *(("cluster", "autoscaler"), ("cluster", "failures")),
 )
-"""Tables whose fields may be set where the file has none of them, and what they are in."""
+"""Tables that `with_fields` creates, each with the table that contains it."""
 
 
 def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
-    """A copy of `tables`, which holds what is left of `path`, in which that field has `value`."""
+    """Return a copy of `tables` with the field at `parts`, the rest of `path`, set to `value`."""
     name, rest = parts[0], parts[1:]
     before = ".".join(path.split(".")[: -len(parts)])
     if isinstance(tables, list):
         if not name.isdecimal() or int(name) >= len(tables):
-            raise ConfigError(path, f"{before} is a list of {len(tables)}, and has no entry {name}")
+            raise ConfigError(path, f"{before} is a list of {len(tables)} entries without an entry {name}")
         return [
-            (_with(one, rest, value, path) if rest else value) if place == int(name) else one
-            for place, one in enumerate(tables)
+            (_with(entry, rest, value, path) if rest else value) if place == int(name) else entry
+            for place, entry in enumerate(tables)
         ]
     if not isinstance(tables, Mapping):
-        raise ConfigError(path, f"{before} is {tables!r}, not a table")
+        raise ConfigError(path, f"{before} must be a table, got {tables!r}")
     if not rest:
         return {**tables, name: value}
     if name not in tables and (before.split(".")[-1], name) not in _MAY_BE_NEW:
@@ -315,15 +315,15 @@ def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
 
 
 def _frames(rows: object) -> list[pl.DataFrame]:
-    """The frames of what a user gives as rows."""
+    """Return the frames of the argument `rows`."""
     if rows is None:
         return []
-    given = rows if isinstance(rows, (list, tuple)) else [rows]
-    return [one.frame if isinstance(one, Workload) else as_frame(one) for one in given]
+    entries = rows if isinstance(rows, (list, tuple)) else [rows]
+    return [entry.frame if isinstance(entry, Workload) else as_frame(entry) for entry in entries]
 
 
 def _streamed_from(place: Path) -> list[Path]:
-    """The file from which a run in this folder scanned its requests."""
+    """Return the file from which a run in this folder scanned its requests."""
     record = manifest(place)
     return [Path(record["workload"])] if record is not None and record["workload"] else []
 
@@ -333,27 +333,27 @@ def _parsed(file: Path) -> Mapping[str, Any]:
     return table_of("", parsed_json(text) if file.suffix == ".json" else parsed_toml(text))
 
 
-def _scenario(tables: Mapping[str, Any], shelf: Shelf) -> Scenario:
+def _scenario(tables: Mapping[str, Any], store: RowStore) -> Scenario:
     names = ("inferq", "workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate")
-    if "inferq" in tables:  # a record, which says too how many GPUs that makes
+    if "inferq" in tables:  # a record, which also contains the number of GPUs
         names = (*names, "gpus")
     table_of("", tables, names, ("workload",))
     if "out" in table_of("run", tables.get("run", {})):
-        raise ConfigError("run.out", "a scenario does not say where to write: give out= or --out instead")
+        raise ConfigError("run.out", "not supported in a scenario: use out= or --out instead")
     options = table_of("run", tables.get("run", {}), _OPTIONS)
-    system = _system(tables if shelf.directory is None else _placed(tables, shelf.directory))
+    system = _system(tables if store.directory is None else _placed(tables, store.directory))
     notes: list[str] = []
     is_network = isinstance(system, Network)
-    workload = read_workload("workload", tables["workload"], shelf, notes, jobs=is_network)
+    workload = read_workload("workload", tables["workload"], store, notes, jobs=is_network)
     if "gate" in tables:
         table_of("gate", tables["gate"])
     return Scenario(workload, system, options, tables.get("gate"), tuple(notes))
 
 
 def _placed(tables: Any, directory: Path) -> Any:
-    """The tables of a file, in which the files of timing tables and models are named from `directory`."""
+    """Return the tables of a file with the paths of timing tables and models relative to `directory`."""
     if isinstance(tables, list):
-        return [_placed(one, directory) for one in tables]
+        return [_placed(entry, directory) for entry in tables]
     if not isinstance(tables, Mapping):
         return tables
     file = tables.get("file")
@@ -361,37 +361,37 @@ def _placed(tables: Any, directory: Path) -> Any:
         return {**tables, "file": str(directory / file)}
     if "gpu" in tables and is_path(tables.get("model")):
         tables = {**tables, "model": str(directory / tables["model"])}
-    return {name: _placed(one, directory) for name, one in tables.items()}
+    return {name: _placed(table, directory) for name, table in tables.items()}
 
 
 def _system(tables: Mapping[str, Any]) -> System:
-    """What serves the workload: the engine, or what is made of it."""
-    given = [kind for kind in _OVER_ENGINES if kind.name_of_kind in tables]
-    if not given:
+    """Return the system: the engine, or a fleet of engines."""
+    kinds = [kind for kind in _OVER_ENGINES if kind.name_of_kind in tables]
+    if not kinds:
         if "engine" not in tables:
-            raise ConfigError(
-                "engine", "missing: what serves the requests? A table [engine] with model and gpu"
-            )
+            raise ConfigError("engine", "missing: add a table [engine] with model and gpu")
         return Engine.from_json(tables["engine"])
-    if len(given) > 1:
-        names = " and ".join(kind.name_of_kind for kind in given)
-        raise ConfigError(names, "a scenario has one of them")
-    name = given[0].name_of_kind
-    if given[0] is GateAndRoute:
+    if len(kinds) > 1:
+        names = " and ".join(kind.name_of_kind for kind in kinds)
+        raise ConfigError(names, "cannot be combined; a scenario has one of them")
+    name = kinds[0].name_of_kind
+    if kinds[0] is GateAndRoute:
         if "engine" in tables:
-            raise ConfigError("engine", f"not used; {name} has slots and a timing of its own")
+            raise ConfigError("engine", f"not used, because {name} has its own slots and timing; remove it")
         return GateAndRoute.from_json({"kind": "GateAndRoute", **table_of(name, tables[name])})
     used: list[str] = []
-    described = _with_engine(table_of(name, tables[name]), given[0].__name__, tables.get("engine"), used)
-    made = given[0].from_json(described)
+    description = _with_engine(table_of(name, tables[name]), kinds[0].__name__, tables.get("engine"), used)
+    system = kinds[0].from_json(description)
     if "engine" in tables and not used:
-        raise ConfigError("engine", f"not used; every part of {name} has an engine of its own")
-    return made
+        raise ConfigError("engine", f"not used, because every part of {name} has its own engine; remove it")
+    return system
 
 
-def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: list[str]) -> Mapping[str, Any]:
-    """A description whose parts without an engine have that of the file; `used` gets an entry for each."""
-    full = dict(described)
+def _with_engine(
+    description: Mapping[str, Any], kind: str, engine: Any, used: list[str]
+) -> Mapping[str, Any]:
+    """Fill in the file's engine for parts without one; `used` receives an entry for each."""
+    full = dict(description)
 
     def fill(table: Any, name: str) -> Any:
         if not isinstance(table, Mapping) or name in table or engine is None:
@@ -408,9 +408,9 @@ def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: lis
         }
     if isinstance(full.get("engines"), Mapping):
         full["engines"] = {
-            name: _with_engine(one, one["kind"], engine, used)
-            if isinstance(one, Mapping) and one.get("kind") in ("Cluster", "Disaggregated")
-            else one
-            for name, one in full["engines"].items()
+            name: _with_engine(part, part["kind"], engine, used)
+            if isinstance(part, Mapping) and part.get("kind") in ("Cluster", "Disaggregated")
+            else part
+            for name, part in full["engines"].items()
         }
     return full

@@ -601,7 +601,7 @@ class Result(Viewed):
         drawn = self._tables.workload
         frames = {f"{name}.parquet": getattr(self, name) for name in ("requests", *names)}
         frames["workload.parquet"] = drawn
-        for frame in () if self._workload is None else self._workload.rows_beside():
+        for frame in () if self._workload is None else self._workload.hashed_rows():
             if frame is not drawn:
                 frames[rows.file_name(sha256(frame))] = frame
         totals = store.totals_of(self._tables, self._tables.statuses)

@@ -30,8 +30,8 @@ from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import recorded
 from inferq.systems.system import SYSTEMS, System
 from inferq.workload.columns import Table, class_names, sha256
-from inferq.workload.dependencies import Flow, of_sessions
-from inferq.workload.parts import OfFrame, Parts, Scanned
+from inferq.workload.dependencies import Flow, session_flow
+from inferq.workload.parts import FrameParts, Parts, Scanned
 from inferq.workload.prefixes import Contents
 from inferq.workload.rows import file_name
 from inferq.workload.workload import Workload
@@ -197,7 +197,7 @@ def _served(
         tables = _gated(source, system, options, threads, progress)
     else:
         frame = source.ready(options["seed"])
-        tables = _run(system, frame, of_sessions(frame), None, options, threads, progress)[0]
+        tables = _run(system, frame, session_flow(frame), None, options, threads, progress)[0]
     return Result(tables, record, source, system)
 
 
@@ -243,7 +243,7 @@ def _gated(
         raise ConfigError("patience_s", "is not available under GateAndRoute; set its `abandonment` instead")
     if "cancel_s" in frame.columns:
         raise ConfigError("cancel_s", "is not available under GateAndRoute; remove the column")
-    sessions = of_sessions(frame)
+    sessions = session_flow(frame)
     if system.service == "exponential":
         if "max_in_flight" in options:
             raise ConfigError(
@@ -342,15 +342,15 @@ def _streamed(
         if parts is None or is_whole:
             tables = _served(source, system, options, threads, progress)._tables
             drawn = tables.workload
-            rows, names, column = drawn.height, drawn.columns, OfFrame(drawn).column
+            rows, names, column = drawn.height, drawn.columns, FrameParts(drawn).column
             store.frame("workload.parquet", drawn)
             store.names = tables.names
             store.take(tables.requests)
         else:
             tables = _part_by_part(parts, system, options, threads, progress, store)
-            drawn = parts.frame if isinstance(parts, OfFrame) else tables.workload
+            drawn = parts.frame if isinstance(parts, FrameParts) else tables.workload
             rows, names, column = parts.rows, parts.columns, parts.column
-        for frame in source.rows_beside():
+        for frame in source.hashed_rows():
             if frame is not drawn:
                 store.frame(file_name(sha256(frame)), frame)
         facts = common_facts(tables, source, system, options)
@@ -373,13 +373,13 @@ def _part_by_part(
     """Run over the parts of a workload: write `requests` to the store and return the other tables."""
     core_input = CoreInput(system, parts.columns)
     classes = parts.classes or [ONE_CLASS]
-    if isinstance(parts, OfFrame):
+    if isinstance(parts, FrameParts):
         store.frame("workload.parquet", parts.frame)
     store.names = {"class": classes, "status": STATUSES}
 
     def columns() -> Iterator[dict[str, NDArray[Any]]]:
         coded, first = SessionCodes(), 0
-        contents = Contents(parts.later()) if core_input.knows_prefixes else None
+        contents = Contents(parts.later_links()) if core_input.knows_prefixes else None
         for frame in parts.frames():
             yield core_input.columns(frame, None, first, coded, contents)
             first += frame.height

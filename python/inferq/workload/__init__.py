@@ -1,4 +1,4 @@
-"""Requests that come: columns, distributions to draw them from, and traces of real services."""
+"""Workloads: requests from data, distributions and traces."""
 
 from inferq._lazy import attach
 

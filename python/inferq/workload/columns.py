@@ -1,7 +1,7 @@
-"""The columns of a workload: what each may hold.
+"""Columns of a workload and their checks.
 
-One table says it, one function checks it: whole columns at a time, so that a million rows cost milliseconds;
-the first wrong row is looked for only when there is one.
+`COLUMNS` is the specification and `checked` applies it. It checks whole columns at a time, so a million rows
+take milliseconds; it searches for the row of an error only if there is one.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from inferq.errors import ConfigError, TraceError
 from inferq.workload.prefixes import paired
 
 MOST_TOKENS = 2**31 - 1
-"""The longest prompt, the longest output, and the longest sum of the two."""
+"""Upper limit of a prompt, an output and their sum."""
 
 MOST_SECONDS = 9e9
-"""Arrivals come before this, about 285 years: in whole nanoseconds they fit into 64 bits."""
+"""Upper limit of arrivals, about 285 years: whole nanoseconds must fit into 64 bits."""
 
 
 class ArrowTable(Protocol):
-    """A frame that others can read in memory, as those of polars, pyarrow and DuckDB are."""
+    """A frame with the Arrow C stream interface, such as those of polars, pyarrow and DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The frame as a stream of Arrow."""
+        """Return the frame as an Arrow stream."""
 
 
 class PandasTable(Protocol):
-    """A frame of pandas."""
+    """A pandas frame."""
 
     @property
     def iloc(self) -> Any:
-        """Its rows by number."""
+        """Rows by number."""
 
 
 Table: TypeAlias = "pl.LazyFrame | ArrowTable | PandasTable | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
-"""What a workload is made of."""
+"""Data that `Workload` accepts."""
 
 Place = Callable[[int], str]
-"""Names a row of a frame in an error: `row 17`, or the line of the file that it came from."""
+"""Names a row in an error: `row 17`, or the line of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column holds: its kind, its least value, and whether a row may leave it null."""
+    """Type of a column: its kind, its minimum, and whether values may be null."""
 
     kind: str
     least: int = 0
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def most(self) -> int:
-        """The greatest whole number that the column may hold."""
+        """Maximum of an integer column."""
         return 2**63 - 1 if self.kind == "priority" else MOST_TOKENS
 
 
@@ -81,16 +81,19 @@ COLUMNS: dict[str, Column] = {
     "ttft_slo_s": Column("seconds"),
     "itl_slo_s": Column("seconds"),
 }
-"""The columns of a workload, in the order in which its frame shows them."""
+"""Columns of a workload in the order of its frame."""
+
+ALIASES = {"tbt_slo_s": "itl_slo_s"}
+"""Other tools' names of columns, accepted when a frame or table is read."""
 
 
 def row(index: int) -> str:
-    """The place of a row of a frame that the user made."""
+    """Return the name of a frame's row in an error."""
     return f"row {index}"
 
 
 def as_series(name: str, values: object) -> pl.Series:
-    """`values` as a polars column, or a `TraceError` naming it."""
+    """Return `values` as a polars column, or raise a `TraceError` with its name."""
     if isinstance(values, pl.Series):
         return values.rename(name)
     try:
@@ -107,18 +110,20 @@ def as_series(name: str, values: object) -> pl.Series:
 
 
 def as_frame(data: object) -> pl.DataFrame:
-    """A polars frame of a frame of polars, pandas or Arrow, a mapping of columns or a list of mappings."""
+    """Convert polars, pandas or Arrow frames, mappings of columns or lists of mappings to a polars frame."""
     if isinstance(data, pl.DataFrame):
         return data
     if isinstance(data, pl.LazyFrame):
         return data.collect()
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "iloc"):  # pyarrow, DuckDB and others
-        return pl.DataFrame(data)  # which adopts Arrow's memory
-    if isinstance(data, (list, tuple)) and data and all(isinstance(one, Mapping) for one in data):
-        names = list(dict.fromkeys(name for one in data for name in one))
-        return as_frame({name: [one.get(name) for one in data] for name in names})
+        return pl.DataFrame(data)  # without a copy
+    if isinstance(data, (list, tuple)) and data and all(isinstance(entry, Mapping) for entry in data):
+        names = list(dict.fromkeys(name for entry in data for name in entry))
+        return as_frame({name: [entry.get(name) for entry in data] for name in names})
     if isinstance(data, (str, os.PathLike)):
-        raise ConfigError("workload", f"is a path: read it with iq.read_trace({str(data)!r})")
+        raise ConfigError(
+            "workload", f"must be a table, got a path: read it with iq.read_trace({str(data)!r})"
+        )
     if isinstance(data, Mapping):
         series = [as_series(str(name), values) for name, values in data.items()]
     elif hasattr(data, "columns") and hasattr(
@@ -128,10 +133,10 @@ def as_frame(data: object) -> pl.DataFrame:
     else:
         raise ConfigError(
             "workload",
-            "must be a frame of polars, pandas or pyarrow, a dict of columns or a list of dicts, not "
+            "must be a frame of polars, pandas or pyarrow, a dict of columns or a list of dicts, got "
             f"{type(data).__name__}",
         )
-    heights = {one.name: one.len() for one in series}
+    heights = {column.name: column.len() for column in series}
     if len(set(heights.values())) > 1:
         raise TraceError(
             f"columns differ in length: {', '.join(f'{name} {n}' for name, n in heights.items())}"
@@ -142,21 +147,41 @@ def as_frame(data: object) -> pl.DataFrame:
 def _of_pandas(column: Any) -> object:
     values = column.to_numpy()
     if values.dtype.kind == "f":
-        return pl.Series(values).fill_nan(None)  # pandas marks a missing number so
+        return pl.Series(values).fill_nan(None)  # NaN is a missing value in pandas
     if values.dtype != object:
         return values
     missing = column.isna().to_numpy()
-    return [None if gap else value for value, gap in zip(values.tolist(), missing.tolist(), strict=True)]
+    return [
+        None if is_missing else value
+        for value, is_missing in zip(values.tolist(), missing.tolist(), strict=True)
+    ]
+
+
+def with_own_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with aliases of columns replaced by our names.
+
+    Raises:
+        TraceError: the frame has a column under both names.
+    """
+    renames = {name: column for name, column in ALIASES.items() if name in frame.columns}
+    for alias, column in renames.items():
+        if column in frame.columns:
+            raise TraceError(f"columns {alias} and {column} are the same column; drop one of them")
+    return frame.rename(renames)
 
 
 def checked(frame: pl.DataFrame, place: Place = row, first: int = 0) -> pl.DataFrame:
-    """The frame in canonical types and column order; a `TraceError` names the first wrong row and its column.
+    """Return the frame with canonical types and column order.
 
     Args:
-        frame: columns of `COLUMNS`, any subset.
-        place: how an error names a row.
-        first: the number of its first row, where the frame is a part of a workload.
+        frame: any subset of `COLUMNS`, also under the names in `ALIASES`.
+        place: names a row in an error.
+        first: number of the first row, if the frame is a part of a workload.
+
+    Raises:
+        TraceError: a value is wrong; it names the first such row and the column.
     """
+    frame = with_own_names(frame)
     for name in frame.columns:
         if name not in COLUMNS:
             raise TraceError(f"unknown column {name}{nearest(name, COLUMNS)}")
@@ -173,23 +198,25 @@ def checked(frame: pl.DataFrame, place: Place = row, first: int = 0) -> pl.DataF
         if wrong.any():
             at = int(wrong.argmax())
             output, most = frame["output_tokens"][at], frame["max_output_tokens"][at]
-            raise TraceError(place(at), f"output_tokens is {output}, above its max_output_tokens of {most}")
+            raise TraceError(
+                place(at), f"output_tokens is {output}, must be at most max_output_tokens, {most}"
+            )
     if "continues" in ordered:
         _check_continues(frame["continues"], place, first)
     return frame
 
 
 def class_names(frame: pl.DataFrame) -> list[str] | None:
-    """The classes of a canonical frame in the order of their codes; None where it has no such column."""
+    """Return the classes of a canonical frame in the order of their codes; None without a column `class`."""
     if "class" not in frame.columns:
         return None
     return cast("pl.Enum", frame["class"].dtype).categories.to_list()
 
 
 def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
-    """A `TraceError` unless arrivals never go back and are neither negative, NaN nor infinite."""
+    """Raise a `TraceError` unless arrivals are sorted, finite and non-negative."""
     values = arrivals.to_numpy()
-    # A NaN fails every comparison and an infinity can only be last, so three looks cover all cases.
+    # NaN fails every comparison and an infinity can only be last, so three tests cover all cases.
     if values[0] >= 0 and bool((values[1:] >= values[:-1]).all()) and values[-1] < MOST_SECONDS:
         return
     wrong = ~((values >= 0) & (values < MOST_SECONDS))
@@ -213,8 +240,8 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
         raise TraceError(place(at), f"{name} is null")
     if series.dtype == pl.Null:
         empty = {"seconds": pl.Float64(), "tokens": pl.Int32(), "whole": pl.Int32(), "identity": pl.String()}
-        nothing: pl.Series = series.cast(empty.get(column.kind, pl.List(pl.Int64)))
-        return nothing
+        nulls: pl.Series = series.cast(empty.get(column.kind, pl.List(pl.Int64)))
+        return nulls
     if column.kind == "seconds":
         return _seconds(name, series, column, place)
     if column.kind in ("tokens", "whole", "priority"):
@@ -227,16 +254,16 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
         if series.dtype in (pl.String, pl.Categorical, pl.Enum):
             text: pl.Series = series.cast(pl.String)
             return text
-        raise _type_error(name, series, "text or whole numbers")
-    if isinstance(series.dtype, pl.Array):  # what rows of one length become
+        raise _type_error(name, series, "strings or integers")
+    if isinstance(series.dtype, pl.Array):  # polars infers an array from lists of equal length
         series = series.cast(pl.List(series.dtype.inner))
     if isinstance(series.dtype, pl.List) and (column.kind == "any list" or series.dtype.inner.is_integer()):
         return series
-    raise _type_error(name, series, "lists" if column.kind == "any list" else "lists of whole numbers")
+    raise _type_error(name, series, "lists" if column.kind == "any list" else "lists of integers")
 
 
 def _of_decimals(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
-    """Decimals, as data bases have them, as floats, or as whole numbers where the column holds some."""
+    """Convert decimals from databases to floats, or to integers if the column requires them."""
     floats = series.cast(pl.Float64)
     if column.kind not in ("tokens", "whole", "priority", "identity", "class"):
         return floats
@@ -244,12 +271,12 @@ def _of_decimals(name: str, series: pl.Series, column: Column, place: Place) -> 
     wrong = (whole.is_null() | (whole.cast(pl.Float64) != floats)) & series.is_not_null()
     if wrong.any():
         at = int(wrong.to_numpy().argmax())
-        raise TraceError(place(at), f"{name} is {series[at]}, must be a whole number")
+        raise TraceError(place(at), f"{name} is {series[at]}, must be an integer")
     return whole
 
 
-def _type_error(name: str, series: pl.Series, wanted: str) -> TraceError:
-    return TraceError(name, f"holds {series.dtype}, must hold {wanted}")
+def _type_error(name: str, series: pl.Series, required: str) -> TraceError:
+    return TraceError(name, f"must contain {required}, got {series.dtype}")
 
 
 def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
@@ -257,22 +284,22 @@ def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.S
         raise _type_error(name, series, "seconds as numbers")
     values: pl.Series = series.cast(pl.Float64).rechunk()
     if name == "arrival_s":
-        return values  # `check_sorted` finds negative, NaN and infinite arrivals on its way
+        return values  # `check_sorted` checks the range too
     wrong = (~(values.is_finite() & (values >= column.least))).fill_null(False)
     if not wrong.any():
         return values
     at = int(wrong.to_numpy().argmax())
-    raise TraceError(place(at), f"{name} is {values[at]}, must be a finite number of seconds, 0 or above")
+    raise TraceError(place(at), f"{name} is {values[at]}, must be a finite, non-negative number of seconds")
 
 
 def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
     if not series.dtype.is_numeric():
-        raise _type_error(name, series, "whole numbers")
+        raise _type_error(name, series, "integers")
     if not series.dtype.is_integer():
         wrong = (~(series.is_finite() & (series.floor() == series))).fill_null(False).to_numpy()
         if wrong.any():
             at = int(wrong.argmax())
-            raise TraceError(place(at), f"{name} is {series[at]}, must be a whole number")
+            raise TraceError(place(at), f"{name} is {series[at]}, must be an integer")
     low, high = series.min(), series.max()
     if low is not None and (low < column.least or high > column.most):  # type: ignore[operator]
         at = int(((series < column.least) | (series > column.most)).fill_null(False).to_numpy().argmax())
@@ -288,7 +315,7 @@ def _classes(name: str, series: pl.Series) -> pl.Series:
     if series.dtype not in (pl.String, pl.Categorical) and not series.dtype.is_integer():
         raise _type_error(name, series, "names")
     texts = series.cast(pl.String)
-    # sorted, so that neither the order of rows nor a cut changes the order of classes
+    # Sorted, so that neither the order of rows nor a cut changes the order of classes.
     named: pl.Series = texts.cast(pl.Enum(texts.unique().sort()))
     return named
 
@@ -313,15 +340,15 @@ def _check_continues(series: pl.Series, place: Place, first: int) -> None:
     wrong = (series >= rows).fill_null(False).to_numpy()
     if wrong.any():
         at = int(wrong.argmax())
-        raise TraceError(place(at), f"continues is {series[at]}, must be an earlier row")
+        raise TraceError(place(at), f"continues is {series[at]}, must be the number of an earlier row")
 
 
 def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataFrame:
-    """One row for each length, for gaps, for the rate and for what is reused, as `Workload.describe` says.
+    """Summarize lengths, gaps, rate and reuse, one row each: the result of `Workload.describe`.
 
     Args:
-        frame: the requests, canonical.
-        reused: tokens of each prompt that an endless cache would have; None where nothing says so.
+        frame: canonical requests.
+        reused: tokens of each prompt that an unlimited cache contains; None if unknown.
     """
     lengths = [name for name in ("prompt_tokens", "output_tokens") if name in frame.columns]
     columns: list[tuple[str, np.ndarray[Any, Any]]] = [(name, frame[name].to_numpy()) for name in lengths]
@@ -351,12 +378,12 @@ def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataF
 
 
 def sha256(frame: pl.DataFrame) -> str:
-    """SHA-256 over names and values, independent of how polars lays a column out."""
+    """Return the SHA-256 of names and values, independent of the memory layout."""
     return sha256_of(frame.height, frame.columns, lambda name: iter([frame[name]]))
 
 
 def sha256_of(rows: int, names: Iterable[str], column: Callable[[str], Iterator[pl.Series]]) -> str:
-    """The same of columns that come part by part, as often as they are asked for."""
+    """Return the SHA-256 of columns that are read part by part, possibly several times."""
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name}:{rows}:".encode())

@@ -1,8 +1,8 @@
-"""Requests that arrive only when others have finished.
+"""Requests that arrive after other requests finish.
 
-A turn of a conversation comes when its user has read the answer before it; a call of an agent when the calls
-that it needs are done. The core knows one rule for both: a row waits for a number of other rows and arrives
-a delay after the last of them finished; when one of them never finishes, it never arrives.
+Examples are the next turn of a conversation and an agent's call that depends on other calls. The core has one
+rule for both: a row waits for a number of other rows and arrives a delay after the last of them finishes. If
+one of them never finishes, the row never arrives.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 
 NO_SESSION = 2**32 - 1
-"""The session of a request that has none, as the core reads it."""
+"""Session number for requests without a session, in the core's format."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Rows that wait for rows, as the core reads it: for `n` rows that wait `m` times in all."""
+    """Dependencies between rows in the core's format: `n` rows with `m` dependencies in total."""
 
     parents: NDArray[np.uint32]
-    """How many rows each of the `n` rows waits for."""
+    """Shape `n`: number of rows that each row waits for."""
     children_start: NDArray[np.uint32]
-    """Shape `n + 1`: those that wait for row `r` are `children[children_start[r]:children_start[r + 1]]`."""
+    """Shape `n + 1`: `children[children_start[r]:children_start[r + 1]]` wait for row `r`."""
     children: NDArray[np.uint32]
-    """Shape `m`: rows, ascending for each row that they wait for."""
+    """Shape `m`: waiting rows, ascending per awaited row."""
     delay_s: NDArray[np.float64]
-    """Seconds from the last finish that a row waits for to its arrival; from `arrival_s` where for none."""
+    """Seconds from the last awaited finish to the arrival; from `arrival_s` for rows that wait for no row."""
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns of this flow under their names at the core's door."""
+        """Return the columns under the core's names."""
         return {
             "parents": self.parents,
             "children_start": self.children_start,
@@ -40,22 +40,22 @@ class Flow:
         }
 
 
-def of_sessions(frame: pl.DataFrame) -> Flow | None:
-    """The turns of a workload that wait for the answer before them; None where no turn does.
+def session_flow(frame: pl.DataFrame) -> Flow | None:
+    """Return the dependencies of turns on the previous answers; None if there are none.
 
     A row with `think_s` waits for the nearest earlier row of its session. Without such a row, or without
     `think_s`, it arrives at its `arrival_s`.
 
     Raises:
-        ConfigError: there are think times and no sessions.
+        ConfigError: the frame has think times but no sessions.
     """
     if "think_s" not in frame.columns or frame["think_s"].null_count() == frame.height:
         return None
     if "session_id" not in frame.columns:
         raise ConfigError(
             "workload.think_s",
-            "there is no session_id, so no turn knows whose answer it waits for; "
-            "add the column, or use .open_loop() to replay every turn at its arrival_s",
+            "requires the column session_id; add it, or use .open_loop() to replay every turn at its "
+            "arrival_s",
         )
     rows = frame.height
     numbered = frame.select("session_id", "think_s", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
@@ -70,7 +70,7 @@ def of_sessions(frame: pl.DataFrame) -> Flow | None:
     parents, delay_s = np.zeros(rows, dtype=np.uint32), np.zeros(rows)
     parents[row] = 1
     delay_s[row] = waiting["think_s"].to_numpy()
-    # a row has at most one next row of its session, so that children are counted by 0 and 1
+    # Each row has at most one next row in its session, so counts of children are 0 or 1.
     next_row = np.zeros(rows, dtype=np.uint32)
     has_next = np.zeros(rows, dtype=np.uint32)
     next_row[before], has_next[before] = row, 1
@@ -78,19 +78,21 @@ def of_sessions(frame: pl.DataFrame) -> Flow | None:
 
 
 def starts(counts: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Where the entries of each row begin in one list of all, and where the list ends.
+    """Return the start of each row's entries in one concatenated list, and the list's end.
 
     Raises:
-        ConfigError: more entries than 32 bits can count.
+        ConfigError: there are 2³² entries or more.
     """
     ends = np.cumsum(counts, dtype=np.int64)
     if ends.size and ends[-1] >= 2**32:
-        raise ConfigError("workload", f"{ends[-1]} waits of one request for another, must be below 2^32")
+        raise ConfigError(
+            "workload", f"dependencies between requests must be fewer than 2^32, got {ends[-1]:,}"
+        )
     return np.concatenate([[0], ends]).astype(np.uint32)
 
 
 def sessions(session_id: pl.Series) -> NDArray[np.uint32]:
-    """The session of each row as a number: from 0 in the order of their first rows, `NO_SESSION` for null."""
+    """Return the session of each row as a number: from 0 by first row, `NO_SESSION` for null."""
     rows = pl.int_range(session_id.len(), eager=True).alias("row")
     first = pl.DataFrame([session_id.alias("session"), rows]).select(pl.col("row").first().over("session"))
     firsts = first["row"].to_numpy()

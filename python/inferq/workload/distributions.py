@@ -1,9 +1,9 @@
 """Arrival processes, and distributions of lengths and durations.
 
-A distribution is a plain description, checked when it is made. It is drawn in the core, from counters keyed
-by the seed, the source (arrivals, prompts, outputs, …) and the request, so that the same seed gives the same
-requests on every machine and under every scheduler. Rates are requests per second, lengths are tokens,
-durations are seconds.
+A distribution is a plain description that is checked when it is created. The core draws from it, with a
+counter-based generator keyed by the seed, the source (arrivals, prompts, outputs, …) and the request. So the
+same seed gives the same requests on every machine and under every scheduler. Units: requests per second,
+tokens, seconds.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from inferq.workload.columns import as_frame, checked
 
 
 class ArrivalProcess(Description):
-    """An arrival process. The first request arrives one gap after time 0."""
+    """Base class of arrival processes. The first request arrives one gap after time 0."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "arrivals"
 
 
 class LengthDistribution(Description):
-    """A distribution of lengths, in tokens; every draw is at least 1."""
+    """Base class of length distributions, in tokens. Every draw is at least 1."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "lengths"
 
     def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
-        """`n` lengths for a column that is neither the prompts nor the outputs of a workload, in tokens.
+        """Draw `n` lengths in tokens for a column of your own.
 
-        Draw k is keyed by (seed, the source of such columns, `stream`, k) and nothing else: another `n`
-        leaves the first lengths as they were, another `stream` gives a column that is independent.
+        Draw k depends only on the seed, the `stream` and k. A larger `n` keeps the first lengths, and columns
+        of different `stream` are independent of each other and of a workload's prompts and outputs.
 
         Args:
-            n: how many, 0 or more.
-            seed: that of the run.
-            stream: number of the column, 0 or more.
+            n: number of lengths, at least 0.
+            seed: seed of the run.
+            stream: number of the column, at least 0.
 
         Raises:
-            ConfigError: for an `Empirical` distribution, which draws pairs; for a length beyond 2³¹ − 1
-                without a cap.
+            ConfigError: the distribution is `Empirical`, which draws pairs, or a length exceeds 2³¹ − 1.
 
         Example:
             >>> import inferq as iq
@@ -58,22 +57,22 @@ class LengthDistribution(Description):
 
 
 class DurationDistribution(Description):
-    """A distribution of durations in seconds: think times, delays of tools, patience."""
+    """Base class of duration distributions, in seconds: think times, tool delays, patience."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "durations"
 
     def draw(self, n: int, seed: int, stream: int = 0) -> NDArray[np.float64]:
-        """`n` durations in seconds, whole nanoseconds each, for the delays of a workflow and the like.
+        """Draw `n` durations in seconds, rounded to nanoseconds, such as the delays of a workflow.
 
-        Draw k is keyed by (seed, the source of such columns, `stream`, k) and nothing else: another `n`
-        leaves the first durations as they were, another `stream` gives a column that is independent. Think
-        times and patience of a workload have sources of their own, so they never meet these.
+        Draw k depends only on the seed, the `stream` and k. A larger `n` keeps the first durations, and
+        columns of different `stream` are independent of each other and of a workload's think times and
+        patience.
 
         Args:
-            n: how many, 0 or more.
-            seed: that of the run.
-            stream: number of the column, 0 or more.
+            n: number of durations, at least 0.
+            seed: seed of the run.
+            stream: number of the column, at least 0.
 
         Example:
             >>> import inferq as iq
@@ -86,13 +85,13 @@ class DurationDistribution(Description):
 
 @dataclass(frozen=True, slots=True)
 class Poisson(ArrivalProcess):
-    """Independent exponential gaps with mean `1 / rate`: a Poisson process.
+    """Poisson process: independent exponential gaps with mean `1 / rate`.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
 
     Raises:
-        ConfigError: naming `rate`.
+        ConfigError: `rate` is out of range.
 
     Source: the arrivals of li2025, ao2025, lin2026 and of most serving benchmarks.
 
@@ -109,14 +108,14 @@ class Poisson(ArrivalProcess):
 class Gamma(ArrivalProcess):
     """Independent gamma gaps with mean `1 / rate` and coefficient of variation `cv`.
 
-    `cv=1` is a Poisson process in distribution, above 1 burstier, below 1 smoother.
+    With `cv=1` the gaps are exponential; larger values are burstier, smaller values smoother.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
-        cv: standard deviation of a gap over its mean, from 1e-6 to 1000.
+        cv: standard deviation of a gap divided by its mean, from 1e-6 to 1000.
 
     Raises:
-        ConfigError: naming `rate` or `cv`.
+        ConfigError: `rate` or `cv` is out of range.
 
     Source: ServeGen (arXiv 2505.09999) fits gamma gaps to the clients of production traffic.
 
@@ -134,17 +133,17 @@ class Gamma(ArrivalProcess):
 class Weibull(ArrivalProcess):
     """Independent Weibull gaps with mean `1 / rate`.
 
-    `shape=1` is `Poisson`, request for request; below 1 burstier, above 1 smoother. The scale is
-    1 / (rate · Γ(1 + 1/shape)), so the mean gap is exactly `1 / rate`.
+    `shape=1` draws the same requests as `Poisson`; smaller values are burstier, larger values smoother. The
+    scale is 1 / (rate · Γ(1 + 1/shape)), so the mean gap is exactly `1 / rate`.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
         shape: from 0.1 (coefficient of variation 429) to 1e6.
 
     Raises:
-        ConfigError: naming `rate` or `shape`.
+        ConfigError: `rate` or `shape` is out of range.
 
-    Source: ServeGen (arXiv 2505.09999) fits Weibull gaps to clients where they fit better than gamma gaps.
+    Source: ServeGen (arXiv 2505.09999) fits Weibull gaps to clients if they fit better than gamma gaps.
 
     Example:
         >>> import inferq as iq
@@ -158,21 +157,21 @@ class Weibull(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class OnOff(ArrivalProcess):
-    """A Poisson process whose rate takes turns: `on_rate` while on, `off_rate` while off.
+    """On/off process: a Poisson process that alternates between `on_rate` and `off_rate`.
 
-    Phases have independent exponential lengths (a Markov-modulated Poisson process with two states). It
-    starts in its stationary distribution: on with chance mean_on_s / (mean_on_s + mean_off_s). The mean rate
-    is (on_rate·mean_on_s + off_rate·mean_off_s) / (mean_on_s + mean_off_s). Phases are drawn apart from the
-    gaps, so other rates meet the same phases.
+    Phases have independent exponential lengths (a Markov-modulated Poisson process with two states). The
+    process starts in its stationary distribution: on with probability mean_on_s / (mean_on_s + mean_off_s).
+    The mean rate is (on_rate·mean_on_s + off_rate·mean_off_s) / (mean_on_s + mean_off_s). Phases are drawn
+    independently of gaps, so a change of rates keeps the phases.
 
     Args:
         on_rate: requests per second, 0 or from 1e-9 to 1e12.
-        off_rate: requests per second, likewise; not both 0.
+        off_rate: requests per second, same range; at least one of the two rates is positive.
         mean_on_s: mean length of an on phase in seconds, from 1e-9 to 1e9.
-        mean_off_s: mean length of an off phase, likewise. A pair of phases brings 0.001 requests at least.
+        mean_off_s: mean length of an off phase, same range. Two phases must bring 0.001 requests on average.
 
     Raises:
-        ConfigError: naming the parameter.
+        ConfigError: a parameter is out of range.
 
     Source: Fischer and Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook", 1993.
 
@@ -191,19 +190,20 @@ class OnOff(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class TimeVarying(ArrivalProcess):
-    """A Poisson process with rate `rates[i]` from `times_s[i]` on: hours of a day, a surge, a ramp in steps.
+    """Poisson process with a piecewise constant rate: hours of a day, a surge, a ramp in steps.
 
-    Gaps are drawn in expected requests and mapped through the cumulative rate, exactly; one piece is
-    `Poisson`, request for request. After the last piece its rate stays, or all come again.
+    The rate is `rates[i]` from `times_s[i]` on. Unit-rate gaps are mapped exactly through the cumulative
+    rate; a single piece draws the same requests as `Poisson`. The last rate stays, or all pieces repeat.
 
     Args:
-        times_s: starts of the pieces in seconds, the first 0, ascending.
-        rates: requests per second in each piece, 0 or from 1e-9 to 1e12; the last (with a period: one of
-            them) above 0, else no further request would ever come.
-        period_s: seconds after which the pieces come again, above the last of `times_s`; None for never.
+        times_s: starts of the pieces in seconds, ascending from 0.
+        rates: requests per second in each piece, 0 or from 1e-9 to 1e12. The last rate must be positive; with
+            a period, any of them.
+        period_s: seconds after which the pieces repeat, larger than the last of `times_s`. Default: they do
+            not repeat.
 
     Raises:
-        ConfigError: naming the parameter and the piece.
+        ConfigError: a parameter is out of range; it names the piece.
 
     Source: the non-homogeneous Poisson process by inversion (Çinlar, "Introduction to Stochastic
     Processes", 1975).
@@ -222,13 +222,13 @@ class TimeVarying(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class Deterministic(ArrivalProcess):
-    """Equal gaps of `1 / rate`.
+    """Constant gaps of `1 / rate`.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
 
     Raises:
-        ConfigError: naming `rate`.
+        ConfigError: `rate` is out of range.
 
     Source: the D of Kendall's D/·/1.
 
@@ -243,13 +243,13 @@ class Deterministic(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class Fixed(LengthDistribution):
-    """Every length is `tokens`.
+    """Constant length.
 
     Args:
-        tokens: at least 1.
+        tokens: the length, at least 1.
 
     Raises:
-        ConfigError: naming `tokens`.
+        ConfigError: `tokens` is out of range.
 
     Source: the single-type settings of ao2025 and nie2026.
 
@@ -264,14 +264,14 @@ class Fixed(LengthDistribution):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(LengthDistribution):
-    """Every whole length from `low` to `high`, both included, is equally likely.
+    """Uniform integer lengths from `low` to `high`, both included.
 
     Args:
-        low: fewest tokens, at least 1.
-        high: most tokens, at least `low`.
+        low: minimum in tokens, at least 1.
+        high: maximum in tokens, at least `low`.
 
     Raises:
-        ConfigError: naming `low` or `high`.
+        ConfigError: `low` or `high` is out of range.
 
     Source: the synthetic loads of li2025 and of most serving benchmarks.
 
@@ -287,14 +287,14 @@ class Uniform(LengthDistribution):
 
 @dataclass(frozen=True, slots=True)
 class LogUniform(LengthDistribution):
-    """Lengths from `low` to `high` whose logarithm is uniform: as many requests in each doubling.
+    """Lengths from `low` to `high` with a uniform logarithm: equally many requests in each doubling.
 
     Args:
-        low: fewest tokens, at least 1.
-        high: most tokens, at least `low`.
+        low: minimum in tokens, at least 1.
+        high: maximum in tokens, at least `low`.
 
     Raises:
-        ConfigError: naming `low` or `high`.
+        ConfigError: `low` or `high` is out of range.
 
     Source: long-document loads, whose lengths span orders of magnitude.
 
@@ -310,17 +310,17 @@ class LogUniform(LengthDistribution):
 
 @dataclass(frozen=True, slots=True)
 class Lognormal(LengthDistribution):
-    """Lognormal lengths with the given mean and median, rounded to whole tokens, at least 1, at most `cap`.
+    """Lognormal lengths with a given mean and median, rounded to integers from 1 to `cap`.
 
-    The parameters of the underlying normal are mu = ln(median) and sigma² = 2·ln(mean / median).
+    The underlying normal distribution has mu = ln(median) and sigma² = 2·ln(mean / median).
 
     Args:
-        mean: tokens, at least `median`; that of the distribution before rounding and the cap.
-        median: tokens, at least 1e-9.
-        cap: longest length, or None for no cap but that of a request.
+        mean: mean in tokens before rounding and the cap, at least `median`.
+        median: median in tokens, at least 1e-9.
+        cap: maximum in tokens. Default: the limit of a request.
 
     Raises:
-        ConfigError: naming `mean`, `median` or `cap`.
+        ConfigError: `mean`, `median` or `cap` is out of range.
 
     Source: the usual fit for chat prompts and outputs.
 
@@ -337,14 +337,14 @@ class Lognormal(LengthDistribution):
 
 @dataclass(frozen=True, slots=True)
 class Geometric(LengthDistribution):
-    """Geometric lengths on 1, 2, 3, …: after each token the request ends with chance `1 / mean`.
+    """Geometric lengths 1, 2, 3, …: the request ends after each token with probability `1 / mean`.
 
     Args:
-        mean: tokens, at least 1; that of the distribution before the cap.
-        cap: longest length, or None for no cap but that of a request.
+        mean: mean in tokens before the cap, at least 1.
+        cap: maximum in tokens. Default: the limit of a request.
 
     Raises:
-        ConfigError: naming `mean` or `cap`.
+        ConfigError: `mean` or `cap` is out of range.
 
     Source: the discrete form of the exponential decode times of lin2026.
 
@@ -360,16 +360,16 @@ class Geometric(LengthDistribution):
 
 @dataclass(frozen=True, slots=True)
 class PoissonLength(LengthDistribution):
-    """Poisson distributed lengths; 0 counts as 1.
+    """Poisson distributed lengths. A draw of 0 becomes 1.
 
     Args:
-        mean: tokens, from 1e-9 to 1e6; that of the distribution before the cap and before 0 counts as 1.
-        cap: longest length, or None for no cap but that of a request.
+        mean: mean in tokens before both limits, from 1e-9 to 1e6.
+        cap: maximum in tokens. Default: the limit of a request.
 
     Raises:
-        ConfigError: naming `mean` or `cap`.
+        ConfigError: `mean` or `cap` is out of range.
 
-    Source: the token sizes of the networks of li2025 §4.3, with means 32 and 512.
+    Source: the token counts of the networks in li2025 §4.3, with means 32 and 512.
 
     Example:
         >>> import inferq as iq
@@ -386,10 +386,10 @@ class Exponential(DurationDistribution):
     """Exponential durations.
 
     Args:
-        mean_s: seconds, from 1e-9 to 1e8.
+        mean_s: mean in seconds, from 1e-9 to 1e8.
 
     Raises:
-        ConfigError: naming `mean_s`.
+        ConfigError: `mean_s` is out of range.
 
     Source: the think times of closed queueing networks; the patience of lin2026.
 
@@ -404,17 +404,17 @@ class Exponential(DurationDistribution):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Empirical(LengthDistribution):
-    """Joint lengths: rows of a frame drawn with replacement, prompt and output of a row staying together.
+    """Joint prompt and output lengths: rows of a frame, drawn with replacement.
 
     Args:
-        frame: a fixed `Workload`, or anything that `Workload` takes, with `prompt_tokens` and
-            `output_tokens`; further columns are not used.
+        frame: a fixed `Workload`, or any data that `Workload` accepts, with `prompt_tokens` and
+            `output_tokens`. Other columns are ignored.
 
     Raises:
-        ConfigError: when the frame lacks one of the two columns.
-        TraceError: naming the row and the column of a wrong length.
+        ConfigError: one of the two columns is missing.
+        TraceError: a length is wrong; it names the row and the column.
 
-    Source: the bootstrap of the trace that is given.
+    Source: the bootstrap of the given trace.
 
     Example:
         >>> import inferq as iq
@@ -426,38 +426,41 @@ class Empirical(LengthDistribution):
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Empirical:
-        """That of the two columns, as `to_json` has them."""
+        """Read the two columns in the form of `to_json`."""
         try:
             return cls(fields_in(path, description, ("prompt_tokens", "output_tokens")))  # type: ignore[arg-type]
         except (ConfigError, TraceError) as error:
             raise ConfigError(path, str(error)) from None
 
     def __post_init__(self) -> None:
-        """Keep the two columns, checked."""
+        """Check and store the two columns."""
         try:
-            inner = attrgetter("frame")(self.frame)  # of a workload, which is checked already
-        except ConfigError:  # of one that is yet to be drawn
+            inner = attrgetter("frame")(self.frame)  # the checked frame of a workload
+        except ConfigError:  # a synthetic workload
             raise
         except AttributeError:
             inner = None
         frame = inner if isinstance(inner, pl.DataFrame) else checked(as_frame(self.frame))
         for name in ("prompt_tokens", "output_tokens"):
             if name not in frame.columns:
-                raise ConfigError("Empirical.frame", f"has no column {name}")
+                raise ConfigError(
+                    "Empirical.frame",
+                    f"requires the columns prompt_tokens and output_tokens; {name} is missing",
+                )
         object.__setattr__(self, "frame", frame.select("prompt_tokens", "output_tokens"))
 
     def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
-        """Refused: it draws prompt and output together, not one column."""
+        """Raise an error: the distribution draws pairs, not one column."""
         raise ConfigError(
-            "Empirical", "draws a prompt and an output together; give a distribution of one length"
+            "Empirical", "draws pairs of prompt and output; use a distribution of a single length"
         )
 
     def __repr__(self) -> str:
-        """As a number of rows; there may be millions."""
+        """Return the number of rows; there may be millions."""
         return f"Empirical({self.frame.height} rows)"
 
     def to_json(self) -> dict[str, Any]:
-        """The distribution as JSON-ready data, in the form that the core reads: all rows."""
+        """Return the distribution with all rows as JSON-ready data, in the core's format."""
         return {"kind": "Empirical", **self.frame.to_dict(as_series=False)}
 
 
@@ -467,5 +470,5 @@ def _family(base: type[D]) -> tuple[type[D], ...]:
 
 ARRIVAL_PROCESSES = _family(ArrivalProcess)
 LENGTH_DISTRIBUTIONS = tuple(kind for kind in _family(LengthDistribution) if kind is not Empirical)
-"""Those of one length: joint ones draw prompt and output together."""
+"""Distributions of a single length, without joint ones."""
 DURATION_DISTRIBUTIONS = _family(DurationDistribution)

@@ -20,7 +20,7 @@ from inferq.workload.distributions import (
     LengthDistribution,
 )
 from inferq.workload.generated import Origin
-from inferq.workload.rows import Shelf
+from inferq.workload.rows import RowStore
 from inferq.workload.trace_options import TraceOptions
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.transforms import duration
@@ -60,7 +60,7 @@ TRANSFORMS = (
 def read_workload(
     path: str,
     description: object,
-    shelf: Shelf,
+    store: RowStore,
     notes: list[str],
     *,
     requests: int | None = None,
@@ -71,7 +71,7 @@ def read_workload(
     Args:
         path: path of the table, for errors.
         description: the table.
-        shelf: its files and rows.
+        store: locations of files and rows.
         notes: receives a sentence for each change of a trace.
         requests: default number of requests of a synthetic workload.
         jobs: whether rows are jobs of a network, which need no lengths.
@@ -87,23 +87,23 @@ def read_workload(
         changes = {name: table[name] for name in _CHANGES if name in table}
         if "think" in table:
             changes["think"] = _duration(f"{path}.think", table["think"])
-        trace = _trace(path, table, shelf)
+        trace = _trace(path, table, store)
         needs = () if "transforms" in table else ("arrival_s",) if jobs else ("arrival_s", "output_tokens")
         workload = TraceOptions(**changes).apply(trace, notes, needs)
     elif "mix" in table:
         table_of(path, table, (*_MIX, *_ON_ALL))
-        workload = _mix(path, table, shelf, notes, jobs)
+        workload = _mix(path, table, store, notes, jobs)
     elif "sessions" in table:
         table_of(path, table, (*_SESSIONS, *_ON_ALL))
         workload = _sessions(path, table)
     elif "data" in table or "sha256" in table:
         table_of(path, table, (*_ROWS, *_ON_ALL))
         metadata = dict(table_of(f"{path}.metadata", table.get("metadata", {})))
-        workload = Workload._of(shelf.rows(path, table), metadata=metadata)
+        workload = Workload._of(store.rows(path, table), metadata=metadata)
     else:
         others = () if "requests" in table else ("trace", "mix", "sessions", "data")
         table_of(path, table, (*others, *_SYNTHETIC, *_ON_ALL))
-        workload = _synthetic(path, table, shelf, requests, jobs or "transforms" in table)
+        workload = _synthetic(path, table, store, requests, jobs or "transforms" in table)
     if "prefix" in table:
         prefix = table_of(f"{path}.prefix", table["prefix"], ("text", "tokens"), ("text", "tokens"))
         workload = _made(f"{path}.prefix", workload.with_prefix, **prefix)
@@ -113,7 +113,7 @@ def read_workload(
     if not isinstance(steps, list):
         raise ConfigError(f"{path}.transforms", f"must be a list of tables, got {steps!r}")
     for place, step in enumerate(steps):
-        workload = _transformed(workload, f"{path}.transforms[{place}]", step, shelf)
+        workload = _transformed(workload, f"{path}.transforms[{place}]", step, store)
     return workload
 
 
@@ -125,7 +125,7 @@ def _made(path: str, make: Callable[..., Any], *arguments: Any, **fields: Any) -
         raise error.within(path) from None
 
 
-def _transformed(workload: Workload, path: str, description: object, shelf: Shelf) -> Workload:
+def _transformed(workload: Workload, path: str, description: object, store: RowStore) -> Workload:
     """Apply one transform, a table with its name as `kind` and its arguments."""
     table = dict(table_of(path, description))
     kind = table.pop("kind", None)
@@ -140,7 +140,7 @@ def _transformed(workload: Workload, path: str, description: object, shelf: Shel
         if entry.default is entry.empty and entry.kind is not entry.VAR_POSITIONAL
     ]
     table_of(path, table, names, needed)
-    arguments = {name: _argument(f"{path}.{name}", name, value, shelf) for name, value in table.items()}
+    arguments = {name: _argument(f"{path}.{name}", name, value, store) for name, value in table.items()}
     others, part = arguments.pop("others", ()), arguments.pop("part", 0)
     changed = _made(path, method, workload, *others, **arguments)
     if kind != "split":
@@ -150,12 +150,12 @@ def _transformed(workload: Workload, path: str, description: object, shelf: Shel
     return changed[part]  # type: ignore[no-any-return]
 
 
-def _argument(path: str, name: str, value: Any, shelf: Shelf) -> Any:
+def _argument(path: str, name: str, value: Any, store: RowStore) -> Any:
     """An argument of a transform: a value, a column, a distribution, or workloads to merge."""
     if name == "others":
         if not isinstance(value, list):
             raise ConfigError(path, f"must be a list of workloads, got {value!r}")
-        return [read_workload(f"{path}[{at}]", table, shelf, []) for at, table in enumerate(value)]
+        return [read_workload(f"{path}[{at}]", table, store, []) for at, table in enumerate(value)]
     if name == "end_s" and value is None:
         return math.inf
     if not isinstance(value, Mapping) or (name == "classes" and not {"values", "sha256"} & set(value)):
@@ -163,7 +163,7 @@ def _argument(path: str, name: str, value: Any, shelf: Shelf) -> Any:
     if "values" in value:
         return value["values"]
     if "sha256" in value:
-        return shelf.rows(path, value).to_series(0)
+        return store.rows(path, value).to_series(0)
     if name == "arrivals":
         return read(path, value, ARRIVAL_PROCESSES)
     if name in ("prompts", "outputs"):
@@ -173,7 +173,7 @@ def _argument(path: str, name: str, value: Any, shelf: Shelf) -> Any:
 
 
 def _synthetic(
-    path: str, table: Mapping[str, Any], shelf: Shelf, requests: int | None, jobs: bool
+    path: str, table: Mapping[str, Any], store: RowStore, requests: int | None, jobs: bool
 ) -> Workload:
     """A workload of distributions. `jobs` need no lengths."""
     for name in ("requests", "arrivals"):
@@ -188,7 +188,7 @@ def _synthetic(
             parts["lengths"] = read(here, lengths, (Empirical,))
         else:
             table_of(here, lengths, _READING)
-            parts["lengths"] = Empirical(_trace(here, lengths, shelf).frame)
+            parts["lengths"] = Empirical(_trace(here, lengths, store).frame)
     for name in ("prompt", "output"):
         if name in table:
             parts[name] = read(f"{path}.{name}", table[name], LENGTH_DISTRIBUTIONS)
@@ -211,7 +211,7 @@ def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
     return _made(path, Workload.sessions, **parts)  # type: ignore[no-any-return]
 
 
-def _mix(path: str, table: Mapping[str, Any], shelf: Shelf, notes: list[str], jobs: bool) -> Workload:
+def _mix(path: str, table: Mapping[str, Any], store: RowStore, notes: list[str], jobs: bool) -> Workload:
     """A mix of classes. `jobs` need no lengths."""
     requests = table.get("requests")
     parts = {}
@@ -219,7 +219,7 @@ def _mix(path: str, table: Mapping[str, Any], shelf: Shelf, notes: list[str], jo
         own: list[str] = []
         # If the mix has a total, the number of each part does not matter.
         least = None if requests is None else 1
-        parts[name] = read_workload(f"{path}.mix.{name}", part, shelf, own, requests=least, jobs=jobs)
+        parts[name] = read_workload(f"{path}.mix.{name}", part, store, own, requests=least, jobs=jobs)
         notes += [f"class {name}: {note}" for note in own]
     return _made(path, Workload.mix, parts, requests=requests)  # type: ignore[no-any-return]
 
@@ -236,15 +236,15 @@ def _duration(path: str, value: object) -> float | DurationDistribution:
     return duration(path, value)
 
 
-def _trace(path: str, table: Mapping[str, Any], shelf: Shelf) -> Workload:
+def _trace(path: str, table: Mapping[str, Any], store: RowStore) -> Workload:
     """Read the trace of a table. If the table has a SHA-256, the requests must match it."""
     for name in ("trace", "tokenizer"):
         if not isinstance(table.get(name, ""), str):
             raise ConfigError(f"{path}.{name}", f"must be the name of a file, got {table[name]!r}")
     table_of(path, table, None, ("trace",))
     columns, recorded = table.get("columns"), "sha256" in table
-    file = shelf.path(table["trace"], recorded=recorded)
-    frame = None if not recorded or file.exists() else shelf.find(str(table["sha256"]))
+    file = store.path(table["trace"], recorded=recorded)
+    frame = None if not recorded or file.exists() else store.find(str(table["sha256"]))
     if frame is not None:
         how = {name: table[name] for name in _READING if name in table and name != "sha256"}
         return Workload._of(frame, metadata=dict(table.get("metadata", {})), origin=Origin(how, frame))
@@ -252,7 +252,7 @@ def _trace(path: str, table: Mapping[str, Any], shelf: Shelf) -> Workload:
         file,
         table.get("format"),
         columns=None if columns is None else table_of(f"{path}.columns", columns),
-        tokenizer=shelf.path(table["tokenizer"], recorded=recorded) if "tokenizer" in table else None,
+        tokenizer=store.path(table["tokenizer"], recorded=recorded) if "tokenizer" in table else None,
         tokens_per_word=table.get("tokens_per_word"),
         time_unit=table.get("time_unit"),
         **{name: table.get(name) for name in ("clients", "start_s", "end_s", "rate_factor")},

@@ -1,4 +1,4 @@
-"""Rows in a description: written out where they are few, else named by their SHA-256 and kept beside it."""
+"""Rows of a workload's description: inline if they are few, otherwise a SHA-256 and a separate file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from inferq.inputs import read_parquet
 from inferq.workload.columns import as_frame, checked, sha256
 
 MOST_WRITTEN_OUT = 100
-"""So many rows of a workload stand in its description."""
+"""Maximum number of rows that a description contains inline."""
 
 
 def to_json(frame: pl.DataFrame, digest: Callable[[], str]) -> dict[str, Any]:
-    """The rows as JSON-ready data: `data` where reading that gives the same frame, else a SHA-256.
+    """Return the rows as JSON-ready data: `data` if it reads back as the same frame, else a SHA-256.
 
     Args:
         frame: the rows.
-        digest: their SHA-256, as `columns.sha256` has it; asked for where they are not written out.
+        digest: computes `columns.sha256` of the frame; called only if needed.
     """
     if frame.height <= MOST_WRITTEN_OUT:
         data = frame.to_dict(as_series=False)
-        again = _read(data)
-        if again is not None and again.schema == frame.schema and again.equals(frame):
+        read_back = _read(data)
+        if read_back is not None and read_back.schema == frame.schema and read_back.equals(frame):
             return {"data": data}
     return {"rows": frame.height, "columns": frame.columns, "sha256": digest()}
 
@@ -42,40 +42,40 @@ def _read(data: Mapping[str, Any]) -> pl.DataFrame | None:
 
 
 def file_name(digest: str) -> str:
-    """What a file of rows beside a description is called."""
+    """Return the name of the file with the rows of a description."""
     return f"rows-{digest[:16]}.parquet"
 
 
 def write(frames: Iterator[pl.DataFrame], place: Path) -> None:
-    """Write rows that a description names into the folder in which it lies."""
+    """Write the rows that a description names by SHA-256 to its folder."""
     for frame in frames:
         write_frame(place / file_name(sha256(frame)), frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shelf:
-    """Where the files and the rows are that a description names."""
+class RowStore:
+    """Locations of the files and rows that a description names."""
 
     directory: Path | None = None
-    """Where relative paths start; None for what lies in no file."""
+    """Base of relative paths; None for a description that is not in a file."""
 
-    given: tuple[pl.DataFrame, ...] = ()
-    """Rows that the user has."""
+    frames: tuple[pl.DataFrame, ...] = ()
+    """Rows that the user passes."""
 
     files: tuple[Path, ...] = ()
-    """Files that may hold rows, beside those of `directory`."""
+    """Files that may contain rows, in addition to those in `directory`."""
 
     def path(self, name: str | os.PathLike[str], *, recorded: bool = False) -> Path:
-        """Where a file is; one that a run has `recorded` may lie where that run stood."""
-        here = Path(name) if self.directory is None else self.directory / name
-        return Path(name) if recorded and not here.exists() and Path(name).exists() else here
+        """Return the path of a file. In a record of a run, it may be relative to the working directory."""
+        path = Path(name) if self.directory is None else self.directory / name
+        return Path(name) if recorded and not path.exists() and Path(name).exists() else path
 
     def rows(self, path: str, table: Mapping[str, Any]) -> pl.DataFrame:
-        """The rows that the table of a description holds or names.
+        """Return the rows that a table contains or names.
 
         Raises:
-            ConfigError: they are not at hand; naming the field.
-            TraceError: those written out are wrong.
+            ConfigError: no file contains the rows; it names the field.
+            TraceError: inline rows are wrong.
         """
         if "data" in table:
             try:
@@ -86,30 +86,30 @@ class Shelf:
                 raise ConfigError(f"{path}.data", "must be a table of columns") from None
         digest = table.get("sha256")
         if not isinstance(digest, str):
-            raise ConfigError(f"{path}.sha256", f"must be the SHA-256 of rows, is {digest!r}")
+            raise ConfigError(f"{path}.sha256", f"must be the SHA-256 of rows, got {digest!r}")
         frame = self.find(digest)
         if frame is not None:
             return frame
-        named = ", ".join(map(str, table.get("columns", ["given values"])))
-        what = f"{table.get('rows', '')} rows of {named}"
+        columns = ", ".join(map(str, table.get("columns", ["given values"])))
+        missing = f"{table.get('rows', '')} rows of {columns}"
         raise ConfigError(
             f"{path}.sha256",
-            f"no file beside the description has the {what} with this SHA-256: give them as rows=, or put "
-            f"them there as {file_name(digest)}",
+            f"no file contains the {missing} with this SHA-256: pass them as rows=, or save them as "
+            f"{file_name(digest)} in the folder of the description",
         )
 
     def find(self, digest: str) -> pl.DataFrame | None:
-        """The rows with this SHA-256, where they are at hand."""
+        """Return the rows with this SHA-256; None if no file contains them."""
         for frame in self._candidates(digest):
-            for one in (frame, _canonical(frame)):
-                if one is not None and sha256(one) == digest:
-                    return one
+            for candidate in (frame, _canonical(frame)):
+                if candidate is not None and sha256(candidate) == digest:
+                    return candidate
         return None
 
     def _candidates(self, digest: str) -> Iterator[pl.DataFrame]:
-        yield from self.given
-        beside = () if self.directory is None else (file_name(digest), "workload.parquet")
-        for file in (*(self.directory / name for name in beside if self.directory), *self.files):
+        yield from self.frames
+        names = () if self.directory is None else (file_name(digest), "workload.parquet")
+        for file in (*(self.directory / name for name in names if self.directory), *self.files):
             if file.is_file():
                 yield read_parquet(file, partial(ConfigError, file))
 

@@ -1,9 +1,9 @@
-"""The requests of a run: a fixed frame, or drawn from the seed of the run, and transforms of both.
+"""Fixed and synthetic workloads, and their transforms.
 
 A `Workload` is either **fixed** (a frame of requests) or **synthetic** (drawn from the seed of the run). Both
-are immutable; every transform returns a new workload. On a fixed workload a transform without chance acts at
-once; everything else is recorded and done when the workload is drawn, so the same seed gives the same
-requests under every scheduler. What a transform does to a frame is in `inferq.workload.transforms`.
+are immutable; every transform returns a new workload. A deterministic transform of a fixed workload is
+applied immediately. All others are recorded and applied when the workload is drawn, so the same seed gives
+the same requests under every scheduler. `inferq.workload.transforms` implements the transforms.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from inferq.checks import finite, positive, whole
 from inferq.display.notebook import Viewed
 from inferq.errors import ConfigError, NotThereError, TraceError
 from inferq.workload import rows, transforms
-from inferq.workload.clock import of_frame
+from inferq.workload.clock import with_seconds
 from inferq.workload.columns import MOST_TOKENS, Table, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synthetic
-from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
+from inferq.workload.parts import FrameParts, Parts, Scanned, SyntheticParts
 from inferq.workload.prefixes import EXPLICIT, is_linked_by_session, reused
 from inferq.workload.transforms import duration
 
@@ -40,63 +40,61 @@ _NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 
 
 def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
-    """A `TraceError` that names the first column which is not there, and the transform that fills it."""
+    """Raise a `TraceError` for the first missing column, with the transform that fills it."""
     for name in needs:
         if name not in columns:
-            how = _FILLED_BY.get(name)
-            raise TraceError("workload", f"no {name}{f': {how}' if how else ''}")
+            fix = _FILLED_BY.get(name)
+            raise TraceError("workload", f"no {name}{f': {fix}' if fix else ''}")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
 class Workload(Viewed):
-    """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
+    """Requests of a run: a fixed frame, or synthetic requests drawn from the seed.
 
     Args:
-        data: a frame of polars (lazy too), pandas or pyarrow, a dict of columns or a list of dicts, sorted by
-            arrival. Arrivals that are datetimes, or numbers that count from 1970, are taken relative to the
-            first, which every run says. A run needs `arrival_s`,
-            `prompt_tokens` and `output_tokens`; those that are not there are filled by `with_arrivals`,
-            `with_prompts` and `with_outputs`. All other columns are optional:
+        data: a frame of polars (also lazy), pandas or pyarrow, a dict of columns or a list of dicts, sorted
+            by arrival. Dates and Unix timestamps become seconds since the first arrival, which every run
+            reports. A run requires `arrival_s`, `prompt_tokens` and `output_tokens`; `with_arrivals`,
+            `with_prompts` and `with_outputs` fill missing ones. All other columns are optional:
 
             | column | meaning |
             |---|---|
-            | `arrival_s` | seconds, 0 or above, sorted; the core takes the nearest nanosecond, half to even |
+            | `arrival_s` | seconds, non-negative, sorted; rounded to nanoseconds, half to even |
             | `prompt_tokens`, `output_tokens` | tokens, at least 1; their sum at most 2³¹ − 1 |
             | `class` | name of the request's class |
-            | `priority` | whole number; lower is served first by policies that look at it |
-            | `session_id`, `turn` | conversation (text or whole number) and turn in it, from 0 |
-            | `think_s` | closed loop: seconds from the end of the session's row before to this one |
-            | `prefix_hashes`, `prefix_block_tokens` | the prompt's leading blocks, tokens in a block |
-            | `prefix_parts` | lists; parts of the prompt that are shared |
-            | `continues` | row (from 0) with whose prompt and output this prompt begins |
-            | `max_output_tokens` | most tokens that the request may generate, as its scheduler knows it |
-            | `accepted` | list; accepted drafts of each row that emits, in order, see `Speculation` |
-            | `patience_s` | seconds that it waits for admission; null for ever |
-            | `cancel_s` | seconds from its arrival until its client takes it back; null for never |
-            | `ttft_slo_s`, `itl_slo_s` | objectives in seconds; null for none |
+            | `priority` | integer; priority policies serve lower values first |
+            | `session_id`, `turn` | conversation (string or integer) and turn in it, from 0 |
+            | `think_s` | closed loop: seconds from the end of the session's previous row to this row |
+            | `prefix_hashes`, `prefix_block_tokens` | hashes of the prompt's blocks, tokens per block |
+            | `prefix_parts` | lists of shared parts of the prompt |
+            | `continues` | row (from 0) whose prompt and output are the prefix of this prompt |
+            | `max_output_tokens` | limit of output tokens, known to the scheduler |
+            | `accepted` | list of accepted draft tokens per decode step, see `Speculation` |
+            | `patience_s` | maximum wait for admission in seconds; null for no limit |
+            | `cancel_s` | seconds from arrival until the client cancels; null for never |
+            | `ttft_slo_s`, `itl_slo_s` | SLOs in seconds; null for none. `tbt_slo_s` is an alias |
 
-            A row with `think_s` and an earlier row of its session arrives `think_s` after that row has
-            finished: its own `arrival_s` then only says where it stands among the rows. If that row is
-            rejected, abandoned or unfinished, it never arrives. `open_loop` drops the column.
+            A row with `think_s` and an earlier row of its session arrives `think_s` after that row finishes;
+            its own `arrival_s` only determines its position. If that row is rejected, abandoned or
+            unfinished, the row never arrives. `open_loop` drops the column.
 
-            A policy that plans a batch while the one before it runs foresees the end of a request whose
-            output reaches its `max_output_tokens`. Any other end, and each where the column is missing or
-            null, is a stop token to it. No other policy looks at the column.
+            With asynchronous scheduling, a policy plans a batch before the previous one ends. It foresees the
+            end of a request only if the output reaches `max_output_tokens`. All other ends, and requests
+            without the column, are stop tokens. Other policies ignore the column.
 
-            A request whose client takes it back leaves at once where it waits for its first admission, and
-            with its next token otherwise; it is `abandoned`.
+            A request that is canceled before its first admission leaves immediately, otherwise with its next
+            token. Its status is `abandoned`.
 
-            The columns about prefixes act where the KV cache has a prefix cache; elsewhere they are
-            carried along. A row says with what its prompt begins in one way: with `prefix_hashes`, one for
-            each block of `prefix_block_tokens` tokens (the same number in all rows; the last block may be a
-            partial one, with a hash or without); with `prefix_parts`, pairs of a text's name and how many of
-            its first tokens; or with `continues`. What they leave of the prompt is its own. Where none of
-            these columns is there, a turn of a session (`session_id` and `turn`) begins with the prompt and
-            the output of the turn before it, if its prompt is long enough for that.
+            The prefix columns have an effect only if the KV cache has a prefix cache. A row uses one of
+            three columns. `prefix_hashes` has one hash for each block of `prefix_block_tokens` tokens (the
+            same size in all rows; a partial last block may have a hash). `prefix_parts` has pairs of a text's
+            name and the number of its leading tokens. `continues` names an earlier row. The rest of the
+            prompt is not shared. If none of these columns exists, a turn of a session (`session_id` and
+            `turn`) starts with the prompt and output of the previous turn, if its prompt is long enough.
 
     Raises:
-        TraceError: naming the row and the column of the first wrong value, or an unknown column.
-        ConfigError: for data that is no table.
+        TraceError: a column is unknown or a value is wrong; it names the row and the column.
+        ConfigError: the data is not a table.
 
     Source: the columns are those of the public serving traces that `read_trace` reads.
 
@@ -119,11 +117,11 @@ class Workload(Viewed):
     _digest: list[str]
 
     def __init__(self, data: Table) -> None:
-        """Check the columns and bring them to their types."""
+        """Check the columns and convert them to their types."""
         if isinstance(data, Workload):
-            raise ConfigError("workload", "is a Workload already")
-        frame, told = of_frame(as_frame(data))
-        self._fill(checked(frame), (), {} if told is None else {"times": [told]})
+            raise ConfigError("workload", "must be a table, got a Workload; use it directly")
+        frame, note = with_seconds(as_frame(data))
+        self._fill(checked(frame), (), {} if note is None else {"times": [note]})
 
     def _fill(
         self,
@@ -146,7 +144,7 @@ class Workload(Viewed):
         metadata: dict[str, Any] | None = None,
         origin: Origin | None = None,
     ) -> Workload:
-        """A workload of a frame that is canonical and right already, or a synthetic one."""
+        """Create a workload from a checked canonical frame or from a recipe."""
         workload = cls.__new__(cls)
         workload._fill(source, steps, metadata or {}, origin)
         return workload
@@ -161,19 +159,19 @@ class Workload(Viewed):
         output: LengthDistribution | None = None,
         lengths: Empirical | None = None,
     ) -> Workload:
-        """A workload drawn from distributions: `prompt` and `output` apart, or joint `lengths`.
+        """Create a workload from distributions: `prompt` and `output`, or joint `lengths`.
 
-        Without any of the three it has arrivals alone: the jobs of a `Network`, whose stages have lengths.
+        Without any of the three, the workload has arrivals only, for the jobs of a `Network`.
 
         Args:
-            requests: how many, at least 1.
-            arrivals: when they arrive.
+            requests: number of requests, at least 1.
+            arrivals: arrival process.
             prompt: distribution of prompt tokens.
             output: distribution of output tokens.
             lengths: joint distribution of both, instead of `prompt` and `output`.
 
         Raises:
-            ConfigError: naming the argument.
+            ConfigError: an argument is wrong.
 
         Example:
             >>> import inferq as iq
@@ -192,19 +190,19 @@ class Workload(Viewed):
 
     @classmethod
     def scan(cls, path: str | os.PathLike[str]) -> Workload:
-        """The requests of Parquet files that are read when they are needed, and then part by part.
+        """Create a workload from Parquet files that are read lazily, part by part.
 
-        A run with `simulate(..., out=…)` never has more than a part of them in memory, and checks each part
-        as it comes. `frame` and every transform read the whole; so does a run without `out`.
+        A run with `simulate(..., out=…)` has one part in memory at a time and checks each part. `frame`,
+        transforms and runs without `out` read all rows.
 
         Args:
-            path: a Parquet file, or a folder of them in the order of their names; columns named as those of
-                a workload, such as the `workload.parquet` that `Result.write` leaves.
+            path: a Parquet file, or a folder of files in the order of their names, with the columns of a
+                workload, such as the `workload.parquet` of `Result.write`.
 
         Raises:
-            TraceError: naming the file: no Parquet, an unknown column, no rows. A wrong value is found, with
-                its row, when it is read.
-            FileNotFoundError: there is no such file.
+            TraceError: the file is not Parquet, has an unknown column or no rows. Wrong values are reported
+                when they are read.
+            FileNotFoundError: the file does not exist.
 
         Example:
             >>> import inferq as iq, pathlib, tempfile
@@ -230,36 +228,35 @@ class Workload(Viewed):
         grows: bool = True,
         max_context: int | None = None,
     ) -> Workload:
-        """Conversations in a closed loop: each turn is sent a think time after the answer before it.
+        """Create conversations in a closed loop: users send each turn a think time after the previous answer.
 
-        The frame has one row for each turn, with `session_id` (from 0), `turn` (from 0) and `think_s` (null
-        for turn 0), sorted by (`arrival_s`, session, turn). The `arrival_s` of a later turn is nominal, the
-        earliest possible: the session's start and the think times up to it. Turn t of session s is drawn from
-        numbers of its own, so neither the number of sessions nor the turns of the others reach it.
+        The frame has one row per turn, with `session_id` and `turn` from 0 and `think_s` (null for turn 0),
+        sorted by (`arrival_s`, session, turn). The `arrival_s` of a later turn is its earliest possible
+        arrival: the session's start plus think times. Turn t of session s does not depend on the number of
+        sessions or on other sessions.
 
         Args:
-            sessions: how many, at least 1.
-            arrivals: of the sessions' starts.
-            turns: turns of a session: a number, or a distribution of "tokens" that counts them.
+            sessions: number of sessions, at least 1.
+            arrivals: arrival process of the sessions' starts.
+            turns: turns of a session: a number, or a length distribution that counts turns.
             prompt: tokens that the user adds in a turn: a number or a distribution.
             output: tokens of an answer: a number or a distribution.
             think: seconds from an answer to the next turn: a number or a distribution.
-            grows: whether a prompt carries the conversation so far (all prompts and answers before) in front
-                of what the user adds.
-            max_context: with `grows`: most tokens of a prompt and its answer. A conversation beyond it
-                forgets its oldest tokens, as chat services do: no turn is dropped and no answer cut, the
-                prompt is `max_context` less its answer.
+            grows: each prompt contains the conversation so far (all prompts and answers) before the tokens
+                that the user adds.
+            max_context: with `grows`: maximum tokens of a prompt and its answer. Longer conversations drop
+                their oldest tokens, as chat services do: the prompt becomes `max_context` minus the answer.
 
         Raises:
-            ConfigError: naming the argument; when drawn, for a turn whose own tokens exceed `max_context`,
-                and without one for a conversation beyond 2³¹ − 1 tokens.
+            ConfigError: an argument is wrong. When drawn: a turn's own tokens exceed `max_context`, or a
+                conversation exceeds 2³¹ − 1 tokens.
 
         Source: the closed loop of chat users; multi-turn benchmarks of serving engines.
 
         Example:
             >>> import inferq as iq
             >>> chat = iq.Workload.sessions(
-            ...     sessions=1, arrivals=iq.dist.Deterministic(rate=1), turns=3, prompt=10, output=20, think=5.0
+            ...     sessions=1, arrivals=iq.dist.Deterministic(1), turns=3, prompt=10, output=20, think=5.0
             ... )
             >>> chat.draw().frame.select("arrival_s", "prompt_tokens", "turn", "think_s").rows()
             [(1.0, 10, 0, None), (6.0, 40, 1, 5.0), (11.0, 70, 2, 5.0)]
@@ -268,27 +265,26 @@ class Workload(Viewed):
 
     @classmethod
     def mix(cls, parts: Mapping[str, Workload], *, requests: int | None = None) -> Workload:
-        """Classes of requests side by side: each part sends its own, merged by arrival.
+        """Merge workloads by arrival, each as a class of requests.
 
-        At one instant parts come in the order given. The column `class` holds the part's name (in place of
-        classes that it has), and a `session_id` becomes `name/id`, so that sessions of two parts stay apart.
-        Texts and prefix hashes keep their identities: equal ones are the same content in all parts.
-        Each part is drawn from a seed that only the run's seed and its name decide: changing, adding or
-        dropping a part leaves the requests of the others alone.
+        Ties are in the order of the parts. The column `class` has the part's name (in place of the part's own
+        classes), and a `session_id` becomes `name/id`, so that sessions of different parts stay separate.
+        Equal texts and prefix hashes are the same content in all parts. The seed of a part depends only on
+        the run's seed and the part's name: other parts do not change its requests.
 
         Args:
-            parts: synthetic and fixed workloads with arrivals, by class. Columns that only some have are null
-                for the rest (`priority` is 0); lengths must be in all or none.
-            requests: how many in all, the first by arrival. A synthetic part is then drawn as long as
-                that takes, whatever its own number says; all other parts (fixed ones, sessions, synthetic
-                ones cut or scaled by a transform of the whole) end where they end. None: every part
-                with its own number.
+            parts: workloads with arrivals, by class. Columns that only some have are null in the rest
+                (`priority` is 0); lengths must be in all or none.
+            requests: total number of requests, the first by arrival. Synthetic parts are then drawn as long
+                as necessary, regardless of their own number. All other parts (fixed workloads, sessions,
+                synthetic workloads with a transform of all rows) keep their end. Default: all requests of
+                each part.
 
         Raises:
-            ConfigError: naming the part or `requests`.
-            TraceError: naming the part that lacks a column; when fewer than `requests` are there.
+            ConfigError: a part or `requests` is wrong.
+            TraceError: a part lacks a column, or there are fewer than `requests` requests.
 
-        Source: the request classes of lin2026 and li2025 §4.3: independent streams, superposed.
+        Source: the request classes of lin2026 and li2025 §4.3: superposed independent streams.
 
         Example:
             >>> import inferq as iq
@@ -306,30 +302,30 @@ class Workload(Viewed):
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether it has random parts, so that `draw` depends on the seed."""
+        """Whether the requests depend on the seed."""
         return isinstance(self._source, Recipe) or bool(self._steps)
 
     @property
     def frame(self) -> pl.DataFrame:
-        """The requests of a fixed workload, one row each; a synthetic one must be drawn first.
+        """Requests of a fixed workload, one per row. A synthetic workload must be drawn first.
 
         Raises:
-            ConfigError: for a synthetic workload.
+            ConfigError: the workload is synthetic.
         """
         if self.is_synthetic:
             raise NotThereError(
-                "workload", "is synthetic, its frame depends on the seed: use .draw(seed).frame"
+                "workload", "is synthetic, so its frame depends on the seed: use .draw(seed).frame"
             )
         frame: pl.DataFrame = self._source.frame() if isinstance(self._source, Scanned) else self._source
         return frame
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Where the requests come from: file, format, what was left out, token count, transforms applied."""
+        """Origin of the requests: file, format, rows left out, token count, transforms."""
         return MappingProxyType(self._metadata)
 
     def draw(self, seed: int = 0) -> Workload:
-        """The fixed workload that a run with this seed replays; a fixed workload is its own draw.
+        """Return the fixed workload of a run with this seed. A fixed workload returns itself.
 
         Example:
             >>> import inferq as iq
@@ -338,7 +334,7 @@ class Workload(Viewed):
             >>> poisson.draw(3).frame.equals(poisson.draw(3).frame)
             True
         """
-        import numpy  # noqa: F401  # here, where Ctrl-C can interrupt it, and not first in the core
+        import numpy  # noqa: F401  # imported here, not in the core, so that Ctrl-C can interrupt it
 
         whole("seed", seed, 0, 2**64 - 1)
         if not self.is_synthetic:
@@ -353,51 +349,51 @@ class Workload(Viewed):
         return Workload._of(frame, metadata={**metadata, "seed": int(seed), **self._changes(*self._steps)})
 
     def ready(self, seed: int = 0, needs: Sequence[str] = _NEEDED) -> pl.DataFrame:
-        """The frame of `draw(seed)`, refused where a run could not replay it. `simulate` calls this.
+        """Return the frame of `draw(seed)` after checking that a run can replay it. `simulate` calls this.
 
         Args:
-            seed: that of the run.
-            needs: columns that the run cannot do without; a network needs `arrival_s` alone.
+            seed: seed of the run.
+            needs: required columns; a network requires only `arrival_s`.
 
         Raises:
-            TraceError: naming a missing column and the transform that fills it.
+            TraceError: a column is missing; it names the transform that fills it.
         """
         frame = self.draw(seed).frame
         _need(frame.columns, needs)
         return frame
 
     def parts(self, seed: int = 0) -> Parts:
-        """The rows of `ready(seed)` part by part. `simulate(..., out=…)` calls this.
+        """Return the rows of `ready(seed)` in parts. `simulate(..., out=…)` calls this.
 
-        A synthetic workload without transforms is drawn, and a scanned file read, as far as it is needed.
-        All other workloads are held or drawn whole: 16 to 24 bytes a request and column of each.
+        Synthetic workloads without transforms and scanned files are drawn or read on demand. All other
+        workloads are in memory: 16 to 24 bytes per request and column.
 
         Raises:
-            TraceError: naming a missing column and the transform that fills it.
+            TraceError: a column is missing; it names the transform that fills it.
         """
         whole("seed", seed, 0, 2**64 - 1)
         source = self._source
         if isinstance(source, Scanned):
             parts: Parts = source
         elif isinstance(source, Synthetic) and not self._steps:
-            parts = OfSynthetic(source.to_json(), source.columns, seed)
+            parts = SyntheticParts(source.to_json(), source.columns, seed)
         else:
-            parts = OfFrame(self.draw(seed).frame)
+            parts = FrameParts(self.draw(seed).frame)
         _need(parts.columns)
         return parts
 
     def at_rate(self, rate: float) -> Workload:
         """Scale all arrival times so that the mean rate, (n − 1) / (last − first), becomes `rate`.
 
-        It is `speed(rate / present mean rate)`. For a synthetic workload it acts on the drawn arrivals, whose
-        mean rate is then `rate` exactly; to change the distribution itself, change its `arrivals`.
+        It is `speed(rate / current mean rate)`. For a synthetic workload it scales the drawn arrivals, whose
+        mean rate is then exactly `rate`; to change the distribution itself, change its `arrivals`.
 
         Args:
-            rate: requests per second, above 0 and finite.
+            rate: requests per second, positive and finite.
 
         Raises:
-            ConfigError: naming `rate`.
-            TraceError: without arrivals at two different instants.
+            ConfigError: `rate` is out of range.
+            TraceError: there are no arrivals at two different instants.
 
         Example:
             >>> import inferq as iq
@@ -410,72 +406,71 @@ class Workload(Viewed):
     def speed(self, factor: float) -> Workload:
         """Divide all arrival times by `factor`: 2 sends the same requests in half the time.
 
-        Each time is divided once in float64; the core then takes it to the nearest nanosecond.
+        Times are divided in float64; the core then rounds them to nanoseconds.
 
         Raises:
-            ConfigError: unless `factor` is above 0 and finite.
+            ConfigError: `factor` is not positive and finite.
         """
         return self._then("speed", factor=positive("factor", factor))
 
     def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
-        """The requests with `start_s` ≤ arrival < `end_s`, on a clock that starts at `start_s`.
+        """Select requests with `start_s` ≤ arrival < `end_s`, with arrivals relative to `start_s`.
 
-        A request that continues one before the window begins only with the `prefix_parts` with which that
-        one's conversation began; what was said since is its own.
+        A request that continues one before the window keeps only the `prefix_parts` at the start of that
+        conversation; the rest of its prompt is not shared.
 
         Raises:
-            ConfigError: unless `start_s` < `end_s`.
-            TraceError: when no request is left.
+            ConfigError: `start_s` is not below `end_s`.
+            TraceError: no request is left.
         """
         start = finite("start_s", start_s)
         end = math.inf if end_s == math.inf else finite("end_s", end_s)
         if not start < end:
-            raise ConfigError("end_s", f"must be above start_s, {start}, not {end}")
+            raise ConfigError("end_s", f"must be above start_s, {start}; got {end}")
         return self._then("window", start_s=start, end_s=end)
 
     def head(self, n: int) -> Workload:
-        """The first `n` requests, or all where there are fewer.
+        """Select the first `n` requests, or all if there are fewer.
 
         Raises:
-            ConfigError: for `n` below 1.
+            ConfigError: `n` is below 1.
         """
         return self._then("head", n=whole("n", n, 1, 2**63 - 1))
 
     def sample(self, n: int, seed: int) -> Workload:
-        """`n` requests drawn with replacement, from a seed of its own (not that of the run).
+        """Draw `n` requests with replacement, with a separate seed (not that of the run).
 
-        With arrivals the drawn requests keep theirs and come in that order; without, they come as drawn.
-        Requests that say with what they begin keep it. Turns of sessions are drawn like all others, so they
-        come twice or out of their order. A prefix cache refuses that, and so does a merge with a workload
-        whose columns say with what prompts begin: drop the column `turn` then.
+        Drawn requests keep their arrivals and are sorted by them; without arrivals they are in the order of
+        drawing. They keep prefix hashes and parts. Turns of sessions may repeat or be out of order, which
+        raises an error with a prefix cache or in a merge with prefix columns: drop the column `turn` then.
 
         Raises:
-            ConfigError: naming `n` or `seed`.
-            TraceError: requests continue others (`continues`), which need not be drawn.
+            ConfigError: `n` or `seed` is out of range.
+            TraceError: the workload has the column `continues`, whose rows may not be drawn.
         """
         return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
 
     def with_arrivals(self, arrivals: Any) -> Workload:
-        """The same requests in the same order, arriving by an arrival process or at given times.
+        """Replace arrival times, in the same order of requests.
 
         Args:
             arrivals: a process such as `Poisson(rate=…)`, or one time in seconds for each request, sorted.
 
         Raises:
-            TraceError: naming the wrong row.
+            TraceError: a time is wrong; it names the row.
         """
         return self._with("with_arrivals", "arrival_s", arrivals, ArrivalProcess, "arrivals")
 
     def with_prompts(self, prompts: Any) -> Workload:
-        """The same requests with other prompt lengths: a distribution, or one number for all or each."""
+        """Replace prompt lengths: by a distribution, one number, or one number per request."""
         return self._with(
             "with_lengths", "prompt_tokens", prompts, LengthDistribution, "lengths", name="prompt_tokens"
         )
 
     def with_outputs(self, outputs: Any) -> Workload:
-        """The same requests with other output lengths: as prompt lengths of `with_prompts`.
+        """Replace output lengths: by a distribution, one number, or one number per request.
 
-        An `Empirical` distribution gives its outputs here, drawn apart from the prompts.
+        Outputs of an `Empirical` distribution are drawn independently of the prompts.
 
         Example:
             >>> import inferq as iq
@@ -488,11 +483,11 @@ class Workload(Viewed):
         )
 
     def with_classes(self, classes: Any) -> Workload:
-        """The same requests with classes: one name for all, one name each, or drawn from `{name: share}`.
+        """Replace classes: by one name, one name per request, or `{name: share}` to draw from.
 
         Raises:
-            ConfigError: when shares are negative or do not add up to 1.
-            TraceError: when there are not as many names as requests.
+            ConfigError: shares are negative or do not add up to 1.
+            TraceError: the numbers of names and requests differ.
 
         Example:
             >>> import inferq as iq
@@ -504,38 +499,37 @@ class Workload(Viewed):
             shares = {}
             for name, share in classes.items():
                 if not isinstance(name, str):
-                    raise ConfigError("classes", f"names must be text, not {name!r}")
+                    raise ConfigError("classes", f"names must be strings, got {name!r}")
                 shares[name] = finite(f"classes[{name!r}]", share)
                 if shares[name] < 0:
-                    raise ConfigError(f"classes[{name!r}]", f"must not be negative, is {share!r}")
+                    raise ConfigError(f"classes[{name!r}]", f"must be non-negative, got {share!r}")
             if abs(math.fsum(shares.values()) - 1) > 1e-9:
-                raise ConfigError("classes", f"shares must add up to 1, not {math.fsum(shares.values())}")
+                raise ConfigError("classes", f"shares must add up to 1, got {math.fsum(shares.values())}")
             return self._then("with_classes", chance=True, classes=shares)
         if not isinstance(classes, str):
             classes = as_series("class", classes)
         return self._then("with_classes", classes=classes)
 
     def with_think(self, think: float | DurationDistribution) -> Workload:
-        """The same requests as sessions whose users think: each turn is sent so long after the answer before.
+        """Add think times: users send each turn `think` after the previous answer.
 
-        It fills `think_s` for every row but the first of its `session_id`, in the order of the rows; rows
-        without a session get none. A run then sends such a row `think_s` after the nearest earlier row of its
-        session has finished, whatever its own `arrival_s` says.
+        It fills `think_s` for all rows of a session except the first; rows without a session have null. A run
+        sends a row with `think_s` that long after the nearest earlier row of its session finishes, regardless
+        of its `arrival_s`.
 
         Args:
-            think: seconds, or a distribution of them; drawn for each row, keyed by the seed, a source of its
-                own and the row.
+            think: seconds, or a distribution that is drawn for each row.
 
         Raises:
-            ConfigError: for something else.
-            TraceError: where the workload has no `session_id`.
+            ConfigError: `think` is neither seconds nor a distribution of durations.
+            TraceError: the workload has no `session_id`.
 
         Source: the closed loop of machine-repair and terminal models; users of chat services.
 
         Example:
             >>> import inferq as iq
-            >>> talk = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
-            >>> talk.with_think(2.5).frame["think_s"].to_list()
+            >>> chat = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
+            >>> chat.with_think(2.5).frame["think_s"].to_list()
             [None, 2.5]
         """
         value = duration("think", think)
@@ -544,34 +538,34 @@ class Workload(Viewed):
     def with_session_arrivals(
         self, arrivals: ArrivalProcess, think: float | DurationDistribution
     ) -> Workload:
-        """The same conversations, whose starts are drawn: later turns follow the answer before them.
+        """Draw starts of conversations: later turns follow the previous answer.
 
-        `with_arrivals` draws an arrival for every row, so that a turn may come before the answer that its
-        prompt contains. Here the first row of each `session_id` takes the next arrival of the process, in the
-        order of the rows, and every further one comes `think` after the row before it has finished. A row
-        without a session starts one of its own. Rows are sorted by the earliest instant at which they can
-        come, which their `arrival_s` says; arrivals that were there are left out.
+        `with_arrivals` draws an arrival for every row, so a turn may arrive before the answer that its prompt
+        contains. Here, the first row of each `session_id` has the next arrival of the process, in the order
+        of rows. Every later row arrives `think` after the previous row finishes. A row without a session is a
+        session of its own. The new `arrival_s` is the earliest possible arrival, and rows are sorted by it.
 
         Args:
-            arrivals: of the starts: for r requests per second its rate is r × sessions / requests.
-            think: seconds, or a distribution of them; drawn for each row as in `with_think`.
+            arrivals: arrival process of the starts. For r requests per second, its rate is
+                r × sessions / requests.
+            think: seconds, or a distribution that is drawn for each row.
 
         Raises:
-            ConfigError: naming the argument.
-            TraceError: where the workload has no `session_id`.
+            ConfigError: an argument is wrong.
+            TraceError: the workload has no `session_id`.
 
         Source: the closed loop of chat users; multi-turn benchmarks of serving engines.
 
         Example:
             >>> import inferq as iq
-            >>> talk = iq.Workload({"prompt_tokens": [5, 20, 7], "session_id": ["a", "a", "b"]})
-            >>> one_a_second = talk.with_session_arrivals(iq.dist.Deterministic(rate=1), think=5.0)
-            >>> one_a_second.draw().frame.select("session_id", "arrival_s", "think_s").rows()
+            >>> chat = iq.Workload({"prompt_tokens": [5, 20, 7], "session_id": ["a", "a", "b"]})
+            >>> loop = chat.with_session_arrivals(iq.dist.Deterministic(rate=1), think=5.0)
+            >>> loop.draw().frame.select("session_id", "arrival_s", "think_s").rows()
             [('a', 1.0, None), ('b', 2.0, None), ('a', 6.0, 5.0)]
         """
         if not isinstance(arrivals, ArrivalProcess):
             raise ConfigError(
-                "arrivals", f"takes an arrival process such as Poisson(rate=2), not {arrivals!r}"
+                "arrivals", f"must be an arrival process such as Poisson(rate=2), got {arrivals!r}"
             )
         value = duration("think", think)
         if not self.is_synthetic:
@@ -581,23 +575,23 @@ class Workload(Viewed):
     def closed_loop(
         self, users: int, *, ramp_s: float = 0.0, think: float | DurationDistribution = 0.0
     ) -> Workload:
-        """The same requests sent by so many users, each of whom waits for the answer before the next.
+        """Send the requests from concurrent users, like `--concurrency` of load generators.
 
-        Row r is of user r mod `users`. User u sends the first at u · `ramp_s` / `users`, each further one
-        `think` after the last token of the one before: `--concurrency` of load generators. Arrivals that are
-        there are left out. Equal requests that start together stay together; real clients do not, so give a
-        ramp of about one request's length, or a `think` that varies.
+        Each user waits for an answer before sending the next request. User r mod `users` sends row r. User u
+        sends the first request at u · `ramp_s` / `users` and each later one `think` after the previous
+        answer. Existing arrivals are dropped. Equal requests that start together stay synchronized, unlike
+        those of real clients: set a ramp of about one request's duration, or a random `think`.
 
         Args:
-            users: at least 1.
-            ramp_s: seconds over which the users start, evenly; 0: all at once.
-            think: seconds, or a distribution of them, drawn for each row as in `with_think`: a jitter.
+            users: number of users, at least 1.
+            ramp_s: seconds over which the users start evenly. Default: all at once.
+            think: seconds, or a distribution that is drawn for each row.
 
         Raises:
-            ConfigError: naming the argument.
-            TraceError: the rows have a `session_id`, which says already who sends what.
+            ConfigError: an argument is wrong.
+            TraceError: the workload has a `session_id`, which already assigns requests to users.
 
-        Source: the closed loop of load generators (`--max-concurrency` of vLLM's, `--concurrency` of AIPerf).
+        Source: the closed loop of load generators (vLLM's `--max-concurrency`, AIPerf's `--concurrency`).
 
         Example:
             >>> import inferq as iq
@@ -607,7 +601,7 @@ class Workload(Viewed):
         """
         ramp = finite("ramp_s", ramp_s)
         if not 0 <= ramp < 9e9:
-            raise ConfigError("ramp_s", f"must be from 0 to below 9e9 seconds, not {ramp_s!r}")
+            raise ConfigError("ramp_s", f"must be from 0 to below 9e9 seconds, got {ramp_s!r}")
         value = duration("think", think)
         return self._then(
             "closed_loop",
@@ -618,9 +612,9 @@ class Workload(Viewed):
         )
 
     def at_once(self) -> Workload:
-        """The same requests all at time 0, in their order: `--request-rate inf` of load generators.
+        """Send all requests at time 0, in their order: `--request-rate inf` of load generators.
 
-        With `simulate(..., max_in_flight=n)` this is a backlog that n connections work off.
+        With `simulate(..., max_in_flight=n)`, n connections process the backlog.
 
         Example:
             >>> import inferq as iq
@@ -630,26 +624,26 @@ class Workload(Viewed):
         return self._then("at_once")
 
     def open_loop(self) -> Workload:
-        """The same requests without `think_s`: every turn comes at its own `arrival_s`, answered or not.
+        """Drop `think_s`: every turn arrives at its `arrival_s`, even if the previous answer is unfinished.
 
         Example:
             >>> import inferq as iq
-            >>> talk = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
-            >>> talk.with_think(2.5).open_loop().frame.columns
+            >>> chat = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
+            >>> chat.with_think(2.5).open_loop().frame.columns
             ['arrival_s', 'prompt_tokens', 'session_id']
         """
         return self._then("open_loop")
 
     def with_patience(self, patience: Any) -> Workload:
-        """The same requests with a patience: a request that is not admitted by then leaves.
+        """Set the patience: a request that is not admitted by then leaves.
 
         Args:
-            patience: seconds for all, a distribution of them, or one number for each request (None for ever).
-                A distribution is drawn for each row, keyed by the seed, a source of its own and the row.
+            patience: seconds, a distribution that is drawn for each row, or one number per request (None for
+                no limit).
 
         Raises:
-            ConfigError: for something else.
-            TraceError: naming the row of a wrong patience.
+            ConfigError: `patience` is none of these.
+            TraceError: a patience is wrong; it names the row.
 
         Source: the abandonment of lin2026.
 
@@ -667,23 +661,22 @@ class Workload(Viewed):
         return self._then("with_patience", chance=isinstance(value, DurationDistribution), patience=value)
 
     def with_prefix(self, text: str, tokens: int) -> Workload:
-        """The same requests with a text in front of every prompt that all of them share: a system prompt.
+        """Prepend a shared text, such as a system prompt, to every prompt.
 
-        Prompts grow by `tokens`. A request that continues another one, by `continues` or as a turn of its
-        session, begins with the text because that one does; sessions are written down as `continues` then.
-        `prefix_parts` come behind the text. The same text in front of other workloads, merged by `mix` or
-        `concat`, is the same content.
+        Prompts grow by `tokens`. A request that continues another one, by `continues` or as a turn of a
+        session, inherits the text from it; turns of sessions become `continues`. Existing `prefix_parts`
+        follow the text. The same text in other workloads, merged by `mix` or `concat`, is the same content.
 
         Args:
-            text: its name; the words themselves do not matter.
-            tokens: how many, at least 1.
+            text: name of the text; its words do not matter.
+            tokens: length of the text, at least 1.
 
         Raises:
-            ConfigError: naming the argument.
-            TraceError: no `prompt_tokens`; a row with `prefix_hashes`, which say already with what its prompt
-                begins; turns of sessions without lengths; a prompt that grows too long.
+            ConfigError: an argument is wrong.
+            TraceError: `prompt_tokens` is missing, a row has `prefix_hashes`, turns of sessions have no
+                lengths, or a prompt becomes too long.
 
-        Source: the system prompts of chat services and agents, the case for which prefix caches were made.
+        Source: the system prompts of chat services and agents, the main use of prefix caches.
 
         Example:
             >>> import inferq as iq
@@ -694,41 +687,40 @@ class Workload(Viewed):
             [0, 500]
         """
         if not isinstance(text, str) or not text:
-            raise ConfigError("text", f"must be the name of a text, not {text!r}")
+            raise ConfigError("text", f"must be a non-empty string, got {text!r}")
         return self._then("with_prefix", text=text, tokens=whole("tokens", tokens, 1, 2**31 - 1))
 
     def split(self, at: int | float) -> tuple[Workload, Workload]:
-        """Two workloads: the first `at` requests (an int), or that share of them (a float), and the rest.
+        """Split into the first `at` requests (int) or that share of them (float), and the rest.
 
-        Both keep their arrival times, so `first.concat(rest)` is the whole again, except that
-        requests of the rest which continued one of the first part begin only with the `prefix_parts` with
-        which that one's conversation began; what was said since is their own.
+        Both keep their arrival times, so `first.concat(rest)` restores the workload with one exception:
+        requests of the rest that continue one of the first part keep only the `prefix_parts` at the start of
+        that conversation.
 
         Raises:
-            ConfigError: for a share outside (0, 1) or a number below 1.
-            TraceError: when one part would be empty.
+            ConfigError: a share is outside (0, 1), or a number is below 1.
+            TraceError: one part is empty.
         """
         if isinstance(at, float):
             if not 0 < at < 1:
-                raise ConfigError("at", f"a share must lie between 0 and 1, not {at}")
+                raise ConfigError("at", f"must be between 0 and 1 if it is a share, got {at}")
             cut: int | float = at
         else:
             cut = whole("at", at, 1, 2**63 - 1)
         return self._then("part", at=cut, second=False), self._then("part", at=cut, second=True)
 
     def concat(self, *others: Workload) -> Workload:
-        """All requests of this and the other workloads, merged by arrival; at one instant in the order given.
+        """Merge the requests of several workloads by arrival; ties are in the order of the workloads.
 
-        Synthetic ones among the others draw from seeds of their own, so two equal ones give different
-        requests. Columns that only some have are null for the rest (`priority` is 0); `class`, arrivals and
-        lengths must be in all or none. Sessions, texts and prefix hashes with equal identities are taken to
-        be the same: traces that each number their blocks from 0 must be numbered apart before. Where one says
-        with what prompts begin in a column and another by its sessions, these are written down as
+        Each synthetic workload has its own seed, so two equal ones give different requests. Columns that only
+        some workloads have are null in the rest (`priority` is 0); `class`, arrivals and lengths must be in
+        all or none. Equal sessions, texts and prefix hashes are the same content: renumber traces that each
+        number their blocks from 0. If one workload has a prefix column, the sessions of the others become
         `continues`.
 
         Raises:
-            ConfigError: for something that is no workload.
-            TraceError: naming a column that only some have.
+            ConfigError: an argument is not a workload.
+            TraceError: only some workloads have a required column.
 
         Example:
             >>> import inferq as iq
@@ -739,22 +731,22 @@ class Workload(Viewed):
         """
         for other in others:
             if not isinstance(other, Workload):
-                raise ConfigError("concat", f"takes workloads, not {type(other).__name__}")
-        chance = any(one.is_synthetic for one in others)
+                raise ConfigError("concat", f"arguments must be workloads, got {type(other).__name__}")
+        chance = any(other.is_synthetic for other in others)
         return self._then("concat", chance=chance, others=others, step=len(self._steps))
 
     def describe(self) -> pl.DataFrame:
-        """Its lengths, gaps and rate: one row per quantity.
+        """Summarize lengths, gaps, rate and prefix reuse, one row per quantity.
 
-        Columns: `column, count, mean, cv, p50, p90, p99, min, max` (`cv`: standard deviation over mean;
+        Columns: `column, count, mean, cv, p50, p90, p99, min, max` (`cv`: standard deviation divided by mean;
         percentiles are linear). Rows: `prompt_tokens`, `output_tokens`, `gap_s` (seconds between successive
-        arrivals) and `rate_per_s`, whose `mean` is (n − 1) / (last − first). Where prompts say with what they
-        begin and outputs are known, `reused_tokens`: what an endless cache would have of each, in blocks of
-        16 (see `reuse`); and `reused_share`, whose `mean` is their sum over that of the prompts.
+        arrivals) and `rate_per_s`, whose `mean` is (n − 1) / (last − first). If prefixes and outputs are
+        known, also `reused_tokens`, the reuse of each prompt in blocks of 16 (see `reuse`), and
+        `reused_share`, whose `mean` is the sum of reused tokens divided by the sum of prompt tokens.
 
         Raises:
-            ConfigError: for a synthetic workload, which must be drawn first.
-            TraceError: naming the row whose prompt cannot begin as it says.
+            ConfigError: the workload is synthetic; draw it first.
+            TraceError: a prefix is wrong; it names the row.
 
         Example:
             >>> import inferq as iq
@@ -763,34 +755,34 @@ class Workload(Viewed):
             [('prompt_tokens', 3, 30.0, 20.0), ('gap_s', 2, 2.0, 2.0), ('rate_per_s', 3, 0.5, None)]
         """
         frame = self.frame
-        says = any(name in frame.columns for name in EXPLICIT) or is_linked_by_session(frame)
-        counts = says and {"prompt_tokens", "output_tokens"} <= set(frame.columns)
-        return quantities(frame, self.reuse() if counts else None)
+        has_prefixes = any(name in frame.columns for name in EXPLICIT) or is_linked_by_session(frame)
+        has_lengths = {"prompt_tokens", "output_tokens"} <= set(frame.columns)
+        return quantities(frame, self.reuse() if has_prefixes and has_lengths else None)
 
     def reuse(self, block: int = 16) -> pl.Series:
-        """Tokens of each prompt that an endless prefix cache would have: `reused_tokens`, one for each row.
+        """Return the tokens of each prompt that an unlimited prefix cache contains: `reused_tokens`.
 
-        Every request finds the whole blocks in which its prompt begins like one before it in the frame, and
-        computes at least its last token; of the request before, all but the last token of its output has been
-        computed. So it is the most that `KvCache(tokens=None, block=block, prefix_cache="blocks")` can find
-        when every request has finished before the next comes. Without a column that says with what prompts
-        begin, all are 0.
+        A request reuses the whole blocks that its prompt shares with earlier rows, but computes at least its
+        last token. The last output token of the earlier row is not in the cache. So the result is an upper
+        bound on the hits of `KvCache(tokens=None, block=block, prefix_cache="blocks")`, reached if every
+        request finishes before the next arrives. Without prefix columns, all values are 0.
 
         Args:
-            block: tokens of a block, at least 1; 1 for a cache of single tokens, as `"radix"` with `block=1`.
+            block: tokens of a block, at least 1; 1 for a cache of single tokens, such as `"radix"` with
+                `block=1`.
 
         Raises:
-            ConfigError: for a synthetic workload, which must be drawn first; naming `block`.
-            TraceError: no `prompt_tokens`, or rows continue others and there are no `output_tokens`; naming
-                the row whose prompt cannot begin as it says.
+            ConfigError: the workload is synthetic (draw it first), or `block` is out of range.
+            TraceError: `prompt_tokens` is missing, `output_tokens` is missing for linked rows, or a prefix is
+                wrong; it names the row.
 
         Source: the reuse of Mooncake's traces (Qin et al., FAST 2025), counted in its blocks of 512.
 
         Example:
             >>> import inferq as iq
             >>> kimi = iq.read_trace("traces/mooncake.jsonl")
-            >>> found = kimi.reuse(block=512)
-            >>> found.sum(), round(found.sum() / kimi.frame["prompt_tokens"].sum(), 3)
+            >>> reused = kimi.reuse(block=512)
+            >>> reused.sum(), round(reused.sum() / kimi.frame["prompt_tokens"].sum(), 3)
             (144384, 0.367)
         """
         block = whole("block", block, 1, MOST_TOKENS)
@@ -801,10 +793,10 @@ class Workload(Viewed):
         return pl.Series("reused_tokens", reused(frame, block))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data that says which workload it is, as the table `workload` of a scenario does.
+        """Return JSON-ready data that identifies the workload: the table `workload` of a scenario.
 
-        What is drawn is there in full, a trace by its path, how it was read, a SHA-256 of its columns and
-        what was done to it, a frame by its rows (up to 100) or their number and SHA-256.
+        It contains distributions in full; for a trace the path, the options of reading, the SHA-256 and the
+        transforms; for a frame its rows (up to 100), or their number and SHA-256.
         """
         source, origin = self._source, self._origin
         if origin is not None:
@@ -823,8 +815,8 @@ class Workload(Viewed):
             described["transforms"] = [step.to_json() for step in steps]
         return described
 
-    def rows_beside(self) -> Iterator[pl.DataFrame]:
-        """The rows that its description names by their SHA-256, but for those of traces and scanned files."""
+    def hashed_rows(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows that the description names by SHA-256, except those of traces and scanned files."""
         source, origin = self._source, self._origin
         inner = [part for _, part in source.parts] if isinstance(source, Mix) else []
         if (
@@ -837,35 +829,35 @@ class Workload(Viewed):
             yield from step.rows()
             inner += step.workloads()
         for workload in inner:
-            yield from workload.rows_beside()
+            yield from workload.hashed_rows()
 
     def sha256(self) -> str:
-        """SHA-256 over the columns of its frame, before the transforms that wait for the draw."""
+        """Return the SHA-256 of the columns, before transforms that wait for the draw."""
         if not self._digest:
             if isinstance(self._source, Recipe):
-                raise ConfigError("workload", "is synthetic and has no columns before it is drawn")
-            scanned = isinstance(self._source, Scanned)
-            self._digest.append(self._source.sha256() if scanned else sha256(self._source))
+                raise ConfigError("workload", "is synthetic and has no columns yet: use .draw(seed)")
+            is_scanned = isinstance(self._source, Scanned)
+            self._digest.append(self._source.sha256() if is_scanned else sha256(self._source))
         return self._digest[0]
 
     def __len__(self) -> int:
-        """How many requests it has.
+        """Return the number of requests.
 
         Raises:
-            TypeError: they are not there before they are drawn.
+            TypeError: the workload is synthetic.
         """
         if self.is_synthetic:
             raise TypeError(
-                "a synthetic workload has no length: len(workload.draw(seed=0)) is that of one draw"
+                "a synthetic workload has no length before it is drawn: use len(workload.draw(seed=0))"
             )
         return int(self.frame.height)
 
     def __bool__(self) -> bool:
-        """True: it is there, with requests or without."""
+        """Return True, whatever the number of requests."""
         return True
 
     def __repr__(self) -> str:
-        """Its size and rate, or the calls that make it."""
+        """Return the size and rate, or the calls that create it."""
         source = self._source
         if isinstance(source, (Recipe, Scanned)):
             text = repr(source)
@@ -887,12 +879,10 @@ class Workload(Viewed):
         if isinstance(values, (ArrivalProcess, LengthDistribution)):
             if not isinstance(values, distribution):
                 kind = "an arrival process" if what == "arrivals" else "a distribution of lengths"
-                raise ConfigError(column, f"takes {kind}, not {values!r}")
+                raise ConfigError(column, f"must be {kind}, got {values!r}")
             return self._then(transform, chance=True, **arguments, **{what: values})
         if isinstance(values, str) or values is None:
-            raise ConfigError(
-                column, f"must be a distribution or one number for each request, not {values!r}"
-            )
+            raise ConfigError(column, f"must be a distribution or one number per request, got {values!r}")
         if what == "lengths" and not hasattr(values, "__len__"):
             values = whole(column, values, 1, 2**31 - 1)
         else:
@@ -909,12 +899,12 @@ class Workload(Viewed):
         return Workload._of(frame, (), {**self._metadata, **self._changes(step)}, origin)
 
     @property
-    def _goes_on(self) -> bool:
-        """Whether it is synthetic and can be drawn further without a change of what is drawn already."""
+    def _is_extendable(self) -> bool:
+        """Whether more requests can be drawn without changing the first ones."""
         return isinstance(self._source, Synthetic) and all(step.is_by_row for step in self._steps)
 
     def _first(self, requests: int, seed: int) -> pl.DataFrame:
-        """The first requests of a synthetic workload that goes on, however many it says it has."""
+        """Draw the first requests of an extendable workload, regardless of its own number."""
         source = replace(self._source, requests=requests)
         return Workload._of(source, self._steps).draw(seed).frame
 

@@ -9,7 +9,7 @@ from typing import Any
 from inferq._lazy import NDArray, np, pl
 from inferq.results.result import Result
 from inferq.results.tables import FAILED
-from inferq.workload.dependencies import of_sessions
+from inferq.workload.dependencies import session_flow
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
 """Share and least number of the first arrivals, whose service time is not yet hidden by a backlog."""
@@ -150,7 +150,7 @@ def _of_jobs(result: Result) -> pl.DataFrame:
 
 
 def _waits_for_answers(frame: pl.DataFrame) -> bool:
-    return of_sessions(frame) is not None
+    return session_flow(frame) is not None
 
 
 def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,1 +1,1 @@
-"""Readers of traces, one format a file."""
+"""Readers of trace formats, one format per file."""

@@ -1,4 +1,4 @@
-"""Azure LLM inference traces: production requests of 2023 and 2024, by time and lengths.
+"""Azure LLM inference traces: times and lengths of production requests of 2023 and 2024.
 
 Source: Azure/AzurePublicDataset; cite Patel et al., "Splitwise", ISCA 2024.
 """
@@ -16,10 +16,10 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Arrivals in seconds since the first row, exact to the 100 ns of the files.
+    """Read arrivals in seconds since the first row, exact to the 100 ns of the files.
 
-    Times are `2023-11-16 18:17:03.9799600` (2023) or `2024-05-10 00:00:00.009930+00:00` (2024, where a whole
-    second has no fraction); both are UTC. They are taken in whole nanoseconds.
+    Times are `2023-11-16 18:17:03.9799600` (2023) or `2024-05-10 00:00:00.009930+00:00` (2024, no fraction
+    for whole seconds), both in UTC.
     """
     frame = source.table([_TIME, _PROMPT, _OUTPUT])
     text = frame[_TIME].str.strip_chars()

@@ -1,4 +1,4 @@
-"""BurstGPT: months of requests to ChatGPT and GPT-4, by time, lengths and kind of use.
+"""BurstGPT: times, lengths and log types of requests to ChatGPT and GPT-4 over several months.
 
 Source: HPMLL/BurstGPT, CC BY 4.0; cite Wang et al., arXiv 2401.17644.
 """
@@ -22,10 +22,10 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Arrivals count from the first request that is kept; `class` is the log type (conversation or API).
+    """Read arrivals since the first successful request; `class` is the log type (conversation or API).
 
-    Requests with 0 response tokens failed, as the source says: they are left out and counted. Where the file
-    has a session id (release 2), it is `session_id`.
+    According to the source, requests with 0 response tokens failed; they are left out and counted. A session
+    id (release 2) becomes `session_id`.
     """
     names = [_TIME, _PROMPT, _OUTPUT, _CLASS, *([_SESSION] if _SESSION in source.columns else [])]
     frame = source.table(names)
@@ -38,25 +38,26 @@ def _read(source: Source, options: Options) -> Reading:
             f"row {at}: {_TIME} is {frame[_TIME][at]!r}, must be seconds like 118 or 19440110.0"
         )
     outputs = source.numbers(frame[_OUTPUT], whole=True)
-    kept = np.flatnonzero((outputs != 0).fill_null(True).to_numpy())  # an empty field is no 0: it is wrong
-    if not kept.size:
-        raise source.error("has no request that did not fail (Response tokens is 0 in every row)")
+    # An empty field is not 0; the column check reports it.
+    successful = np.flatnonzero((outputs != 0).fill_null(True).to_numpy())
+    if not successful.size:
+        raise source.error("contains failed requests only (Response tokens is 0 in every row)")
 
     def place(at: int) -> str:
-        return f"row {int(kept[at])}"
+        return f"row {int(successful[at])}"
 
     columns = [
-        source.since_first(when[kept], place),
-        source.numbers(frame[_PROMPT], whole=True)[kept].rename("prompt_tokens"),
-        outputs[kept].rename("output_tokens"),
-        frame[_CLASS][kept].rename("class"),
+        source.since_first(when[successful], place),
+        source.numbers(frame[_PROMPT], whole=True)[successful].rename("prompt_tokens"),
+        outputs[successful].rename("output_tokens"),
+        frame[_CLASS][successful].rename("class"),
     ]
     if _SESSION in names:
-        columns.append(frame[_SESSION][kept].rename("session_id"))
+        columns.append(frame[_SESSION][successful].rename("session_id"))
     return Reading(
         pl.DataFrame(columns),
         place,
-        rows_left_out={"failed": frame.height - kept.size},
+        rows_left_out={"failed": frame.height - successful.size},
         columns_left_out=[name for name in source.columns if name not in names],
     )
 

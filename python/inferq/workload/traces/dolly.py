@@ -1,4 +1,4 @@
-"""Dolly: instructions with answers by people, without times.
+"""Dolly: instructions with human answers, without times.
 
 Source: databricks-dolly-15k, CC BY-SA 3.0.
 """
@@ -14,13 +14,11 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """One row for each instruction: the prompt is instruction and context, the output the response.
-
-    `class` is the category.
-    """
+    """Read one row per instruction. The prompt is instruction and context; `class` is the category."""
     instructions, contexts = source.values("instruction", str), source.values("context", str)
     prompts = [
-        f"{ask}\n\n{given}" if given else ask for ask, given in zip(instructions, contexts, strict=True)
+        f"{instruction}\n\n{context}" if context else instruction
+        for instruction, context in zip(instructions, contexts, strict=True)
     ]
     columns = [
         pl.Series("prompt_tokens", options.count(prompts), dtype=pl.Int64),

@@ -1,4 +1,4 @@
-"""Requests of a log in the order of their arrival, whatever the order in which they were written."""
+"""Requests of logs, sorted by arrival."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ def reading(
     metadata: Mapping[str, Any] | None = None,
     sort: bool = True,
 ) -> Reading:
-    """What a reader of a log gives back.
+    """Return the reading of a log.
 
-    A log has its records in the order in which they ended, so rows are sorted by arrival.
+    Records of a log are in the order of their end, so rows are sorted by arrival.
 
     Args:
         source: the file.
-        columns: of a workload, by row; `arrival_s` as the file has it.
-        rows: the records that the rows are of, in the words of `place`.
+        columns: columns of a workload by row; `arrival_s` in the unit of the file.
+        rows: number of each row's record, as `place` expects it.
         place: names a record in an error.
-        unit: of `arrival_s`.
-        left_out: how many records are no requests, and why.
-        metadata: what else there is to say.
-        sort: whether the rows may be in another order than that of their arrivals.
+        unit: unit of `arrival_s`.
+        left_out: number of records left out, by reason.
+        metadata: further metadata.
+        sort: rows may be in another order than that of arrival.
     """
     if not rows:
         raise source.error(
-            "holds no request that was answered: "
-            + ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in (left_out or {}).items())
+            "contains no successful requests: "
+            + ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in (left_out or {}).items())
         )
     series = {name: _series(name, values) for name, values in columns.items()}
     order: Any = np.arange(len(rows))
-    about = dict(metadata or {})
+    details = dict(metadata or {})
     if "arrival_s" in series:
-        seconds, told = arrivals(source, series["arrival_s"], unit)
+        seconds, note = arrivals(source, series["arrival_s"], unit)
         if sort and seconds.dtype.is_numeric() and not seconds.null_count():
             order = np.argsort(seconds.to_numpy(), kind="stable")
             if (np.diff(order) < 0).any():
-                about["rows_sorted_by"] = "arrival_s"
+                details["rows_sorted_by"] = "arrival_s"
                 earliest = pl.Series("arrival_s", [series["arrival_s"][int(order[0])]])
-                if told is not None:  # taken relative to the first row, which is another now
-                    _, told = arrivals(source, earliest, unit)
+                if note is not None:  # times are relative to the first row, which has changed
+                    _, note = arrivals(source, earliest, unit)
                     seconds = seconds - seconds.min()
         series["arrival_s"] = seconds
-        if told is not None:
-            about["times"] = [told]
-    frame = pl.DataFrame([one.rename(name) for name, one in series.items()])[order]
-    return Reading(frame, lambda at: place(rows[int(order[at])]), dict(left_out or {}), [], about)
+        if note is not None:
+            details["times"] = [note]
+    frame = pl.DataFrame([values.rename(name) for name, values in series.items()])[order]
+    return Reading(frame, lambda at: place(rows[int(order[at])]), dict(left_out or {}), [], details)
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
-    if any(isinstance(one, float) for one in values):
+    if any(isinstance(value, float) for value in values):
         return pl.Series(name, values, dtype=pl.Float64, strict=False)
     return pl.Series(name, values)

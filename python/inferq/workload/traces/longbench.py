@@ -1,4 +1,4 @@
-"""LongBench v2: long documents with a question, without times and without outputs.
+"""LongBench v2: long documents with questions, without times and outputs.
 
 Source: THUDM/LongBench, MIT; the prompt is its zero-shot template, `prompts/0shot.txt`.
 """
@@ -13,12 +13,11 @@ from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TEXTS = ("context", "question", "choice_A", "choice_B", "choice_C", "choice_D")
 
-
 _OPENING = "Please read the following text and answer the question below.\n\n<text>"
 
 
 def _document(context: str) -> str:
-    """What all questions about a document begin with."""
+    """Return the shared beginning of all questions about a document."""
     return f"{_OPENING}\n{context.strip()}\n</text>\n\nWhat is the correct answer to this question:"
 
 
@@ -36,11 +35,10 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """One row for each question: `prompt_tokens` of the official zero-shot prompt, `class` is the domain.
+    """Read one row per question: `prompt_tokens` of the official zero-shot prompt; `class` is the domain.
 
-    Questions about the same text share it: `prefix_parts` are the opening of the template, which all share,
-    and the document up to the question, with the tokens that the counter gives these beginnings. A document
-    is named by the SHA-256 of its text.
+    Questions about the same document share it: `prefix_parts` are the opening of the template, shared by all,
+    and the document up to the question. Documents are named by the SHA-256 of their texts.
 
     The dataset has only the letter of the answer, so there is no `output_tokens`: choose one with
     `with_outputs` (the official script allows 128).
@@ -51,11 +49,12 @@ def _read(source: Source, options: Options) -> Reading:
     opening = options.count([_OPENING])[0]
     contexts = [context.strip() for context in texts[0]]
     documents = list(dict.fromkeys(contexts))
-    beginnings = dict(zip(documents, options.count([_document(one) for one in documents]), strict=True))
-    names = {one: f"document {hashlib.sha256(one.encode()).hexdigest()[:16]}" for one in documents}
+    counted = options.count([_document(document) for document in documents])
+    beginnings = dict(zip(documents, counted, strict=True))
+    names = {text: f"document {hashlib.sha256(text.encode()).hexdigest()[:16]}" for text in documents}
 
     def parts(context: str, prompt: int) -> list[dict[str, Any]]:
-        # a beginning that is counted alone may have a token more at its end than inside the prompt
+        # A beginning that is tokenized alone may have one more token than inside the prompt.
         first = min(opening, prompt)
         rest = min(beginnings[context], prompt) - first
         document = [{"text": names[context], "tokens": rest}] if rest > 0 else []

@@ -1,4 +1,4 @@
-"""Mooncake: requests to Kimi, by time, lengths and the identities of the prompt's blocks.
+"""Mooncake: times, lengths and block hashes of requests to Kimi.
 
 Source: kvcache-ai/Mooncake, Apache-2.0; cite Qin et al., "Mooncake", FAST 2025.
 """
@@ -11,7 +11,7 @@ from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 BLOCK_TOKENS = 512
-"""Tokens of a prompt that one of its `hash_ids` stands for; the last block may be partial."""
+"""Tokens per entry of `hash_ids`; the last block may be partial."""
 
 _FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
@@ -21,25 +21,25 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Arrivals count from the first request; `hash_ids`, if any, become `prefix_hashes` of blocks of 512."""
+    """Read arrivals since the first request; `hash_ids`, if any, become `prefix_hashes` of 512 tokens."""
     if "chat_id" in source.keys:
-        raise source.error("is a Qwen-Bailian trace (it has chat_id), which this version does not read")
+        raise source.error("is a Qwen-Bailian trace (it has chat_id), which is not supported")
     place = source.records[1]
     times = source.values("timestamp", (int, float))
     prompts = source.lengths("input_length")
     has_hashes = any("hash_ids" in entry for entry in source.records[0])
     hashes: list[list[Any]] = source.values("hash_ids", list) if has_hashes else []
     for at, (ids, tokens) in enumerate(zip(hashes, prompts, strict=False)):
-        if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
-            raise source.error(f"{place(at)}: hash_ids must be a list of whole numbers, from 0 to below 2^63")
+        if not all(type(hash_id) is int and 0 <= hash_id < 2**63 for hash_id in ids):
+            raise source.error(f"{place(at)}: hash_ids must be a list of integers from 0 to below 2^63")
         if len(ids) != -(-tokens // BLOCK_TOKENS):
             raise source.error(
-                f"{place(at)}: has {len(ids)} hash_ids for an input_length of {tokens}; "
-                f"blocks are of {BLOCK_TOKENS} tokens"
+                f"{place(at)}: hash_ids has {len(ids)} entries, must have {-(-tokens // BLOCK_TOKENS)} for "
+                f"an input_length of {tokens} in blocks of {BLOCK_TOKENS} tokens"
             )
     for at, time in enumerate(times):
         if not 0 <= time < 9e12:
-            raise source.error(f"{place(at)}: timestamp is {time}, must be milliseconds, 0 or above")
+            raise source.error(f"{place(at)}: timestamp is {time}, must be non-negative milliseconds")
     nanoseconds = pl.Series("timestamp", [round(time * 1_000_000) for time in times], dtype=pl.Int64)
     keys = {key for entry in source.records[0] for key in entry}
     return Reading(

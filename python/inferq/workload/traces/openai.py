@@ -1,7 +1,7 @@
-"""Logs of answers in the form of OpenAI's API: `usage.prompt_tokens`, `usage.completion_tokens` in each.
+"""Logs of OpenAI API responses with `usage.prompt_tokens` and `usage.completion_tokens`.
 
-Source: the API reference of chat completions (`created` in whole seconds since 1970, `usage`); gateways log
-the request's time beside them, and batch files hold the answer in `response.body`.
+Source: the API reference of chat completions (`created` in whole seconds since 1970, `usage`). Gateways also
+log the time of the request; batch files contain the response in `response.body`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Arrivals by the field that looks most like the request's time, sessions by one that looks like theirs.
+    """Read arrivals and sessions from the fields with the most likely names, listed in the metadata.
 
-    Which fields were taken stands in the metadata. Records without usage, as of errors, and answers without a
-    token are left out and counted.
+    Records without usage (errors) and answers without tokens are left out and counted.
     """
     prompt, output = _field(source, _PROMPT), _field(source, _OUTPUT)
     assert prompt is not None and output is not None
-    near = likely(source.columns)
-    taken = {"arrival_s": near["arrival_s"]} if "arrival_s" in near else {}
-    taken |= {"prompt_tokens": prompt, "output_tokens": output}
-    taken |= {name: near[name] for name in ("session_id", "turn") if {"session_id", "turn"} <= near.keys()}
-    frame = source.table(list(taken.values()))
-    values = {ours: frame[theirs].to_list() for ours, theirs in taken.items()}
+    matches = likely(source.columns)
+    used = {"arrival_s": matches["arrival_s"]} if "arrival_s" in matches else {}
+    used |= {"prompt_tokens": prompt, "output_tokens": output}
+    if {"session_id", "turn"} <= matches.keys():
+        used |= {name: matches[name] for name in ("session_id", "turn")}
+    frame = source.table(list(used.values()))
+    values = {column: frame[field].to_list() for column, field in used.items()}
     answered = [
         at
         for at, pair in enumerate(zip(values["prompt_tokens"], values["output_tokens"], strict=True))
@@ -47,7 +47,7 @@ def _read(source: Source, options: Options) -> Reading:
         source.records[1],
         unit=options.time_unit,
         left_out={"without_an_answer": frame.height - len(answered)},
-        metadata={"columns_taken": taken},
+        metadata={"columns_used": used},
     )
 
 

@@ -1,4 +1,4 @@
-"""Which columns of a file look like those of a workload, for the error that asks for `columns`."""
+"""Likely matches between columns of a file and of a workload, for readers and errors."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _NAMES = {
     "session_id": ("sessionid", "conversationid", "chatid", "session", "conversation", "threadid"),
     "turn": ("turn", "turnindex", "turnid", "round"),
 }
-"""How others call a column, without case, underscores and dots, the likeliest first."""
+"""Common names of columns, in lower case without separators, most likely first."""
 
 
 def likely(names: list[str]) -> dict[str, str]:
-    """For each column of a workload the name that looks most like it; those with dots by their last part."""
+    """Return the most likely name for each column of a workload. Only the part after the last dot counts."""
     plain = {name: re.sub(r"[^a-z0-9]", "", name.rpartition(".")[2].lower()) for name in names}
-    found = {}
-    for ours, others in _NAMES.items():
-        near = [name for other in others for name, word in plain.items() if word == other]
-        if near:
-            found[ours] = near[0]
-    return found
+    likely_names = {}
+    for column, common in _NAMES.items():
+        matches = [name for known in common for name, word in plain.items() if word == known]
+        if matches:
+            likely_names[column] = matches[0]
+    return likely_names
 
 
 def proposed(source: Source) -> str:
-    """The `columns` that would fit a file, to go on with in an error."""
-    found = likely(source.columns)
-    if not {"prompt_tokens", "output_tokens"} & found.keys():
-        return ", as in --columns arrival_s=THEIRS,prompt_tokens=THEIRS,output_tokens=THEIRS (columns={…})"
-    pairs = ",".join(f"{ours}={theirs}" for ours, theirs in found.items())
-    return f": --columns {pairs} (columns={found!r}) would fit"
+    """Return a proposal of `columns` for a file, as the end of an error."""
+    matches = likely(source.columns)
+    if not {"prompt_tokens", "output_tokens"} & matches.keys():
+        return ", as in --columns arrival_s=NAME,prompt_tokens=NAME,output_tokens=NAME (columns={…})"
+    pairs = ",".join(f"{column}={name}" for column, name in matches.items())
+    return f": try --columns {pairs} (columns={matches!r})"

@@ -1,7 +1,7 @@
-"""ServeGen: clients of production services, by their arrivals in windows and their lengths in histograms.
+"""ServeGen: arrival statistics and length histograms of clients of production services.
 
-It is no trace of requests: for each client and window of 10 minutes it gives a rate and a distribution of
-gaps, for each of some longer windows the histograms of its lengths. So a workload read from it is synthetic.
+It contains no requests. Each client has a rate and a distribution of gaps per window of 10 minutes, and
+histograms of lengths per longer window. So the workload is synthetic.
 
 Source: alibaba/ServeGen, `data/**`; cite "ServeGen", arXiv 2505.09999.
 """
@@ -32,12 +32,12 @@ _TRACE, _LENGTHS = "-trace.csv", "-dataset.json"
 _PIECES = ("image", "audio", "video")
 _MOST = 2**32 - 1
 _MOST_BYTES = 1 << 30
-"""Of the histograms of a client."""
+"""Maximum size of a client's file of histograms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which part of the measurements is wanted."""
+    """Selected part of the measurements."""
 
     clients: tuple[str, ...] | None
     start_s: float
@@ -46,46 +46,48 @@ class Range:
 
     @classmethod
     def of(cls, clients: Any, start_s: float | None, end_s: float | None, rate_factor: float | None) -> Range:
-        """The arguments of `read_trace`, checked."""
+        """Check the arguments of `read_trace`."""
         if clients is not None:
             if isinstance(clients, str) or not isinstance(clients, Sequence) or not clients:
-                raise ConfigError("clients", f"must be names of clients, at least one, not {clients!r}")
+                raise ConfigError("clients", f"must be a non-empty list of names, got {clients!r}")
             if len(set(clients)) < len(clients):
-                raise ConfigError("clients", f"names one twice: {', '.join(map(str, clients))}")
+                raise ConfigError("clients", f"must be unique names, got {', '.join(map(str, clients))}")
             clients = tuple(clients)
         start = 0.0 if start_s is None else finite("start_s", start_s)
         end = math.inf if end_s is None else finite("end_s", end_s)
         if not 0 <= start < end:
-            raise ConfigError("end_s", f"must be above start_s, which is 0 or more, not {start} and {end}")
+            raise ConfigError(
+                "end_s", f"must be above start_s, and start_s non-negative; got {end} and {start}"
+            )
         return cls(clients, start, end, 1.0 if rate_factor is None else positive("rate_factor", rate_factor))
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Clients(Recipe):
-    """Clients side by side, each a renewal process whose rate and gaps change with its windows."""
+    """Clients that are renewal processes with a rate and a distribution of gaps per window."""
 
     source: str
-    wanted: Range
+    selection: Range
     forms: tuple[tuple[str, str], ...]
-    """Each client's name and its distributions as JSON, in the form that the core reads."""
+    """Name and distributions of each client as JSON in the core's format."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-ready data: how it was read, and a SHA-256 of the distributions."""
+        """Return JSON-ready data: the options of reading, and a SHA-256 of the distributions."""
         digest = hashlib.sha256("".join(f"{name}:{form}" for name, form in self.forms).encode()).hexdigest()
-        end = {} if self.wanted.end_s == math.inf else {"end_s": self.wanted.end_s}
-        clients = {} if self.wanted.clients is None else {"clients": list(self.wanted.clients)}
+        end = {} if self.selection.end_s == math.inf else {"end_s": self.selection.end_s}
+        clients = {} if self.selection.clients is None else {"clients": list(self.selection.clients)}
         return {
             "trace": self.source,
             "format": NAME,
             **clients,
-            "start_s": self.wanted.start_s,
+            "start_s": self.selection.start_s,
             **end,
-            "rate_factor": self.wanted.rate_factor,
+            "rate_factor": self.selection.rate_factor,
             "sha256": digest,
         }
 
     def __repr__(self) -> str:
-        """By file and number of clients."""
+        """Return the file and the number of clients."""
         return f"Workload(ServeGen {self.source!r}, {len(self.forms)} clients)"
 
     @property
@@ -94,31 +96,31 @@ class Clients(Recipe):
         return ["arrival_s", "prompt_tokens", "output_tokens", "class"]
 
     def draw(self, seed: int) -> pl.DataFrame:
-        """The canonical frame that belongs to `seed`; at one instant in the order of the clients."""
+        """Return the canonical frame for `seed`; ties are in the order of the clients."""
         drawn = [_core.draw_client(form, subseed(seed, NAME, name)) for name, form in self.forms]
-        whole = {name: np.concatenate([one[name] for one in drawn]) for name in self.columns[:3]}
-        order = whole["arrival_s"].argsort(kind="stable")
+        merged = {name: np.concatenate([client[name] for client in drawn]) for name in self.columns[:3]}
+        order = merged["arrival_s"].argsort(kind="stable")
         if not order.size:
             raise TraceError(
                 self.source, "no request is drawn; choose a longer range or a larger rate_factor"
             )
         names = sorted(name for name, _ in self.forms)
-        sizes = [one["arrival_s"].size for one in drawn]
+        sizes = [client["arrival_s"].size for client in drawn]
         codes = np.repeat([names.index(name) for name, _ in self.forms], sizes)
-        frame = pl.DataFrame({name: values[order] for name, values in whole.items()})
+        frame = pl.DataFrame({name: values[order] for name, values in merged.items()})
         return frame.with_columns(pl.Series("class", names, dtype=pl.Enum(names))[codes[order]])
 
 
-def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
-    """The synthetic workload of the clients in `folder`, and what a reader of the workload should know."""
+def read(folder: Path, selection: Range) -> tuple[Clients, dict[str, Any]]:
+    """Read the clients in `folder`; return a recipe and the workload's metadata."""
     traces = {
         path.name.removesuffix(_TRACE): path for path in sorted(folder.glob(f"*{_TRACE}"), key=_natural)
     }
     if not traces:
         inner = sorted({str(path.parent.relative_to(folder)) for path in folder.rglob(f"*{_TRACE}")})
-        hint = f"; give one of its folders {', '.join(inner[:10])}" if inner else ""
-        raise TraceError(folder, f"is not a file, and as a folder holds no client of ServeGen{hint}")
-    for name in wanted.clients or ():
+        hint = f"; use one of its folders {', '.join(inner[:10])}" if inner else ""
+        raise TraceError(folder, f"is not a file, and is a folder without clients of ServeGen{hint}")
+    for name in selection.clients or ():
         if name not in traces:
             raise ConfigError("clients", f"{folder} has no client {name!r}{nearest(str(name), traces)}")
     forms: list[tuple[str, str]] = []
@@ -126,20 +128,20 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
     borrowed: dict[str, int] = {}
     zeros: dict[str, float] = {}
     other_fields: set[str] = set()
-    silent, total = 0, 0.0
-    for name in wanted.clients or traces:
-        windows = _windows(traces[name], wanted)
+    idle, total = 0, 0.0
+    for name in selection.clients or traces:
+        windows = _windows(traces[name], selection)
         expected = math.fsum(
             rate * (end - start)
             for start, end, rate in zip(windows["times_s"], _ends(windows), windows["rates"], strict=True)
         )
         if not expected:
-            silent += 1
+            idle += 1
             continue
         tables = _tables(traces[name].with_name(name + _LENGTHS))
         other_fields |= tables.other_fields
-        if not tables.whole:
-            if wanted.clients is not None:
+        if not tables.complete:
+            if selection.clients is not None:
                 raise TraceError(
                     f"{traces[name]}", f"client {name} sends requests, but has no histogram of lengths"
                 )
@@ -147,18 +149,19 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
             continue
         if tables.zeros:
             zeros[name] = tables.zeros
-        lengths = [{"from_s": start - wanted.start_s, **table} for start, table in tables.whole.items()]
-        if without := _without_lengths(windows, [start - wanted.start_s for start in tables.starts], lengths):
-            borrowed[name] = without
+        offset = selection.start_s
+        lengths = [{"from_s": start - offset, **table} for start, table in tables.complete.items()]
+        if count := _without_lengths(windows, [start - offset for start in tables.starts], lengths):
+            borrowed[name] = count
         forms.append((name, json.dumps({**windows, "lengths": lengths})))
         total += expected
     if not forms:
-        why = "has lengths" if left_out else "sends requests in this range"
-        raise TraceError(folder, f"no client {why}")
+        missing = "has lengths" if left_out else "sends requests in this range"
+        raise TraceError(folder, f"no client {missing}")
     if total > _MOST:
         raise ConfigError(
             "rate_factor",
-            f"{folder} would send {total:.3g} requests, at most {_MOST} can be numbered: "
+            f"{folder} would send {total:.3g} requests, must be at most {_MOST}: "
             "choose a shorter range, fewer clients or a smaller factor",
         )
     metadata: dict[str, Any] = {
@@ -166,19 +169,19 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
         "format": NAME,
         "clients": len(forms),
         "expected_requests": round(total, 3),
-        "clients_silent": silent,
+        "clients_without_requests": idle,
         "clients_left_out": {"no_lengths": left_out},
-        "windows_with_lengths_of_others": borrowed,
-        "outputs_of_0_left_out": zeros,
+        "windows_with_borrowed_lengths": borrowed,
+        "zero_outputs_left_out": zeros,
         "rows_left_out": {},
         "columns_left_out": sorted(other_fields),
         "token_count": "as in the source",
     }
-    return Clients(str(folder), wanted, tuple(forms)), metadata
+    return Clients(str(folder), selection, tuple(forms)), metadata
 
 
 def _natural(path: Path) -> tuple[int, str]:
-    """`chunk-9` before `chunk-10`."""
+    """Return a sort key with `chunk-9` before `chunk-10`."""
     return len(path.name), path.name
 
 
@@ -186,10 +189,10 @@ def _ends(windows: Mapping[str, Any]) -> list[float]:
     return [*windows["times_s"][1:], windows["end_s"]]
 
 
-def _windows(path: Path, wanted: Range) -> dict[str, Any]:
-    """The windows of one client inside the wanted range, on a clock that starts with it.
+def _windows(path: Path, selection: Range) -> dict[str, Any]:
+    """Return a client's windows in the selected range, with times relative to its start.
 
-    A window lasts to the start of the next, the last one as long as the one before it.
+    A window lasts until the start of the next; the last window is as long as the previous one.
     """
     rows = _rows(path)
     starts = [start for start, *_ in rows]
@@ -198,21 +201,21 @@ def _windows(path: Path, wanted: Range) -> dict[str, Any]:
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if not start < end:
             raise TraceError(
-                path, f"row {row + 1}: the window starts at {end}, not after the {start} before it"
+                path, f"row {row + 1}: start is {end}, must be after the previous start, {start}"
             )
-    last = min(ends[-1], wanted.end_s)
-    if last <= wanted.start_s:
+    last = min(ends[-1], selection.end_s)
+    if last <= selection.start_s:
         return {"times_s": [0.0], "rates": [0.0], "families": ["Gamma"], "shapes": [1.0], "end_s": 1.0}
-    times, rates, families, shapes = [0.0], [0.0], ["Gamma"], [1.0]  # nothing before the first window
+    times, rates, families, shapes = [0.0], [0.0], ["Gamma"], [1.0]  # no requests before the first window
     for (start, rate, family, shape), end in zip(rows, ends, strict=True):
-        if end <= wanted.start_s or start >= last:
+        if end <= selection.start_s or start >= last:
             continue
-        begin = max(start, wanted.start_s) - wanted.start_s
+        begin = max(start, selection.start_s) - selection.start_s
         if begin == times[-1]:
-            for one in (times, rates, families, shapes):
-                one.pop()
+            for values in (times, rates, families, shapes):
+                values.pop()
         times.append(begin)
-        rates.append(rate * wanted.rate_factor)
+        rates.append(rate * selection.rate_factor)
         families.append(family or "Gamma")
         shapes.append(shape)
     return {
@@ -220,12 +223,12 @@ def _windows(path: Path, wanted: Range) -> dict[str, Any]:
         "rates": rates,
         "families": families,
         "shapes": shapes,
-        "end_s": last - wanted.start_s,
+        "end_s": last - selection.start_s,
     }
 
 
 def _rows(path: Path) -> list[tuple[float, float, str, float]]:
-    """Start, rate, family and shape of each window of a client."""
+    """Return start, rate, family and shape of each window of a client."""
     rows = []
     try:
         text = read_text(path, partial(TraceError, path))
@@ -242,7 +245,7 @@ def _rows(path: Path) -> list[tuple[float, float, str, float]]:
 def _row(fields: list[str], place: str) -> tuple[float, float, str, float]:
     if len(fields) != 6:
         raise TraceError(
-            place, f"has {len(fields)} fields, must have start, rate, cv, family, shape and scale"
+            place, f"has {len(fields)} fields, must have 6: start, rate, cv, family, shape and scale"
         )
     numbers = []
     for name, text in (("start", fields[0]), ("rate", fields[1]), ("shape", fields[4])):
@@ -251,24 +254,26 @@ def _row(fields: list[str], place: str) -> tuple[float, float, str, float]:
         except ValueError:
             number = math.nan
         if not 0 <= number < 9e9:
-            raise TraceError(place, f"{name} is {text!r}, must be a number, 0 or above")
+            raise TraceError(place, f"{name} is {text!r}, must be a non-negative number")
         numbers.append(number)
     start, rate, shape = numbers
     family = fields[3]
     if rate > 0 and (family not in ("Gamma", "Weibull") or shape == 0):
         raise TraceError(
-            place, f"has a rate but no distribution of gaps (family {family!r}, shape {fields[4]!r})"
+            place,
+            "has a rate, so it must have the family Gamma or Weibull and a positive shape, "
+            f"got {family!r} and {fields[4]!r}",
         )
     return start, rate, family, shape
 
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """The histograms of one client."""
+    """Histograms of one client."""
 
     starts: list[float]
-    whole: dict[float, dict[str, Any]]
-    """By start, those with a prompt and an output, in the form that the core reads."""
+    complete: dict[float, dict[str, Any]]
+    """By start, windows with histograms of prompts and outputs, in the core's format."""
     zeros: float
     """Weight of outputs of 0 tokens, which are left out."""
     other_fields: set[str]
@@ -278,20 +283,20 @@ def _tables(path: Path) -> _Lengths:
     tables = _Lengths([], {}, 0.0, set())
     if not path.exists():
         return tables
-    refuse = partial(TraceError, path)
+    failure = partial(TraceError, path)
     try:
-        windows = parsed_json(read_text(path, refuse, _MOST_BYTES), refuse)
+        windows = parsed_json(read_text(path, failure, _MOST_BYTES), failure)
     except OSError as error:
-        raise refuse(error.strerror or str(error)) from error
+        raise failure(error.strerror or str(error)) from error
     if not isinstance(windows, dict) or not all(isinstance(fields, dict) for fields in windows.values()):
-        raise TraceError(path, "must hold objects by the start of their window")
+        raise TraceError(path, "must contain an object for each start of a window")
     zeros = 0.0
     for key, fields in windows.items():
         place = f"{path}: window {key}"
         try:
             start = float(key)
         except ValueError:
-            raise TraceError(place, "must be named by its start in seconds") from None
+            raise TraceError(place, "the name of a window must be its start in seconds") from None
         tables.starts.append(start)
         used = ["output_tokens"]
         prompt: list[dict[str, Any] | None] = []
@@ -305,19 +310,19 @@ def _tables(path: Path) -> _Lengths:
                 if f"{kind}_count" in fields:
                     used += [f"{kind}_count", f"{kind}_tokens"]
                     count = _histogram(fields, f"{kind}_count", place)
-                    if any(count):  # some request has such a piece
+                    if any(count):  # at least one request has such a piece
                         prompt.append(_part(_histogram(fields, f"{kind}_tokens", place), count))
         output = _histogram(fields, "output_tokens", place)
         zeros += output.pop(0, 0.0)
         tables.other_fields.update(set(fields).difference(used))
         if prompt and None not in prompt and output:
-            tables.whole[start] = {"prompt": prompt, "output": _form(output)}
-    ordered = {start: tables.whole[start] for start in sorted(tables.whole)}
+            tables.complete[start] = {"prompt": prompt, "output": _form(output)}
+    ordered = {start: tables.complete[start] for start in sorted(tables.complete)}
     return _Lengths(sorted(tables.starts), ordered, zeros, tables.other_fields)
 
 
 def _part(tokens: dict[int, float], count: dict[int, float] | None) -> dict[str, Any] | None:
-    """A part of a prompt in the form that the core reads; None where its tokens are not known."""
+    """Return a part of a prompt in the core's format; None if its tokens are unknown."""
     return {"count": count and _form(count), "tokens": _form(tokens)} if tokens else None
 
 
@@ -326,26 +331,26 @@ def _form(histogram: dict[int, float]) -> dict[str, Any]:
 
 
 def _histogram(fields: Mapping[str, Any], name: str, place: str) -> dict[int, float]:
-    """Weights by value, ascending, from an object or from a text such as `{90: 0.5, 94: 0.5}`."""
-    given = fields.get(name, {})
-    if isinstance(given, str):
-        text = given.strip()
+    """Return weights by ascending value, from an object or a string such as `{90: 0.5, 94: 0.5}`."""
+    field = fields.get(name, {})
+    if isinstance(field, str):
+        text = field.strip()
         inside = text[1:-1].strip() if text[:1] == "{" and text[-1:] == "}" else None
         pairs = None if inside is None else [pair.split(":") for pair in inside.split(",")] if inside else []
     else:
-        pairs = [list(pair) for pair in given.items()] if isinstance(given, dict) else None
+        pairs = [list(pair) for pair in field.items()] if isinstance(field, dict) else None
     if pairs is None:
         raise TraceError(place, f"{name} must be a histogram such as {{90: 0.5, 94: 0.5}}")
     histogram = {}
     for pair in pairs:
         try:
             value, weight = float(pair[0]), float(pair[1])
-            good = len(pair) == 2 and value == int(value) and 0 <= value < 2**31 and 0 <= weight <= 1e18
+            is_valid = len(pair) == 2 and value == int(value) and 0 <= value < 2**31 and 0 <= weight <= 1e18
         except (ValueError, TypeError, IndexError, OverflowError):
-            good = False
-        if not good:
+            is_valid = False
+        if not is_valid:
             raise TraceError(
-                place, f"{name} holds {': '.join(map(str, pair))}, must hold a whole number: weight"
+                place, f"{name} contains {': '.join(map(str, pair))}, must contain pairs of integer: weight"
             )
         if weight:
             histogram[int(value)] = weight
@@ -353,10 +358,10 @@ def _histogram(fields: Mapping[str, Any], name: str, place: str) -> dict[int, fl
 
 
 def _without_lengths(windows: Mapping[str, Any], starts: list[float], lengths: list[dict[str, Any]]) -> int:
-    """How many windows with requests take the lengths of another time, as those of their own are empty."""
-    whole = {table["from_s"] for table in lengths}
+    """Return the number of windows with requests that use the histograms of another window."""
+    complete = {table["from_s"] for table in lengths}
     count = 0
     for begin, rate in zip(windows["times_s"], windows["rates"], strict=True):
         own = max((start for start in starts if start <= begin), default=None)
-        count += rate > 0 and own not in whole
+        count += rate > 0 and own not in complete
     return count

@@ -1,6 +1,6 @@
 """ShareGPT: conversations as text, without times.
 
-Source: the layout of `ShareGPT_V3_unfiltered_cleaned_split.json`, which most serving benchmarks read.
+Source: the layout of `ShareGPT_V3_unfiltered_cleaned_split.json`, which most serving benchmarks use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _fits(source: Source) -> bool:
 
 
 def _messages(source: Source, conversation: object, place: str) -> list[tuple[bool, str]]:
-    """Whether the assistant speaks, and what is said, for each message of one conversation."""
+    """Return for each message of a conversation whether it is the assistant's, and its text."""
     if not isinstance(conversation, list):
         raise source.error(f"{place}: conversations must be a list")
     messages = []
@@ -27,33 +27,35 @@ def _messages(source: Source, conversation: object, place: str) -> list[tuple[bo
             raise source.error(f"{place}: message {number} must be an object")
         for key in ("from", "value"):
             if not isinstance(message.get(key), str):
-                raise source.error(f"{place}: message {number}: {key} must be a text")
+                raise source.error(f"{place}: message {number}: {key} must be a string")
         messages.append((message["from"].lower() in _ASSISTANTS, message["value"]))
     return messages
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """One row for each answer of the assistant: its prompt is all text before it, each message counted alone.
+    """Read one row per answer of the assistant. Its prompt is all text before it.
 
-    `session_id` is the conversation's id (with `#2`, `#3`, … where an id occurs again), `turn` counts its
-    rows from 0. Left out and counted: an answer with no text (`empty_answers`), and one with no text before
-    it (`answers_without_prompt`: the conversation was cut out of a longer one; the answer still opens the
-    prompts after it).
+    Tokens are counted per message. `session_id` is the conversation's id (with `#2`, `#3`, … for repeated
+    ids); `turn` starts at 0. Left out and counted: answers without text (`empty_answers`), and answers
+    without text before them (`answers_without_prompt`, from truncated conversations; they are still part of
+    later prompts).
     """
     entries, place = source.records
-    talks = [_messages(source, entry.get("conversations"), place(at)) for at, entry in enumerate(entries)]
-    counts = iter(options.count([text for talk in talks for _, text in talk]))
+    conversations = [
+        _messages(source, entry.get("conversations"), place(at)) for at, entry in enumerate(entries)
+    ]
+    counts = iter(options.count([text for messages in conversations for _, text in messages]))
     rows: list[tuple[int, int, str, int]] = []
     origin: list[int] = []
     left_out = {"empty_answers": 0, "answers_without_prompt": 0}
     seen: Tally[str] = Tally()
-    for at, (entry, talk) in enumerate(zip(entries, talks, strict=True)):
+    for at, (entry, messages) in enumerate(zip(entries, conversations, strict=True)):
         session = str(entry.get("id", at))
         seen[session] += 1
         if seen[session] > 1:
             session = f"{session}#{seen[session]}"
         before = turn = 0
-        for assistant, _ in talk:
+        for assistant, _ in messages:
             tokens = next(counts)
             if assistant and not tokens:
                 left_out["empty_answers"] += 1
@@ -65,7 +67,7 @@ def _read(source: Source, options: Options) -> Reading:
                 turn += 1
             before += tokens
     if not rows:
-        raise source.error("has no answer with a prompt before it")
+        raise source.error("must contain an answer with a prompt before it")
     schema = {"prompt_tokens": pl.Int64, "output_tokens": pl.Int64, "session_id": pl.String, "turn": pl.Int32}
     keys = {key for entry in entries for key in entry}
     return Reading(

@@ -1,4 +1,4 @@
-"""The result of `vllm bench serve`, and of SGLang's `bench_serving`: the requests that the benchmark sent.
+"""Results of `vllm bench serve` and SGLang's `bench_serving`: the requests of the benchmark.
 
 Source: `vllm/benchmarks/serve.py` (Apache-2.0): lists `input_lens`, `output_lens`, `ttfts`, `itls`, `errors`
 and, in newer versions, `start_times` in seconds of the client's clock.
@@ -18,14 +18,14 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Requests with an error or no token are left out; without `start_times` there are no arrivals."""
+    """Read successful requests with output tokens; without `start_times` there are no arrivals."""
     records = source.records[0]
     if len(records) > 1:
-        raise source.error(f"holds {len(records)} results: give a file with one")
+        raise source.error(f"contains {len(records)} results, must contain one")
     result = records[0]
     if not result.keys() >= _LISTS:
         raise source.error(
-            "has sums and no single requests (input_lens, output_lens): run it with --save-detailed"
+            "has no requests (input_lens, output_lens): run the benchmark with --save-detailed"
         )
     lists = {
         name: result[name]
@@ -34,14 +34,14 @@ def _read(source: Source, options: Options) -> Reading:
     }
     for name, values in lists.items():
         if not isinstance(values, list) or len(values) != len(lists["input_lens"]):
-            raise source.error(f"{name}: must be a list with an entry for each of input_lens")
+            raise source.error(f"{name} must be a list with as many entries as input_lens")
     errors = lists.get("errors", [""] * len(lists["input_lens"]))
     rows = [
         row for row, output in enumerate(lists["output_lens"]) if not errors[row] and output not in (0, None)
     ]
     names = {"arrival_s": "start_times", "prompt_tokens": "input_lens", "output_tokens": "output_lens"}
-    columns = {ours: [lists[name][row] for row in rows] for ours, name in names.items() if name in lists}
-    if "arrival_s" in columns:  # of a clock that counts from anywhere
+    columns = {column: [lists[name][row] for row in rows] for column, name in names.items() if name in lists}
+    if "arrival_s" in columns:  # the client's clock has an arbitrary origin
         first = min(columns["arrival_s"])
         columns["arrival_s"] = [time - first for time in columns["arrival_s"]]
     return reading(
