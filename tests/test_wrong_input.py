@@ -25,9 +25,9 @@ CARD = ["--model", "llama-3.1-8b", "--gpu", "h100-80gb"]
 SHELL: list[tuple[list[str], str, str, str]] = [
     # arguments; what, where, how
     (["replay", AZURE, "--think", "5s"], "5s", "--think", "did you mean|known names"),
-    (["replay", AZURE, "--think", "20"], "no session_id|no turns", "with_think|think", "session|turns"),
+    (["replay", AZURE, "--think", "20"], "session_id|turns", "with_think|think", "session|turns"),
     (["replay", AZURE, "--think", "-1"], "-1", "--think", "from 0 to 1e9"),
-    (["replay", AZURE, "--time-unit", "ms"], "unit of its own", "time_unit", "tables and logs"),
+    (["replay", AZURE, "--time-unit", "ms"], "fixed unit", "time_unit", "tables and logs"),
     (["replay", AZURE, "--rate", "inf"], "finite", "rate", "request-rate inf"),
     (["replay", AZURE, "--rate", "-3"], "-3", "rate", "positive"),
     (["replay", AZURE, "--speed", "0"], "0", "speed", "positive"),
@@ -108,7 +108,7 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     (["replay", AZURE, "--first-token", "later"], "later", "first_token", "prefill"),
     (["replay", AZURE, "--format", "azzure"], "azzure", "format", "azure"),
     (["replay", AZURE, "--columns", "prompt_tokens"], "prompt_tokens", "--columns", "name_in_the_file"),
-    (["replay", AZURE, "--tokens-per-word", "1.3"], "token counts", "tokens_per_word", "nothing to count"),
+    (["replay", AZURE, "--tokens-per-word", "1.3"], "token counts", "tokens_per_word", "leave it out"),
     (["replay", "no-such.csv"], "no such file", "no-such.csv", "no such file"),
     (["replay", AZURE, "--tp", "2"], "requires", "--tensor-parallel", "--model"),
     (
@@ -196,7 +196,7 @@ PYTHON: list[tuple[Callable[[], Any], str, str, str]] = [
     (run(arrival_s=[1.0, 0.5]), "0.5", "row 1", "sort"),
     (run(arrival_s=["a", "b"]), "'a'", "row 0", "2026-11-20T09"),
     (run(prompt_tokens=[10, 0]), "0", "row 1", "at least 1"),
-    (run(prompt_tokens=[10, 2.5]), "2.5", "row 1", "whole number"),
+    (run(prompt_tokens=[10, 2.5]), "2.5", "row 1", "integer"),
     (run(tokens=[1, 2]), "tokens", "column", "prompt_tokens|known are"),
     (run(input_len=[1, 2]), "input_len", "column", "it is called prompt_tokens here"),
     (lambda: iq.VLLM, "VLLM", "inferq", "VllmV1"),
@@ -214,7 +214,7 @@ PYTHON: list[tuple[Callable[[], Any], str, str, str]] = [
         lambda: iq.Workload(WORKLOAD).with_session_arrivals(iq.dist.Poisson(1), 2),
         "session_id",
         "with_session_arrivals",
-        "no session_id",
+        "requires session_id",
     ),
     (lambda: iq.Workload(WORKLOAD).with_session_arrivals(5, 2), "5", "arrivals", "Poisson"),
     (lambda: iq.read_trace(AZURE, "azzure"), "azzure", "format", "azure"),
