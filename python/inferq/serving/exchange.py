@@ -113,7 +113,7 @@ class Choice:
     Args:
         exchange: the response that it belongs to.
         index: its index in the response.
-        ask: the request to the fleet.
+        sent: request to the fleet.
         on_answer: called when the answer is complete.
         vocabulary: words of the answer.
         metrics: metrics to update.
@@ -123,12 +123,12 @@ class Choice:
         self,
         exchange: Exchange,
         index: int,
-        ask: FleetRequest,
+        sent: FleetRequest,
         on_answer: Callable[[Choice], object],
         vocabulary: Vocabulary,
         metrics: Metrics,
     ) -> None:
-        self.index, self.ask = index, ask
+        self.index, self.sent = index, sent
         self._on_answer = on_answer
         self._exchange, self._vocabulary, self._metrics = exchange, vocabulary, metrics
         self._before, self._behind = exchange.form.around_token(index)
@@ -144,7 +144,7 @@ class Choice:
     @property
     def reason(self) -> str:
         """The finish reason: `length` at the client's limit, else `stop`."""
-        return "length" if self.ask.output_tokens == self.ask.max_tokens else "stop"
+        return "length" if self.sent.output_tokens == self.sent.max_tokens else "stop"
 
     def event(self) -> bytes:
         """The event of the last token."""

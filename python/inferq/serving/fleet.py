@@ -134,24 +134,24 @@ class Fleet:
         """Requests in the queues of all replicas, including arrivals at this instant."""
         return sum(replica[0] for replica in self.live.replicas()) + self._arriving
 
-    def ask(self, ask: FleetRequest, listener: Listener, received_ns: int) -> int:
+    def send(self, sent: FleetRequest, listener: Listener, received_ns: int) -> int:
         """Add a request that was received at `received_ns`; return its id."""
         self._last_ns = at_ns = max(received_ns, self._last_ns)
         request = self.live.arrive(
             at_ns,
-            len(ask.prompt.ids),
-            ask.output_tokens,
-            max_output_tokens=ask.max_tokens,
-            session=None if ask.session is None else self._session(ask.session),
-            priority=ask.priority,
-            chain=ask.prompt.chain,
+            len(sent.prompt.ids),
+            sent.output_tokens,
+            max_output_tokens=sent.max_tokens,
+            session=None if sent.session is None else self._session(sent.session),
+            priority=sent.priority,
+            chain=sent.prompt.chain,
         )
         self._listeners[request] = listener
         self._arrived_ns[request] = at_ns
         self._empty.clear()
         self._arriving += 1
         self.asked += 1
-        self._on_arrival(at_ns, ask, request)
+        self._on_arrival(at_ns, sent, request)
         self._sleep()
         return request
 

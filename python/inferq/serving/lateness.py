@@ -1,4 +1,4 @@
-"""Lateness of the server itself, to tell jitter of the host from latency of the fleet."""
+"""Lateness of the server itself, which separates jitter of the host from latency of the fleet."""
 
 from __future__ import annotations
 

@@ -56,18 +56,18 @@ class Record:
     def _begin(self) -> None:
         self._rows: dict[str, list[object]] = {name: [] for name in _SCHEMA}
 
-    def add(self, at_ns: int, ask: FleetRequest, request: int) -> None:
+    def add(self, at_ns: int, sent: FleetRequest, request: int) -> None:
         """Add a request; ids are in order."""
-        prompt, rows = ask.prompt, self._rows
+        prompt, rows = sent.prompt, self._rows
         rows["arrival_s"].append(at_ns / NANOSECONDS)
         rows["prompt_tokens"].append(len(prompt.ids))
-        rows["output_tokens"].append(ask.output_tokens)
-        rows["priority"].append(ask.priority)
-        rows["session_id"].append(ask.session)
+        rows["output_tokens"].append(sent.output_tokens)
+        rows["priority"].append(sent.priority)
+        rows["session_id"].append(sent.session)
         rows["prefix_hashes"].append(prompt.hashes if prompt.continues is None else None)
         rows["prefix_block_tokens"].append(self._block)
         rows["continues"].append(prompt.continues)
-        rows["max_output_tokens"].append(ask.max_tokens)
+        rows["max_output_tokens"].append(sent.max_tokens)
         if len(rows["arrival_s"]) == _ROWS:
             self._flush()
 

@@ -88,10 +88,10 @@ class Service:
             **(settings.options or {}),
         )
 
-    def _on_arrival(self, at_ns: int, ask: FleetRequest, request: int) -> None:
-        self.metrics.prompt.note(len(ask.prompt.ids))
+    def _on_arrival(self, at_ns: int, sent: FleetRequest, request: int) -> None:
+        self.metrics.prompt.note(len(sent.prompt.ids))
         if self.settings.record is not None:
-            self.settings.record.add(at_ns, ask, request)
+            self.settings.record.add(at_ns, sent, request)
 
     def _on_cancel(self, request: int, after_ns: int) -> None:
         if self.settings.record is not None:
@@ -100,7 +100,7 @@ class Service:
     def begin(
         self, data: Mapping[str, Any], is_chat: bool, session: str | None, received_ns: int
     ) -> tuple[Exchange, list[int]]:
-        """FleetRequest the fleet what a client asks. Returns the exchange, and the ids of its requests.
+        """Send a client request to the fleet; return the exchange and the ids of its requests.
 
         Args:
             data: the body.
@@ -115,7 +115,7 @@ class Service:
         request = request_of(data, self.settings.texts, is_chat, session)
         number = self._received
         self._admit(request, number)
-        asks = self._fleet_requests(request)
+        fleet_requests = self._fleet_requests(request)
         self._received += 1
         form = ResponseFormat(number, self.settings.model, is_chat)
         exchange = Exchange(
@@ -126,9 +126,9 @@ class Service:
             cut_after=self.faults.cuts_after(number),
         )
         ids = []
-        for index, ask in enumerate(asks):
-            choice = Choice(exchange, index, ask, self._on_answer, self.vocabulary, self.metrics)
-            request_id = self.fleet.ask(ask, choice, received_ns)
+        for index, sent in enumerate(fleet_requests):
+            choice = Choice(exchange, index, sent, self._on_answer, self.vocabulary, self.metrics)
+            request_id = self.fleet.send(sent, choice, received_ns)
             choice.arrives(request_id, self.fleet.now_s)
             ids.append(request_id)
         return exchange, ids
@@ -156,7 +156,7 @@ class Service:
 
     def _fleet_requests(self, request: ApiRequest) -> list[FleetRequest]:
         """The fleet requests of a client request."""
-        asks: list[FleetRequest] = []
+        fleet_requests: list[FleetRequest] = []
         for ids, ends in request.prompts:
             room, asked = self.longest - len(ids), request.max_tokens
             if room < (asked or 1):
@@ -170,23 +170,23 @@ class Service:
             prompt = self.prompts.read(ids, ends, request.salt)
             for _ in range(request.choices):
                 tokens = self.settings.lengths.of(
-                    self.fleet.asked + len(asks),
+                    self.fleet.asked + len(fleet_requests),
                     allowed=room if asked is None else asked,
                     limit=asked,
                     least=request.min_tokens,
                     ignore_eos=request.ignore_eos,
                 )
                 most = room if asked is None else asked
-                asks.append(
+                fleet_requests.append(
                     FleetRequest(prompt, tokens, most, request.session, request.priority, request.salt)
                 )
-        return asks
+        return fleet_requests
 
     def _on_answer(self, choice: Choice) -> None:
         """Store a complete answer, which later prompts may continue."""
-        ask = choice.ask
+        sent = choice.sent
         answer = self.vocabulary.ids(choice.request, choice.tokens)
-        self.prompts.remember(ask.prompt, answer, choice.request, ask.salt)
+        self.prompts.remember(sent.prompt, answer, choice.request, sent.salt)
 
     def tokenized(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Tokens of a prompt or of messages."""
