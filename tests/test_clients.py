@@ -143,7 +143,7 @@ def test_a_closed_loop_that_makes_no_sense_is_refused(arguments: dict[str, Any])
 
 
 def test_sessions_say_already_who_sends_what() -> None:
-    with pytest.raises(iq.TraceError, match="closed_loop: the workload has a session_id"):
+    with pytest.raises(iq.TraceError, match="closed_loop: not supported with session_id"):
         iq.Workload(requests([1, 1]) | {"session_id": [1, 1]}).closed_loop(2)
 
 

@@ -482,7 +482,7 @@ def test_lone_surrogates_and_decimals_are_read(tmp_path: Path) -> None:
     columns = {"arrival_s": pl.Series([Decimal("0.5")]), "prompt_tokens": pl.Series([Decimal(7)])}
     frame = iq.Workload({**columns, "output_tokens": [1]}).frame
     assert frame.row(0) == (0.5, 7, 1)
-    with pytest.raises(iq.TraceError, match=r"row 0: prompt_tokens is 7\.5, must be a whole number"):
+    with pytest.raises(iq.TraceError, match=r"row 0: prompt_tokens is 7\.5, must be an integer"):
         iq.Workload({"arrival_s": [0.0], "prompt_tokens": pl.Series([Decimal("7.5")]), "output_tokens": [1]})
 
 
