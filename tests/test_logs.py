@@ -167,7 +167,11 @@ def test_the_records_of_aiperf(tmp_path: Path) -> None:
     read = iq.read_trace(lines(tmp_path / "profile_export.jsonl", log))
     assert rows(read) == [(0.0, 100, 7), (0.5, 200, 8), (2.0, 300, 9)]
     assert read.frame.select("session_id", "turn").rows() == [("a", 0), ("b", 0), ("a", 1)]
-    assert read.metadata["rows_left_out"] == {"failed_requests": 1, "cancelled": 1, "of_warm_up": 1}
+    assert read.metadata["rows_left_out"] == {
+        "failed_requests": 1,
+        "canceled_requests": 1,
+        "warm_up_requests": 1,
+    }
 
 
 @pytest.mark.parametrize("start", ["request_start_time", "start_time"])
@@ -191,7 +195,7 @@ def test_answers_in_the_form_of_openai(tmp_path: Path) -> None:
     expected = [(0.0, 100, 7), (1.0, 200, 8), (2.0, 300, 9)]
     read = iq.read_trace(lines(tmp_path / "log.jsonl", answers))
     assert rows(read) == expected and read.metadata["rows_left_out"] == {"without_an_answer": 1}
-    assert read.metadata["columns_taken"]["arrival_s"] == "created"
+    assert read.metadata["columns_used"]["arrival_s"] == "created"
     # a map of the user's goes before what is known of the form
     named = {"arrival_s": "created", "prompt_tokens": "usage.prompt_tokens"}
     in_order = sorted(answers[:-1], key=lambda one: one["created"])
@@ -216,11 +220,11 @@ MAP = {"arrival_s": "at", "prompt_tokens": "in", "output_tokens": "out"}
 
 
 @refused(
-    ([GOOD, {**GOOD, "at": "yesterday"}], {}, r"line 2: at is a text, and a number before"),
+    ([GOOD, {**GOOD, "at": "yesterday"}], {}, r"line 2: at is a string, must be a number as in line 1"),
     (
         [{**GOOD, "at": "noon"}],
         {},
-        r"entry 0: at is 'noon', must be a number, or a time such as 2026-11-20T09",
+        r"entry 0: at is 'noon', must be a number or a time such as 2026-11-20T09",
     ),
     ([GOOD, {**GOOD, "in": None}], {}, r"line 2: prompt_tokens is null"),
     ([GOOD, {**GOOD, "out": 0}], {}, r"line 2: output_tokens is 0, must be at least 1"),
@@ -232,24 +236,28 @@ MAP = {"arrival_s": "at", "prompt_tokens": "in", "output_tokens": "out"}
         iq.ConfigError,
         r"'max_tokens' .*; it is called max_output_tokens here",
     ),
-    ([GOOD], {"time_unit": "h"}, iq.ConfigError, r"time_unit: must be 's', 'ms', 'us' or 'ns', is 'h'"),
+    ([GOOD], {"time_unit": "h"}, iq.ConfigError, r"time_unit: must be 's', 'ms', 'us' or 'ns', got 'h'"),
     (
         [{"metadata": {"request_start_ns": 1}, "metrics": {}}],
         {"columns": None},
-        r"metrics has no input_sequence",
+        r"metrics must have input_sequence_length",
     ),
-    ([{"benchmarks": []}], {"columns": None}, r"benchmarks: must be a list with a benchmark"),
-    ([{"benchmarks": [{}, {}]}], {"columns": None}, r"holds 2 benchmarks.* keep one"),
-    ([{"request_throughput": 1.0, "mean_ttft_ms": 2.0}], {"columns": None}, r"run it with --save-detailed"),
+    ([{"benchmarks": []}], {"columns": None}, r"benchmarks must be a list with one benchmark"),
+    ([{"benchmarks": [{}, {}]}], {"columns": None}, r"contains 2 benchmarks, must contain one"),
+    (
+        [{"request_throughput": 1.0, "mean_ttft_ms": 2.0}],
+        {"columns": None},
+        r"run the benchmark with --save-detailed",
+    ),
     (
         [{"input_lens": [1], "output_lens": [1, 2]}],
         {"columns": None},
-        r"output_lens: must be a list with an entry",
+        r"output_lens must be a list with as many entries",
     ),
     (
         [{"input_lens": [1], "output_lens": [0]}],
         {"columns": None},
-        r"holds no request that was answered: 1 failed",
+        r"contains no successful requests: 1 failed",
     ),
     error=iq.TraceError,
 )
@@ -258,5 +266,5 @@ def test_a_wrong_log_is_refused_with_its_line(log: Any, arguments: dict[str, Any
 
 
 def test_a_unit_is_only_for_numbers() -> None:
-    with pytest.raises(iq.ConfigError, match="times of day, which have a unit of their own"):
+    with pytest.raises(iq.ConfigError, match="not supported: ts contains dates; leave time_unit out"):
         in_seconds(pl.Series("ts", ["2026-11-20T09:00:00Z"]), "ms")
