@@ -387,7 +387,7 @@ def test_a_packed_file_that_unpacks_to_too_much_is_refused(
     head = b"arrival_s,prompt_tokens,output_tokens\n"
     (tmp_path / "trace.gz").write_bytes(gzip.compress(head + b"1,1,1\n" * 2_000_000, 9))
     monkeypatch.setattr(source, "_MOST_UNPACKED", 1 << 20)
-    with pytest.raises(iq.TraceError, match=r"unpacks to more than 1,048,576: unpack it first"):
+    with pytest.raises(iq.TraceError, match=r"unpacks to more than 1,048,576: decompress it first"):
         iq.read_trace(tmp_path / "trace.gz")
     (tmp_path / "zeros.gz").write_bytes(gzip.compress(bytes(50_000_000), 9))
     with pytest.raises(iq.TraceError, match="neither Parquet nor text"):  # as its head says
@@ -416,7 +416,7 @@ def test_a_few_bytes_of_parquet_cannot_be_endless_rows(
         ("a.toml", "a = " + "9" * 5000, "is not TOML: "),
         ("a.toml", "a = " + "[" * 100_000, "is not TOML|nested too deeply"),
         ("a.toml", "a = " + "[" * 300 + "]" * 300, "nested too deeply"),
-        ("a.toml", '[run]\nout = "x"\n[workload]', "run.out: a scenario does not say where to write"),
+        ("a.toml", '[run]\nout = "x"\n[workload]', "run.out: not supported in a scenario"),
         ("a.json", '{"seed": 1, "seed": 2}', "is not JSON: the key 'seed' occurs twice in one object"),
     ],
 )

@@ -426,7 +426,7 @@ def test_think_times_are_for_all_but_first_turns() -> None:
         False,
     ]
     assert drawn.open_loop().draw(4).frame.equals(conversation().frame)
-    with pytest.raises(iq.TraceError, match="with_think: the workload has no session_id"):
+    with pytest.raises(iq.TraceError, match="with_think: requires session_id"):
         iq.Workload({"arrival_s": [0]}).with_think(1)
 
 

@@ -519,7 +519,7 @@ def test_names_and_paths_that_are_wrong(folder: Path):
     assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--summary", "told.md")
     assert "nothing was compared" in (folder / "told.md").read_text()
     (folder / "out.toml").write_text(SCENARIO.replace("seed = 3", 'seed = 3\nout = "results"'))
-    assert "out.toml: run.out: a scenario does not say where to write" in error(
+    assert "out.toml: run.out: not supported in a scenario" in error(
         "gate", "out.toml", "--update"
     )
     assert "threads: must be an integer" in error("gate", "chat.toml", "--update", "--threads", "0")

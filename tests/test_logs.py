@@ -1,4 +1,4 @@
-"""Are logs of one's own read, whatever their names, clock and order, and the files of load generators?"""
+"""Logs with any names, clocks and order, and files of load generators."""
 
 import datetime
 import json
@@ -44,10 +44,10 @@ def rows(work: iq.Workload) -> list[tuple[Any, ...]]:
         (["2026-11-20 09:00:00", "2026-11-20 09:00:00,500", "2026-11-20 09:00:02"], None),
     ],
 )
-def test_times_are_read_in_the_unit_and_from_the_origin_that_people_keep(
+def test_times_are_read_in_any_unit_and_from_any_origin(
     tmp_path: Path, times: list[Any], unit: str | None
 ) -> None:
-    """The same three requests at 0, 0.5 and 2 s; as JSON lines with dotted fields, and as CSV."""
+    """Three requests at 0, 0.5 and 2 s, as JSON lines with nested fields and as CSV."""
     log = [
         {"at": time, "usage": {"in": prompt, "out": output}}
         for time, prompt, output in zip(times, *LENGTHS.values(), strict=True)
@@ -62,17 +62,17 @@ def test_times_are_read_in_the_unit_and_from_the_origin_that_people_keep(
     )
     table = iq.read_trace(tmp_path / "a.csv", columns=flat, time_unit=unit)
     assert rows(table) == expected
-    says = "times" in read.metadata
-    assert says == (times[0] not in (0, 0.0)) == ("times" in table.metadata)
+    has_note = "times" in read.metadata
+    assert has_note == (times[0] not in (0, 0.0)) == ("times" in table.metadata)
     if unit is None:
         shifted = iq.Workload({"arrival_s": times, **LENGTHS})
-        assert rows(shifted) == expected and ("times" in shifted.metadata) == says
+        assert rows(shifted) == expected and ("times" in shifted.metadata) == has_note
 
 
-def test_a_shifted_origin_is_told_by_the_run_and_warm_up_counts_from_it() -> None:
+def test_a_shifted_origin_is_a_finding_and_warm_up_counts_from_it() -> None:
     work = iq.Workload(
         {
-            "arrival_s": [EPOCH + one / 10 for one in range(200)],
+            "arrival_s": [EPOCH + row / 10 for row in range(200)],
             **{name: [values[0]] * 200 for name, values in LENGTHS.items()},
         }
     )
@@ -82,12 +82,12 @@ def test_a_shifted_origin_is_told_by_the_run_and_warm_up_counts_from_it() -> Non
         "epoch-times: arrival times are counted from 1970 in s and are taken relative to the first request, "
         "2023-11-14 22:13:20 UTC"
     ]
-    assert run.requests["measured"].sum() == 100  # those from 10.0 s on
+    assert run.requests["measured"].sum() == 100  # arrivals from 10.0 s on
     assert iq.Scenario.read(run.scenario, rows=work).run(warmup="10s").requests.equals(run.requests)
 
 
 class Arrow:
-    """A table of another library, of which only Arrow's interface is known."""
+    """Table of another library with the Arrow interface only."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -100,25 +100,28 @@ def test_frames_of_other_libraries_are_workloads() -> None:
     plain = {"arrival_s": [0.0, 0.5, 2.0], **LENGTHS}
     frame = pl.DataFrame(plain)
     start = datetime.datetime(2026, 11, 20, 9, tzinfo=datetime.timezone.utc)
-    dated = {"arrival_s": [start + datetime.timedelta(seconds=one) for one in plain["arrival_s"]], **LENGTHS}
+    dated = {
+        "arrival_s": [start + datetime.timedelta(seconds=time) for time in plain["arrival_s"]],
+        **LENGTHS,
+    }
     records = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
     for data in (frame, frame.lazy(), Arrow(frame), plain, records, pl.DataFrame(dated)):
         assert iq.Workload(data).frame.equals(iq.Workload(plain).frame)
 
 
-def test_columns_that_would_fit_are_proposed(tmp_path: Path) -> None:
-    log = [{"ts": one, "input_len": 5, "usage": {"completion_tokens": 4}, "chat_id": "a"} for one in range(3)]
+def test_likely_columns_are_proposed(tmp_path: Path) -> None:
+    log = [{"ts": at, "input_len": 5, "usage": {"completion_tokens": 4}, "chat_id": "a"} for at in range(3)]
     path = lines(tmp_path / "log.jsonl", log)
     with pytest.raises(iq.TraceError) as error:
         iq.read_trace(path)
     fits = "arrival_s=ts,prompt_tokens=input_len,output_tokens=usage.completion_tokens,session_id=chat_id"
     assert f"--columns {fits} " in str(error.value)
     columns = dict(pair.split("=") for pair in fits.split(","))
-    assert rows(iq.read_trace(path, columns=columns)) == [(one, 5, 4) for one in (0.0, 1.0, 2.0)]
+    assert rows(iq.read_trace(path, columns=columns)) == [(time, 5, 4) for time in (0.0, 1.0, 2.0)]
 
 
 def test_a_result_of_vllm_bench_serve(tmp_path: Path) -> None:
-    """The second request failed; its clock counts from anywhere, the order is that of the prompts."""
+    """The second request failed. The clock has an arbitrary origin; the order is that of the prompts."""
     result = {
         "request_throughput": 1.5,
         "mean_ttft_ms": 12.0,
@@ -137,11 +140,11 @@ def test_a_result_of_vllm_bench_serve(tmp_path: Path) -> None:
 
 
 def test_the_records_of_aiperf(tmp_path: Path) -> None:
-    """Two turns of one conversation and one of another; a warm-up, a failed and a cancelled request."""
+    """Two turns of a conversation, one of another, and a warm-up, a failed and a canceled request."""
 
-    def record(at_ms: int, talk: str, turn: int, prompt: int, output: int, **other: Any) -> dict[str, Any]:
-        about = {
-            "conversation_id": talk,
+    def record(at_ms: int, session: str, turn: int, prompt: int, output: int, **other: Any) -> dict[str, Any]:
+        details = {
+            "conversation_id": session,
             "turn_index": turn,
             "request_start_ns": 10**9 * EPOCH + at_ms * 10**6,
         }
@@ -150,7 +153,7 @@ def test_the_records_of_aiperf(tmp_path: Path) -> None:
             "output_sequence_length": {"value": output, "unit": "tokens"},
         }
         return {
-            "metadata": {**about, **other.pop("metadata", {})},
+            "metadata": {**details, **other.pop("metadata", {})},
             "metrics": metrics,
             "error": None,
             **other,
@@ -187,7 +190,7 @@ def test_the_requests_of_guidellm(tmp_path: Path, start: str) -> None:
 
 
 def test_answers_in_the_form_of_openai(tmp_path: Path) -> None:
-    """As they come back, and inside the lines of a batch; an error has no usage."""
+    """Responses alone and in the lines of a batch file. An error has no usage."""
     answers = [
         {"created": EPOCH + time, "usage": {"prompt_tokens": prompt, "completion_tokens": output}}
         for time, prompt, output in ((2, 300, 9), (0, 100, 7), (1, 200, 8))
@@ -196,9 +199,9 @@ def test_answers_in_the_form_of_openai(tmp_path: Path) -> None:
     read = iq.read_trace(lines(tmp_path / "log.jsonl", answers))
     assert rows(read) == expected and read.metadata["rows_left_out"] == {"without_an_answer": 1}
     assert read.metadata["columns_used"]["arrival_s"] == "created"
-    # a map of the user's goes before what is known of the form
+    # The user's mapping has precedence over the format.
     named = {"arrival_s": "created", "prompt_tokens": "usage.prompt_tokens"}
-    in_order = sorted(answers[:-1], key=lambda one: one["created"])
+    in_order = sorted(answers[:-1], key=lambda answer: answer["created"])
     own = lines(tmp_path / "own.jsonl", in_order)
     assert rows(iq.read_trace(own, columns={**named, "output_tokens": "usage.completion_tokens"})) == expected
     batch = [{"custom_id": "x", "response": {"body": answer}} for answer in answers]
@@ -261,7 +264,7 @@ MAP = {"arrival_s": "at", "prompt_tokens": "in", "output_tokens": "out"}
     ),
     error=iq.TraceError,
 )
-def test_a_wrong_log_is_refused_with_its_line(log: Any, arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_an_error_in_a_log_names_its_line(log: Any, arguments: dict[str, Any], tmp_path: Path) -> None:
     iq.read_trace(lines(tmp_path / "log.jsonl", log), **{"columns": MAP, **arguments})
 
 

@@ -1,4 +1,4 @@
-"""Closed-loop sessions: which turns wait for which, and when they come."""
+"""Closed-loop sessions: dependencies between turns and their arrival times."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ def turns(*rows: tuple[float, int, int, Any, float | None], **columns: Any) -> d
     return {**dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)), **columns}
 
 
-# what waits for what
+# Dependencies
 
 
 def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
     frame = iq.Workload(
         turns(
-            (0.0, 1, 1, "a", 9.0),  # the first of its session waits for none
+            (0.0, 1, 1, "a", 9.0),  # the first row of a session waits for no row
             (0.0, 1, 1, "b", None),
             (1.0, 1, 1, "a", 1.0),
-            (1.0, 1, 1, None, 5.0),  # nor does one without a session
-            (1.0, 1, 1, "a", None),  # nor one without a think time
+            (1.0, 1, 1, None, 5.0),  # no session
+            (1.0, 1, 1, "a", None),  # no think time
             (2.0, 1, 1, "b", 0.0),
             (2.0, 1, 1, "a", 2.5),  # its nearest earlier turn is row 4
             (3.0, 1, 1, None, 5.0),
@@ -56,14 +56,14 @@ def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
         {"think_s": [None, None]},
     ],
 )
-def test_where_no_turn_waits_there_is_nothing_to_tell(columns: dict[str, Any]) -> None:
+def test_without_dependencies_there_is_no_flow(columns: dict[str, Any]) -> None:
     frame = iq.Workload({"arrival_s": [0.0, 1.0], **columns}).frame
     assert session_flow(frame) is None
 
 
 def test_think_times_without_sessions_are_an_error() -> None:
     work = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [1], "think_s": [1.0]}
-    with pytest.raises(iq.ConfigError, match=r"^workload\.think_s: there is no session_id"):
+    with pytest.raises(iq.ConfigError, match=r"^workload\.think_s: requires the column session_id"):
         iq.simulate(work, engine())
 
 
@@ -73,10 +73,10 @@ def test_sessions_are_numbered_by_their_first_rows(ids: list[Any]) -> None:
     assert sessions(pl.Series([None, None, ids[0]])).tolist() == [NO_SESSION, NO_SESSION, 0]
 
 
-def test_a_plain_walk_over_the_rows_finds_the_same() -> None:
+def test_a_loop_over_the_rows_gives_the_same_flow() -> None:
     draw = np.random.default_rng(3)
-    names = [None if one == 0 else f"s{one}" for one in draw.integers(0, 30, 500)]
-    think = [None if one < 0.3 else float(one) for one in draw.uniform(size=500)]
+    names = [None if number == 0 else f"s{number}" for number in draw.integers(0, 30, 500)]
+    think = [None if seconds < 0.3 else float(seconds) for seconds in draw.uniform(size=500)]
     frame = iq.Workload({"arrival_s": np.arange(500.0), "session_id": names, "think_s": think}).frame
     last: dict[str, int] = {}
     waits: list[tuple[int, int]] = []
@@ -89,18 +89,20 @@ def test_a_plain_walk_over_the_rows_finds_the_same() -> None:
     flow = session_flow(frame)
     assert flow is not None
     starts = flow.children_start.tolist()
-    found = [(row, int(one)) for row in range(500) for one in flow.children[starts[row] : starts[row + 1]]]
-    assert found == sorted(waits)
+    pairs = [
+        (row, int(child)) for row in range(500) for child in flow.children[starts[row] : starts[row + 1]]
+    ]
+    assert pairs == sorted(waits)
     assert flow.parents.tolist() == [int(row in dict((b, a) for a, b in waits)) for row in range(500)]
 
 
-# runs
+# Runs
 
 
-def test_a_turn_comes_when_its_user_has_read_the_answer() -> None:
-    """Turn 0 in [0, 3), half a second of thought, turn 1 in [3.5, 5.5), two seconds, turn 2 in [7.5, 8.5)."""
-    talk = turns((0.0, 10, 3, "a", None), (0.1, 10, 2, "a", 0.5), (0.2, 10, 1, "a", 2.0))
-    result = iq.simulate(talk, engine())
+def test_a_turn_arrives_a_think_time_after_the_previous_answer() -> None:
+    """Turn 0 in [0, 3), think time 0.5 s, turn 1 in [3.5, 5.5), think time 2 s, turn 2 in [7.5, 8.5)."""
+    chat = turns((0.0, 10, 3, "a", None), (0.1, 10, 2, "a", 0.5), (0.2, 10, 1, "a", 2.0))
+    result = iq.simulate(chat, engine())
     assert rows(result, "id", "arrival_s", "finish_s", "e2e_s") == [
         (0, 0.0, 3.0, 3.0),
         (1, 3.5, 5.5, 2.0),
@@ -108,26 +110,26 @@ def test_a_turn_comes_when_its_user_has_read_the_answer() -> None:
     ]
 
 
-def test_a_turn_without_thought_comes_at_once() -> None:
-    """It can be in the batch that is formed at the instant at which the answer before it ended."""
-    talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 1, "a", 0.0))
-    result = iq.simulate(talk, engine(max_seqs=1))
+def test_a_turn_with_think_time_0_arrives_immediately() -> None:
+    """It can be in the batch that is planned when the previous answer ends."""
+    chat = turns((0.0, 10, 2, "a", None), (0.0, 10, 1, "a", 0.0))
+    result = iq.simulate(chat, engine(max_seqs=1))
     assert rows(result, "arrival_s", "queue_s", "finish_s") == [(0.0, 0.0, 2.0), (2.0, 0.0, 3.0)]
 
 
-def test_a_recorded_arrival_after_the_answer_does_not_hold_a_turn_back() -> None:
-    talk = turns((0.0, 10, 1, "a", None), (50.0, 10, 1, "a", 1.0))
-    assert rows(iq.simulate(talk, engine()), "arrival_s") == [(0.0,), (2.0,)]
+def test_a_later_recorded_arrival_does_not_delay_a_turn() -> None:
+    chat = turns((0.0, 10, 1, "a", None), (50.0, 10, 1, "a", 1.0))
+    assert rows(iq.simulate(chat, engine()), "arrival_s") == [(0.0,), (2.0,)]
 
 
 def test_an_open_loop_sends_every_turn_as_recorded() -> None:
-    talk = turns((0.0, 10, 3, "a", None), (0.5, 10, 2, "a", 0.5))
-    result = iq.simulate(iq.Workload(talk).open_loop(), engine())
+    chat = turns((0.0, 10, 3, "a", None), (0.5, 10, 2, "a", 0.5))
+    result = iq.simulate(iq.Workload(chat).open_loop(), engine())
     assert rows(result, "arrival_s", "finish_s") == [(0.0, 3.0), (0.5, 3.0)]
 
 
-def test_a_closed_loop_slows_down_where_the_server_does() -> None:
-    """Four users, one seat, slots of a second: a turn waits for at most three others."""
+def test_a_closed_loop_slows_down_with_the_server() -> None:
+    """Four users, `max_seqs` 1, iterations of a second: a turn waits for at most three requests."""
     rows = [(0.001 * at, 10, 1, f"u{at % 4}", None if at < 4 else 0.0) for at in range(40)]
     closed = iq.simulate(turns(*rows), engine(max_seqs=1))
     opened = iq.simulate(iq.Workload(turns(*rows)).open_loop(), engine(max_seqs=1))
@@ -140,49 +142,49 @@ def test_a_closed_loop_slows_down_where_the_server_does() -> None:
     ("first", "change", "status"),
     [((0.0, 999, 1, "a", None), {}, "rejected"), ((0.0, 10, 5, "a", None), {"horizon_s": 3.0}, "unfinished")],
 )
-def test_a_turn_whose_answer_never_came_never_comes(first: Any, change: Any, status: str) -> None:
-    talk = turns(first, (0.5, 10, 1, "a", 0.0), (1.0, 10, 1, "b", None), (1.5, 10, 1, "a", 0.0))
-    result = iq.simulate(talk, engine(kv=iq.KvCache(tokens=160)), **change)
+def test_a_turn_after_an_unfinished_one_never_arrives(first: Any, change: Any, status: str) -> None:
+    chat = turns(first, (0.5, 10, 1, "a", 0.0), (1.0, 10, 1, "b", None), (1.5, 10, 1, "a", 0.0))
+    result = iq.simulate(chat, engine(kv=iq.KvCache(tokens=160)), **change)
     assert rows(result, "id", "status") == [(0, status), (2, "finished")]
 
 
-def test_a_turn_after_one_that_was_abandoned_never_comes() -> None:
-    talk = turns(
+def test_a_turn_after_an_abandoned_one_never_arrives() -> None:
+    chat = turns(
         (0.0, 10, 3, "b", None),
         (0.0, 10, 1, "a", None),
         (0.0, 10, 1, "a", 0.0),
         patience_s=[None, 0.5, None],
     )
-    result = iq.simulate(talk, engine(max_seqs=1))
+    result = iq.simulate(chat, engine(max_seqs=1))
     assert rows(result, "id", "status") == [(0, "finished"), (1, "abandoned")]
 
 
-def test_warm_up_goes_by_the_recorded_order() -> None:
-    """Row 1 comes last, at 10, and is the second of the workload."""
-    talk = turns(
+def test_warm_up_counts_in_recorded_order() -> None:
+    """Row 1 arrives last, at 10, but is the second row of the workload."""
+    chat = turns(
         (0.0, 10, 1, "a", None), (1.0, 10, 1, "a", 9.0), (2.0, 10, 1, "b", None), (3.0, 10, 1, "c", None)
     )
     for warmup in (2, "2s"):
-        result = iq.simulate(talk, engine(), warmup=warmup)
+        result = iq.simulate(chat, engine(), warmup=warmup)
         assert rows(result, "id", "measured") == [(0, False), (1, False), (2, True), (3, True)]
         assert result.summary()["duration_s"].item() == 2.0  # from 2 to 4
-    every = iq.simulate(talk, engine()).summary()
+    every = iq.simulate(chat, engine()).summary()
     assert every["duration_s"].item() == 11.0
 
 
 def test_sessions_close_their_loops_over_clusters_and_hand_offs() -> None:
-    talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 2, "b", None), (0.1, 10, 2, "a", 1.0))
-    both = iq.simulate(talk, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
+    chat = turns((0.0, 10, 2, "a", None), (0.0, 10, 2, "b", None), (0.1, 10, 2, "a", 1.0))
+    both = iq.simulate(chat, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
     assert rows(both, "replica", "arrival_s", "finish_s") == [(0, 0.0, 2.0), (1, 0.0, 2.0), (0, 3.0, 5.0)]
     link = iq.Link(latency_s=0.5, bytes_per_s=1.0, bytes_per_token=0)
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
-    handed = iq.simulate(talk, split)
+    handed = iq.simulate(chat, split)
     assert rows(handed, "arrival_s", "finish_s") == [(0.0, 2.5), (0.0, 2.5), (3.5, 6.0)]
 
 
 def test_stepping_and_threads_change_nothing() -> None:
     draw = np.random.default_rng(2)
-    talk = {
+    chat = {
         "arrival_s": np.sort(draw.uniform(0, 50, 200)).round(3),
         "prompt_tokens": draw.integers(1, 700, 200),
         "output_tokens": draw.integers(1, 20, 200),
@@ -190,14 +192,14 @@ def test_stepping_and_threads_change_nothing() -> None:
         "think_s": draw.choice([0.0, 0.5, 3.0], 200),
     }
     runs = [
-        iq.simulate(talk, iq.Cluster(engine(), replicas=3), stepping=stepping, threads=threads)
+        iq.simulate(chat, iq.Cluster(engine(), replicas=3), stepping=stepping, threads=threads)
         for stepping, threads in ((False, None), (True, None), (False, 1))
     ]
     for other in runs[1:]:
         assert runs[0].requests.equals(other.requests)
 
 
-def test_turns_that_never_come_are_told_of() -> None:
+def test_turns_that_never_arrive_are_a_finding() -> None:
     turns = {
         "arrival_s": [0.0, 1.0, 2.0],
         "prompt_tokens": [10, 99, 10],
@@ -206,5 +208,5 @@ def test_turns_that_never_come_are_told_of() -> None:
         "think_s": [None, None, 1.0],
     }
     small = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=32))
-    found = iq.simulate(turns, small).findings
-    assert [finding.data for finding in found if finding.kind == "never-arrived"] == [{"count": 1}]
+    findings = iq.simulate(turns, small).findings
+    assert [finding.data for finding in findings if finding.kind == "never-arrived"] == [{"count": 1}]

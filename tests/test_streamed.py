@@ -272,7 +272,7 @@ def test_what_is_no_workload_is_refused_at_once(tmp_path: Path) -> None:
     for frame, message in (
         (pl.DataFrame({"arival_s": [1.0]}), "unknown column arival_s; did you mean arrival_s"),
         (pl.DataFrame({"arrival_s": []}, schema={"arrival_s": pl.Float64}), "no rows"),
-        (pl.DataFrame({"arrival_s": ["1"]}), "arrival_s: holds String, must hold seconds"),
+        (pl.DataFrame({"arrival_s": ["1"]}), "arrival_s: must contain seconds as numbers, got String"),
     ):
         frame.write_parquet(tmp_path / "wrong.parquet")
         with pytest.raises(iq.TraceError, match=message):
@@ -290,7 +290,7 @@ def test_a_continuation_may_lie_in_an_earlier_part(small: None, tmp_path: Path) 
     iq.simulate(iq.Workload.scan(tmp_path / "w.parquet"), engine(), out=tmp_path / "good")
     frame = frame.with_columns(continues=pl.Series([None] * 9 + [9, 9, None], dtype=pl.Int32))
     frame.write_parquet(tmp_path / "w.parquet")
-    with pytest.raises(iq.TraceError, match="row 9: continues is 9, must be an earlier row"):
+    with pytest.raises(iq.TraceError, match="row 9: continues is 9, must be the number of an earlier row"):
         iq.simulate(iq.Workload.scan(tmp_path / "w.parquet"), engine(), out=tmp_path / "bad")
 
 

@@ -338,21 +338,29 @@ def test_without_the_library_a_tokenizer_is_an_error(samples: Path, monkeypatch:
 
 
 @refused(
-    ("sharegpt.json", {}, "sharegpt holds text: give tokenizer or tokens_per_word"),
-    ("dolly.jsonl", {"tokens_per_word": 0}, "tokens_per_word: must be above 0"),
+    ("sharegpt.json", {}, "sharegpt contains text: set tokenizer or tokens_per_word"),
+    ("dolly.jsonl", {"tokens_per_word": 0}, "tokens_per_word: must be positive"),
     ("dolly.jsonl", {"tokens_per_word": math.nan}, "tokens_per_word: must be finite"),
-    ("dolly.jsonl", {"tokens_per_word": 1.3, "tokenizer": "t.json"}, "give one of the two"),
-    ("azure_2023.csv", {"tokens_per_word": 1.3}, "tokens_per_word: azure has token counts"),
-    ("azure_2023.csv", {"tokenizer": "t.json"}, "tokenizer: azure has token counts"),
+    (
+        "dolly.jsonl",
+        {"tokens_per_word": 1.3, "tokenizer": "t.json"},
+        "cannot be combined; set one of the two",
+    ),
+    (
+        "azure_2023.csv",
+        {"tokens_per_word": 1.3},
+        "tokens_per_word: not supported for azure, which has token counts",
+    ),
+    ("azure_2023.csv", {"tokenizer": "t.json"}, "tokenizer: not supported for azure, which has token counts"),
     (
         "mooncake.jsonl",
         {"columns": {"prompt_tokens": "input_length"}},
-        "columns: mooncake has columns of its own",
+        "columns: mooncake has fixed columns",
     ),
     ("azure_2023.csv", {"format": "azur"}, "format: unknown format 'azur'; did you mean azure?"),
-    ("table.csv", {"columns": {"prompt": "input_len"}}, "columns: 'prompt' is no column of a workload"),
+    ("table.csv", {"columns": {"prompt": "input_len"}}, "columns: 'prompt' is not a column of a workload"),
     ("table.csv", {"columns": ["input_len"]}, "columns: must map"),
-    ("table.csv", {"format": "table"}, "columns: .* needs a map"),
+    ("table.csv", {"format": "table"}, "columns: .* requires a mapping"),
 )
 def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples: Path) -> None:
     iq.read_trace(samples / name, **arguments)
@@ -367,8 +375,8 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
         (b"", {}, "is empty"),
         (b"\n\n", {}, "is empty"),
         (gzip.compress(b"", mtime=0), {}, "is empty"),
-        (gzip.compress(AZURE.encode() * 1000, mtime=0)[:-9], {}, "gzip file that ends too early"),
-        (gzip.compress(b"x" * 1000, mtime=0)[:20], {}, "gzip file that ends too early"),
+        (gzip.compress(AZURE.encode() * 1000, mtime=0)[:-9], {}, "truncated gzip file"),
+        (gzip.compress(b"x" * 1000, mtime=0)[:20], {}, "truncated gzip file"),
         (b"\x1f\x8b" + bytes(range(256)), {}, "damaged gzip"),
         (bytes(range(256)) * 10, {}, "neither Parquet nor text"),
         (b"\xff\xfe\x80abc,def\n", {}, "neither Parquet nor UTF-8 text"),
@@ -380,50 +388,54 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
         ('{"a": 1}\n{"a": 2}\n', {}, "format not recognized: JSON with the fields a"),
         ("[]", {}, "is an empty list"),
         ("[1, 2]", {}, "entry 0: is a number, must be an object"),
-        ("[" * 100_000, {}, "wrong JSON"),
-        ('[{"a": 1},\n {"a": }]', {}, "line 2: wrong JSON"),
-        ('\n\n[{"a": 1},\n {"a": }]', {}, "line 4: wrong JSON"),
-        ('{"a": 1}\n{"a": 2\n', {}, "line 2: wrong JSON"),
+        ("[" * 100_000, {}, "invalid JSON"),
+        ('[{"a": 1},\n {"a": }]', {}, "line 2: invalid JSON"),
+        ('\n\n[{"a": 1},\n {"a": }]', {}, "line 4: invalid JSON"),
+        ('{"a": 1}\n{"a": 2\n', {}, "line 2: invalid JSON"),
         ('{"a": 1}\n\n3\n', {}, "line 3: is a number, must be an object"),
         ('{"a": NaN}', {}, "NaN is not a JSON number"),
-        ('{"a": 1', {}, "line 1: wrong JSON"),
+        ('{"a": 1', {}, "line 1: invalid JSON"),
         (AZURE, {}, "has a header but no rows"),
         ("TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n", {}, "has no column GeneratedTokens"),
         (AZURE + "2023-11-16 18:17:03,5,6\n2023-11-16 18:17:04,5\n", {}, "row 1: output_tokens is null"),
         (
             AZURE + "2023-11-16 18:17:03,5,6\n2023-11-16 18:17:04,5,6,7\n",
             {},
-            "row 1: has 4 fields, the header 3",
+            "row 1: has 4 fields, must have 3 as the header",
         ),
         (AZURE + "2023-11-16 18:17:03,5,6\n16.11.2023,5,6\n", {}, "row 1: TIMESTAMP is '16.11.2023'"),
         (
             AZURE + "2023-11-16 18:17:03,5,6\n2023-11-16 18:17:02,5,6\n",
             {},
-            "row 1: TIMESTAMP lies before that of row 0",
+            "row 1: TIMESTAMP is before that of row 0: sort rows by arrival",
         ),
         (AZURE + "2023-11-16 18:17:03,5,0\n", {}, "row 0: output_tokens is 0"),
         (AZURE + "2023-11-16 18:17:03,-5,1\n", {}, "row 0: prompt_tokens is -5"),
         (AZURE + "2023-11-16 18:17:03,many,1\n", {}, "row 0: ContextTokens is 'many', must be a number"),
         (AZURE + "2023-11-16 18:17:03,5,nan\n", {}, "row 0: output_tokens is nan"),
         (AZURE + "2023-11-16 18:17:03,5,6\n\n2023-11-16 18:17:04,5,6\n", {}, "row 1"),
-        (BURSTGPT + "5,M,4,0,4,API log\n", {}, "has no request that did not fail"),
+        (BURSTGPT + "5,M,4,0,4,API log\n", {}, "contains failed requests only"),
         (BURSTGPT + "5,M,4,0,4,API log\n6,M,0,3,3,API log\n", {}, "row 1: prompt_tokens is 0"),
         (
             BURSTGPT + "5,M,4,1,5,API log\n5,M,4,0,4,API log\n4,M,3,3,6,API log\n",
             {},
-            "row 2: Timestamp lies before",
+            "row 2: Timestamp is before",
         ),
         (BURSTGPT + "5,M,4,,4,API log\n", {}, "row 0: output_tokens is null"),
         (BURSTGPT + "-5,M,4,1,5,API log\n", {}, "row 0: Timestamp is '-5'"),
         (INFERQ + "0,1,1\n1,2,2\n0.5,1,1\n", {}, "row 2: arrival_s is 0.5, before the 1.0 of row 1"),
         (INFERQ + "0,1,1\nnan,2,2\n", {}, "row 1: arrival_s is nan"),
         (INFERQ + "0,1,1\n,2,2\n", {}, "row 1: arrival_s is null"),
-        (INFERQ + "0,1,1\n1,2.5,2\n", {}, "row 1: prompt_tokens is 2.5, must be a whole number"),
+        (INFERQ + "0,1,1\n1,2.5,2\n", {}, "row 1: prompt_tokens is 2.5, must be an integer"),
         (INFERQ + "0,1,1\n1,99999999999999999999,2\n", {}, "row 1: prompt_tokens is 1e"),
         (INFERQ + "0,1,0\n", {}, "row 0: output_tokens is 0"),
         ("arrival_s,class\n0,a\n", {}, "has no column for prompt_tokens or output_tokens"),
         ("prompt_tokens,prompt_tokens\n1,2\n", {}, "has more than one column prompt_tokens"),
-        ("prompt_tokens,prefix_hashes\n1,2\n", {}, "prefix_hashes: holds String, must hold lists"),
+        (
+            "prompt_tokens,prefix_hashes\n1,2\n",
+            {},
+            "prefix_hashes: must contain lists of integers, got String",
+        ),
         ("prompt_tokens,output_tokens\n,\n", {}, "no rows"),
         ("x,y\n1,2\n", {"columns": {"prompt_tokens": "z"}}, "has no column 'z'"),
         ("x,y\n1,2\n", {"columns": {"arrival_s": "x"}}, "has no column for prompt_tokens"),
@@ -432,19 +444,19 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
             '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n'
             '{"timestamp": 0, "input_length": "5", "output_length": 1, "hash_ids": [1]}',
             {},
-            "line 2: input_length is a text",
+            "line 2: input_length is a string, must be a number",
         ),
         (
             '{"timestamp": 9, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n\n'
             '{"timestamp": 8, "input_length": 5, "output_length": 1, "hash_ids": [1]}',
             {},
-            "line 3: timestamp lies before that of line 1",
+            "line 3: timestamp is before that of line 1",
         ),
         (
             '{"timestamp": 9, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n'
             '{"timestamp": 9, "input_length": 513, "output_length": 1, "hash_ids": [1]}',
             {},
-            "line 2: has 1 hash_ids for an input_length of 513",
+            "line 2: hash_ids has 1 entries, must have 2 for an input_length of 513",
         ),
         ('{"timestamp": -1, "input_length": 5, "output_length": 1, "hash_ids": [1]}', {}, "timestamp is -1"),
         (
@@ -470,17 +482,17 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
         (
             '{"timestamp": 1, "input_length": 5, "output_length": 1' + "0" * 30 + ', "hash_ids": [1]}',
             {},
-            "output_length has more than 63 bits",
+            "output_length is 10+, must fit into 64 bits",
         ),
         ('{"chat_id": 1, "timestamp": 1.5, "input_length": 5, "output_length": 1}', {}, "Qwen-Bailian"),
         ('[{"id": "a", "conversations": 5}]', TEXT, "entry 0: conversations must be a list"),
         (
             '[{"id": "a", "conversations": [{"from": "gpt"}]}]',
             TEXT,
-            "entry 0: message 0: value must be a text",
+            "entry 0: message 0: value must be a string",
         ),
-        (json.dumps([talk(("human", "a"))]), TEXT, "has no answer with a prompt before it"),
-        ('[{"context": "c", "question": "q", "choice_A": "a"}]', TEXT, "entry 0: has no choice_B"),
+        (json.dumps([talk(("human", "a"))]), TEXT, "must contain an answer with a prompt before it"),
+        ('[{"context": "c", "question": "q", "choice_A": "a"}]', TEXT, "entry 0: choice_B is missing"),
         ('{"instruction": "i", "context": "", "response": "", "category": "c"}', TEXT, "output_tokens is 0"),
         ('{"instruction": "i", "context": null, "response": "r", "category": "c"}', TEXT, "context is null"),
         ("0,0.39,1.29,Weibull,0.86,2.64\n600,0.0,0.0,,0.0,0.0\n", {}, "is part of ServeGen"),
@@ -508,7 +520,7 @@ def test_no_file_and_no_regular_file_are_errors(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_that_nobody_fills_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(iq.TraceError, match="is not a file"):
+    with pytest.raises(iq.TraceError, match="not a file"):
         iq.read_trace(tmp_path / "pipe")
 
 
@@ -519,8 +531,13 @@ def test_a_format_that_does_not_fit_is_an_error(samples: Path, format: str) -> N
     )
     arguments = TEXT if format in ("sharegpt", "longbench", "dolly") else {}
     arguments = {"columns": {"prompt_tokens": "context"}} if format == "table" else arguments
-    said = {"inferq": "has no column for prompt_tokens", "table": "context is 'basin"}
-    with pytest.raises(iq.TraceError, match=said.get(format, f"which {format} is not")):
+    messages = {
+        "inferq": "has no column for prompt_tokens",
+        "table": "context is 'basin",
+        "servegen": "is a file; servegen requires a folder",
+    }
+    mismatch = rf"is \w+; {format} must be|does not match {format}"
+    with pytest.raises(iq.TraceError, match=messages.get(format, mismatch)):
         iq.read_trace(path, format, **arguments)
 
 
