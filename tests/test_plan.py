@@ -414,7 +414,10 @@ CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(2), **LENGTHS
     ({"engines": card(1), "replicas": 0}, "replicas: must be an integer from 1"),
     ({"engines": card(1), "pools": "0:2"}, r"pools\[0\]: must be 'together'"),
     ({"engines": card(1), "pools": "1:2"}, "link: missing; disaggregated pools"),
-    ({"engines": card(1), "prices": iq.Prices(gpu_hour={"h200": 3.0})}, "prices.gpu_hour.engine: no price"),
+    (
+        {"engines": card(1), "prices": iq.Prices(gpu_hour={"h200": 3.0})},
+        "prices.gpu_hour.engine: missing: no price",
+    ),
     ({"engines": card(1), "within": -0.1}, "within: must be"),
     ({"engines": card(1), "time_s": 0}, "time_s: "),
     ({"engines": card(1), "seeds": [1]}, "seeds: must be two or more"),
