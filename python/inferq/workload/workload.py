@@ -81,7 +81,8 @@ class Workload(Viewed):
 
             A policy that plans a batch while the one before it runs foresees the end of a request whose
             output reaches its `max_output_tokens`. Any other end, and each where the column is missing or
-            null, is a stop token to it. No other policy looks at the column.
+            null, is a stop token to it. `Sglang` reserves memory for `max_output_tokens`, with and without
+            `overlap`. No other policy reads the column.
 
             A request whose client takes it back leaves at once where it waits for its first admission, and
             with its next token otherwise; it is `abandoned`.
