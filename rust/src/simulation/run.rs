@@ -58,6 +58,8 @@ pub(super) struct Run {
     pub(super) now: Instant,
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
+    /// Number of requests that had arrived at the last drain.
+    arrived_at_drain: u64,
     stalled: bool,
     /// Requests that wait for a replica when none is to open.
     stranded: u64,
@@ -229,6 +231,7 @@ impl Run {
             in_system_area: 0,
             waiting_at_last_arrival: 0,
             stalled: false,
+            arrived_at_drain: 0,
             stranded: 0,
             held_back: 0,
         }
@@ -312,7 +315,8 @@ impl Run {
             if self.known_until < Instant::NEVER && !self.arrivals.more_to_come {
                 return Ok(false);
             }
-            if self.next_instant() < Instant::NEVER || self.arrivals.more_to_come || !self.drain()? {
+            let may_arrive = self.arrivals.more_to_come && !self.calendar.is_at_limit();
+            if self.next_instant() < Instant::NEVER || may_arrive || !self.drain()? {
                 return Ok(true);
             }
         }
@@ -388,9 +392,11 @@ impl Run {
             self.stranded = self.capacities.as_ref().map_or(0, |all| all.waiting());
             return Ok(false);
         }
-        let is_first = self.results.results.drained.is_empty();
+        // Without an arrival since the last drain, the requests that remain are listed already.
+        let arrived = self.results.left() + self.fleet.replicas.iter().map(Replica::requests).sum::<u64>();
+        let has_new = std::mem::replace(&mut self.arrived_at_drain, arrived) < arrived;
         let mut here: Vec<u32> = Vec::new();
-        if is_first {
+        if has_new {
             here = self.fleet.replicas.iter().flat_map(Replica::ids).collect();
         }
         let is_last = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
@@ -399,8 +405,8 @@ impl Run {
             self.fleet.replicas[replica].drains_last(is_last);
             runs |= self.form(replica, true)?;
         }
-        if runs && is_first {
-            self.results.results.drained = here;
+        if runs {
+            self.results.results.drained.extend(here);
         }
         self.stalled = !runs && self.fleet.next_instant() == Instant::NEVER;
         Ok(!self.stalled)
