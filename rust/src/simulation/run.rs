@@ -188,6 +188,7 @@ impl Run {
         let unit = sampler.unit;
         let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
         let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
+        results.limit_gaps(&options.itl_limits);
         results.served_by(first);
         results.set_apis(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
@@ -230,8 +231,8 @@ impl Run {
             now: Instant::ZERO,
             in_system_area: 0,
             waiting_at_last_arrival: 0,
-            stalled: false,
             arrived_at_drain: 0,
+            stalled: false,
             stranded: 0,
             held_back: 0,
         }
@@ -476,7 +477,7 @@ impl Run {
             unused: fleet_totals.unused,
             replica_time,
             last,
-            results: std::mem::take(&mut self.results.results),
+            results: self.results.take_results(),
         };
         let totals = &mut outcome.results.totals;
         totals.end = end_in_attoseconds;

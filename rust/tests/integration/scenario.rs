@@ -202,6 +202,7 @@ impl Scenario {
             horizon: self.horizon_s.map(|s| Instant((s * 1e9).round() as u128 * 1_000_000_000)),
             measured: self.measured.clone(),
             timeline: Timeline::Every(Span(7_777_777_777_777_777)),
+            itl_limits: Vec::new(),
             iterations: true,
             batches: true,
             max_in_flight: None,
@@ -239,7 +240,6 @@ impl Scenario {
     }
 }
 
-/// Host time of an iteration, usually none.
 /// Length of an iteration on the grid, in seconds.
 const STEP: f64 = 0.01;
 
@@ -274,6 +274,7 @@ impl Scenario {
     }
 }
 
+/// Host time of an iteration, usually none.
 fn overhead() -> impl Strategy<Value = String> {
     let beyond = prop_oneof![1 => Just(0), 1 => 1_u32..9000];
     let some = (0_u32..9000, 0_u32..300, any::<bool>(), beyond, 1_u32..64);
@@ -407,7 +408,6 @@ pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     shared.boxed()
 }
 
-/// Random scenarios of any policy, with or without a prefix cache.
 /// Random scenarios on the grid, half of them of policies that can plan ahead.
 pub(crate) fn grid_scenario() -> BoxedStrategy<Scenario> {
     let of_kind = |kind| prop_oneof![1 => scenario(kind), 1 => sharing(kind)];
@@ -415,6 +415,7 @@ pub(crate) fn grid_scenario() -> BoxedStrategy<Scenario> {
     prop_oneof![1 => ahead, 1 => any_scenario()].prop_map(|scenario| scenario.on_grid()).boxed()
 }
 
+/// Random scenarios of any policy, with or without a prefix cache.
 pub(crate) fn any_scenario() -> BoxedStrategy<Scenario> {
     let of_kind = |kind| prop_oneof![2 => scenario(kind), 1 => sharing(kind)];
     prop::sample::select(SchedulerConfig::KINDS).prop_flat_map(of_kind).boxed()
