@@ -221,6 +221,11 @@ impl Capacities {
         self.unrouted.len() as u64
     }
 
+    /// Number of replica events so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.events.len() as u64
+    }
+
     /// Whether a request waits here that was never admitted, so that its patience still runs.
     pub(super) fn holds(&self, id: u32) -> bool {
         self.unrouted.get(&id).is_some_and(|request| request.stranded.history.is_new())

@@ -58,8 +58,8 @@ pub(super) struct Run {
     pub(super) now: Instant,
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
-    /// Number of requests that had arrived at the last drain.
-    arrived_at_drain: u64,
+    /// At the last drain: numbers of requests sent, of requests before the replicas, and of replica events.
+    seen_at_drain: [u64; 3],
     stalled: bool,
     /// Requests that wait for a replica when none is to open.
     stranded: u64,
@@ -231,7 +231,7 @@ impl Run {
             now: Instant::ZERO,
             in_system_area: 0,
             waiting_at_last_arrival: 0,
-            arrived_at_drain: 0,
+            seen_at_drain: [0; 3],
             stalled: false,
             stranded: 0,
             held_back: 0,
@@ -393,9 +393,7 @@ impl Run {
             self.stranded = self.capacities.as_ref().map_or(0, |all| all.waiting());
             return Ok(false);
         }
-        // Without an arrival since the last drain, the requests that remain are listed already.
-        let arrived = self.results.left() + self.fleet.replicas.iter().map(Replica::requests).sum::<u64>();
-        let has_new = std::mem::replace(&mut self.arrived_at_drain, arrived) < arrived;
+        let has_new = self.has_new_since_drain();
         let mut here: Vec<u32> = Vec::new();
         if has_new {
             here = self.fleet.replicas.iter().flat_map(Replica::ids).collect();
@@ -411,6 +409,17 @@ impl Run {
         }
         self.stalled = !runs && self.fleet.next_instant() == Instant::NEVER;
         Ok(!self.stalled)
+    }
+
+    /// Whether the replicas may have requests that they did not have at the last drain, which are not listed yet.
+    fn has_new_since_drain(&mut self) -> bool {
+        let present = match self.order {
+            Order::EventLoop => self.calendar.in_system,
+            Order::Single | Order::Lanes => self.fleet.replicas.iter().map(Replica::requests).sum(),
+        };
+        let (unrouted, changes) = self.capacities.as_ref().map_or((0, 0), |all| (all.waiting(), all.changes()));
+        let seen = [self.results.left() + present, self.calendar.waiting() + unrouted, changes];
+        std::mem::replace(&mut self.seen_at_drain, seen) != seen
     }
 
     pub(super) fn finish(mut self) -> Result<Outcome> {
