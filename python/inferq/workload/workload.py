@@ -79,10 +79,10 @@ class Workload(Viewed):
             finished: its own `arrival_s` then only says where it stands among the rows. If that row is
             rejected, abandoned or unfinished, it never arrives. `open_loop` drops the column.
 
-            A policy that plans a batch while the one before it runs foresees the end of a request whose
-            output reaches its `max_output_tokens`. Any other end, and each where the column is missing or
-            null, is a stop token to it. `Sglang` reserves memory for `max_output_tokens`, with and without
-            `overlap`. No other policy reads the column.
+            A policy that plans a batch while the previous one runs foresees the end of a request whose
+            output reaches `max_output_tokens` or fills `max_model_len`. Any other end is a stop token, also
+            if the column is missing or null. `Sglang` reserves memory for `max_output_tokens`, with and
+            without `overlap`. No other policy reads the column.
 
             A request whose client takes it back leaves at once where it waits for its first admission, and
             with its next token otherwise; it is `abandoned`.
