@@ -87,7 +87,8 @@ impl Plan<'_> {
     /// Remaining sequence slots (`max_seqs`).
     #[inline]
     pub fn sequences_left(&self) -> u64 {
-        self.state.limits.max_seqs - self.state.running
+        // Above `max_seqs` while admissions are closed.
+        self.state.limits.max_seqs.saturating_sub(self.state.running)
     }
 
     /// Admitted requests.
@@ -388,7 +389,7 @@ impl Plan<'_> {
     #[inline(always)]
     fn take_sequence(&mut self, place: Place) -> Result<()> {
         let state = &mut *self.state;
-        if state.running == state.limits.max_seqs {
+        if state.running >= state.limits.max_seqs {
             return Err(self.broken("at most max_seqs requests can be admitted", place));
         }
         state.last_row += 1;

@@ -31,7 +31,8 @@ impl Replica {
         content: &[Segment],
         results: &mut Recorder,
     ) -> Result<Option<Place>> {
-        if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > self.surely_fits {
+        let most = arrival.output_tokens.max(arrival.max_output_tokens);
+        if u64::from(arrival.prompt_tokens) + u64::from(most) > self.surely_fits {
             return self.arrive_long(arrival, content, results);
         }
         if let Some(reason) = self.scheduler.refuses(arrival, &self.state.blocks) {
@@ -41,7 +42,7 @@ impl Replica {
         self.accept(arrival, content).map(Some)
     }
 
-    /// Handles a request that may be too long: its output is cut to the maximum length.
+    /// Handles a request that may be too long: its output and its limit are cut to the maximum length.
     #[inline(never)]
     fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
@@ -54,7 +55,7 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
-        self.accept(&arrival, content).map(Some)
+        self.accept(&self.with_limit_in_length(&arrival), content).map(Some)
     }
 
     #[inline(always)]
@@ -108,6 +109,7 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
+        arrival = self.with_limit_in_length(&arrival);
         let Stranded { history, content, drafting, accepted, .. } = stranded;
         let retries = history.retries();
         let request = Request::sent(&arrival, emitted, now);

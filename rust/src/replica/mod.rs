@@ -62,7 +62,8 @@ pub(crate) struct Replica {
     host: Option<HostTime>,
     /// Maximum length of a request in tokens.
     max_model_len: u32,
-    /// Requests of at most this length, prompt and output, are neither too long nor too large for the cache.
+    /// Requests of at most this length, prompt and output limit, are neither too long nor too large for the cache, and
+    /// no plan ahead foresees that they reach the maximum length.
     surely_fits: u64,
     state: State,
     /// The running stretch; if the replica is idle, the last one.
@@ -164,11 +165,11 @@ impl Replica {
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
         let has_extra_state = keeps_prefixes || blocks.has_cache() || speculation.is_some();
-        let longest = blocks.tokens().min(engine.max_model_len.into());
+        let ahead = engine.scheduler.plans_ahead();
+        let longest = blocks.tokens().min(u64::from(engine.max_model_len) - u64::from(ahead.is_some()));
         // With drafts, the last token takes a slot too.
         let surely_fits = if speculation.is_some() { 0 } else { longest };
         let moduli = engine.timing.moduli().to_vec();
-        let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
         let limits = engine.scheduler.limits();
         let drafts = speculation.map(|parts| Drafts::new(parts, engine.max_model_len, engine.first_token, &blocks));

@@ -322,7 +322,8 @@ impl Replica {
     /// Ends the run: emitted tokens count, the running iteration emits nothing, and the remaining requests are
     /// unfinished. Their cached content counts too.
     pub(crate) fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
-        let under_way = self.break_off(end, results)?;
+        // Batches are formed at `end` too.
+        let under_way = self.break_off(end, self.stretch.count, results)?;
         let live: Vec<Place> = self.state.live().collect();
         for place in live {
             self.state.publish_decodes(place, under_way);
@@ -335,9 +336,9 @@ impl Replica {
         Ok(())
     }
 
-    /// Settles the iterations of the running stretch that have ended at `end`, and stops it. Returns the number of
-    /// running iterations.
-    fn break_off(&mut self, end: Instant, results: &mut Recorder) -> Result<u64> {
+    /// Settles the iterations of the running stretch that have ended at `end`, and stops it. At most `begun` of its
+    /// iterations have begun. Returns the number of running iterations.
+    fn break_off(&mut self, end: Instant, begun: u64, results: &mut Recorder) -> Result<u64> {
         if self.is_idle {
             return Ok(0);
         }
@@ -350,17 +351,18 @@ impl Replica {
             let ahead = self.state.ahead.take();
             self.settle_stretch::<Full>(results)?;
             self.state.ahead = ahead;
-            if whole < count && self.state.blocks.has_cache() {
+            if whole < begun && self.state.blocks.has_cache() {
                 self.state.begin_again();
             }
         }
-        Ok(u64::from(whole < count))
+        Ok(u64::from(whole < begun))
     }
 
     /// The replica fails: emitted tokens count, everything else is lost. Returns its requests, unordered; a new
     /// replica takes its place.
     pub(crate) fn kill(&mut self, now: Instant, results: &mut Recorder) -> Result<Vec<Stranded>> {
-        let under_way = self.break_off(now, results)?;
+        // Replicas fail before batches are formed.
+        let under_way = self.break_off(now, self.begun(now)?, results)?;
         let live: Vec<Place> = self.state.live().collect();
         let mut stranded = Vec::with_capacity(live.len());
         for place in live {

@@ -38,6 +38,8 @@ pub(crate) struct Recorder {
     /// API time of each replica, from the first replica of this recorder on; empty: zero.
     apis: Vec<Span>,
     first_replica: u32,
+    /// The histograms in place of those of the results, if gaps are counted against limits.
+    limited: Vec<Histogram>,
 }
 
 /// Requests whose outputs were cut.
@@ -105,6 +107,7 @@ impl Recorder {
             cut: Cut::default(),
             apis: Vec::new(),
             first_replica: 0,
+            limited: Vec::new(),
         }
     }
 
@@ -214,7 +217,44 @@ impl Recorder {
             let members = members.first;
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
         }
+        if self.results.itl.is_empty() {
+            return self.gaps_with_limits(members, first, growth, count);
+        }
         self.gaps_of_classes(members, first, growth, count)
+    }
+
+    /// Also counts the gaps at or below each of these limits, in attoseconds, in rarely compiled code: without limits
+    /// this costs nothing.
+    pub(crate) fn limit_gaps(&mut self, limits: &[Span]) {
+        if !limits.is_empty() {
+            self.limited = vec![Histogram::with_limits(limits); std::mem::take(&mut self.results.itl).len()];
+        }
+    }
+
+    /// The results, complete.
+    pub(crate) fn take_results(&mut self) -> Results {
+        if !self.limited.is_empty() {
+            self.results.itl = std::mem::take(&mut self.limited);
+        }
+        std::mem::take(&mut self.results)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn gaps_with_limits(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+        let by_code = std::iter::once(&members.first).chain(&members.further).copied();
+        let by_code =
+            by_code.enumerate().chain(members.listed.iter().map(|&(class, members)| (class as usize, members)));
+        for (class, members) in by_code.filter(|&(_, members)| members > 0) {
+            self.limited[class].add_with_limits(first, growth, count, members)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn gap_with_limits(&mut self, class: u32, gap: Span, count: u64) -> Result<()> {
+        self.limited[class as usize].add_with_limits(gap, 0, 1, count)
     }
 
     #[inline(never)]
@@ -236,7 +276,10 @@ impl Recorder {
     /// Counts one gap.
     pub(crate) fn gap<W: Width>(&mut self, class: u32, gap: Span) -> Result<()> {
         let gap = self.unit.span::<W>(gap)?;
-        self.results.itl[class as usize].add(gap, 1)
+        match self.results.itl.get_mut(class as usize) {
+            Some(histogram) => histogram.add(gap, 1),
+            None => self.gap_with_limits(class, gap, 1),
+        }
     }
 
     /// Converts the growth of gaps to attoseconds.
@@ -251,7 +294,13 @@ impl Recorder {
 
     /// Counts tokens emitted at the same instant as the previous one.
     pub(crate) fn zero_gaps(&mut self, class: u32, count: u64) -> Result<()> {
-        if count > 0 { self.results.itl[class as usize].add(Span::ZERO, count) } else { Ok(()) }
+        if count == 0 {
+            return Ok(());
+        }
+        match self.results.itl.get_mut(class as usize) {
+            Some(histogram) => histogram.add(Span::ZERO, count),
+            None => self.gap_with_limits(class, Span::ZERO, count),
+        }
     }
 
     /// Records verified and accepted drafts of a request that is about to leave.

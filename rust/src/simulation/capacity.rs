@@ -221,6 +221,11 @@ impl Capacities {
         self.unrouted.len() as u64
     }
 
+    /// Number of replica events so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.events.len() as u64
+    }
+
     /// Whether a request waits here that was never admitted, so that its patience still runs.
     pub(super) fn holds(&self, id: u32) -> bool {
         self.unrouted.get(&id).is_some_and(|request| request.stranded.history.is_new())
@@ -344,12 +349,13 @@ impl Run {
         Ok(())
     }
 
-    /// Fails a replica: its requests are retried or lost.
+    /// Fails a replica: its requests are retried or lost. It restarts after its repair, unless it was draining.
     fn kill(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let (pool_state, now) = (&mut all.pools[at], self.now);
         let (replica, pool) = (pool_state.first + place, pool_state.pool);
         let retries = pool_state.failures.as_ref().map_or(0, |failures| failures.retries);
-        let repair = pool_state.failures.as_ref().and_then(|failures| failures.repair);
+        let is_draining = pool_state.places[place].phase == Phase::Draining;
+        let repair = pool_state.failures.as_ref().and_then(|failures| failures.repair).filter(|_| !is_draining);
         let stranded = self.fleet.replicas[replica].kill(now, &mut self.results)?;
         let deadlines = self.calendar.forget_patience(replica as u32);
         for mut stranded in stranded {
