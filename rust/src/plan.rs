@@ -370,7 +370,6 @@ impl Plan<'_> {
         Ok(true)
     }
 
-    #[inline(never)]
     fn admit_then_chunk(&mut self, place: Place, reserved: u64, tokens: u64) -> Result<()> {
         self.admit(place, reserved)?;
         self.chunk(place, tokens)
@@ -401,7 +400,6 @@ impl Plan<'_> {
     }
 
     // Inlined: a call costs more than the body, and every request makes two.
-    #[inline(always)]
     fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if !self.state.has_free(blocks) {
@@ -413,7 +411,6 @@ impl Plan<'_> {
     }
 
     /// Takes the cached blocks and the missing ones for `tokens` tokens.
-    #[inline(never)]
     fn take_with_hit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.blocks_to_admit(place, tokens) as i64 > self.free_blocks() {
             return Err(self.broken(NO_BLOCK, place));

@@ -13,7 +13,6 @@ use crate::workload::Arrival;
 
 impl Replica {
     /// Handles the arrival of a request whose prompt begins with `content`. A request that can never fit is rejected.
-    #[inline(never)]
     pub(crate) fn arrive(
         &mut self,
         arrival: &Arrival,
@@ -43,7 +42,6 @@ impl Replica {
     }
 
     /// Handles a request that may be too long: its output and its limit are cut to the maximum length.
-    #[inline(never)]
     fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);
@@ -69,7 +67,6 @@ impl Replica {
         Ok(place)
     }
 
-    #[inline(never)]
     fn open_extra_state(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         self.state.blocks.open(place, content, arrival);
         if let Some(drafts) = &mut self.state.drafts {
@@ -80,7 +77,6 @@ impl Replica {
         }
     }
 
-    #[inline(never)]
     fn keep_prefix(&mut self, place: Place, content: &[Segment]) {
         if self.prefixes.len() <= place.index() {
             self.prefixes.resize_with(place.index() + 1, Vec::new);

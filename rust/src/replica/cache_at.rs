@@ -37,7 +37,6 @@ impl Replica {
         if self.reports.as_ref().is_some_and(|reports| now >= reports.next) { self.report_late(now) } else { Ok(()) }
     }
 
-    #[cold]
     fn report_late(&mut self, now: Instant) -> Result<()> {
         let Some(Reports { every, .. }) = self.reports else { return Ok(()) };
         let at = Instant(now.0 - now.0 % every.0);

@@ -28,7 +28,7 @@ use std::cell::Cell;
 use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
-use crate::features::{Features, Full, Plain, PlainGroups, Variant};
+use crate::features::{Features, Full, Plain, Variant};
 use crate::finding::Finding;
 use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
@@ -301,7 +301,6 @@ impl Replica {
         if self.is_idle || self.stretch.count == 1 { Ok(()) } else { self.cut_further(now) }
     }
 
-    #[inline(never)]
     fn cut_further(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
         if stretch.end <= now {
@@ -320,7 +319,6 @@ impl Replica {
     }
 
     /// Forms the next batch, if the scheduler plans one. Returns whether an iteration runs now.
-    #[inline(never)]
     pub(crate) fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         self.form_here::<Long>(now, drain)
     }
@@ -336,13 +334,10 @@ impl Replica {
         }
     }
 
-    #[inline(never)]
     fn form_rarer(&mut self, now: Instant, drain: bool) -> Result<bool> {
         match self.state.variant {
             Variant::Plain => self.form_with::<Plain<Short>>(now, drain),
             Variant::PlainLong => self.form_with::<Plain<Long>>(now, drain),
-            Variant::Groups => self.form_with::<PlainGroups<Short>>(now, drain),
-            Variant::GroupsLong => self.form_with::<PlainGroups<Long>>(now, drain),
             Variant::Ahead | Variant::Full => self.form_with::<Full<Short>>(now, drain),
             Variant::AheadLong | Variant::FullLong => self.form_with::<Full<Long>>(now, drain),
         }
@@ -429,7 +424,6 @@ impl Replica {
         state.broken(now, "a request is admitted by the batch that computes its first chunk", what)
     }
 
-    #[inline(never)]
     fn count_preemptions(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
         state.preemptions_since_token += state.batch.preempted.len() as u64;
@@ -441,7 +435,6 @@ impl Replica {
     }
 
     /// The pace of the batch.
-    #[inline(never)]
     fn price(&mut self) -> Result<Pace> {
         self.state.batch.list_priced();
         let shape = self.state.shape(&self.state.batch.priced);
@@ -457,7 +450,6 @@ impl Replica {
 
     /// The end of a stretch of `count` iterations, or of fewer iterations whose end fits 64 bits, if any.
     #[cold]
-    #[inline(never)]
     fn far_end(&mut self, now: Instant, pace: &Pace, count: u64) -> Result<(Instant, u64)> {
         // If stretches are listed, only events may end them.
         let mut fewer = if self.state.unit == Unit::ATTOSECOND { 0 } else { count / 2 };
@@ -471,7 +463,6 @@ impl Replica {
         Ok((end_after(now, pace, count)?, count))
     }
 
-    #[inline(never)]
     fn run_fully(&mut self, now: Instant) -> Result<()> {
         if self.is_short() { self.run::<Full<Short>>(now) } else { self.run::<Full<Long>>(now) }
     }

@@ -204,7 +204,6 @@ impl Replica {
         self.scheduler.refuses(arrival, &self.state.blocks)
     }
 
-    #[cold]
     fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
         if arrival.prompt_tokens >= self.max_model_len {
             return Some("its prompt leaves no room for an output within max_model_len");
@@ -219,7 +218,6 @@ impl Replica {
     }
 
     /// The request with its output cut to the maximum length. Its end is foreseen.
-    #[cold]
     pub(super) fn cut_to_length(&self, arrival: &Arrival) -> Arrival {
         let output_tokens = self.max_model_len - arrival.prompt_tokens;
         Arrival { output_tokens, max_output_tokens: output_tokens, ..*arrival }
@@ -270,7 +268,6 @@ impl Replica {
     }
 
     /// A sample of the state at an instant.
-    #[inline(always)]
     pub(crate) fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {

@@ -42,7 +42,6 @@ fn bin(span: u128) -> usize {
 }
 
 /// Like `bin`, for a span that fits 64 bits.
-#[inline(always)]
 fn short_bin(span: u64) -> usize {
     let shift = 56_u32.saturating_sub((span | 1).leading_zeros());
     ((shift as usize) << 7) + (span >> shift) as usize
@@ -103,7 +102,6 @@ impl Histogram {
     }
 
     /// Updates the maximum, which seldom changes.
-    #[inline(always)]
     fn note_longest(&mut self, span: Span) {
         if self.longest < span {
             self.set_longest(span);
@@ -111,12 +109,10 @@ impl Histogram {
     }
 
     #[cold]
-    #[inline(never)]
     fn set_longest(&mut self, span: Span) {
         self.longest = span;
     }
 
-    #[inline(never)]
     fn add_wide(&mut self, span: Span, times: u64) -> Result<()> {
         self.longest = self.longest.max(span);
         self.total(span.0, 1, times)?;
@@ -159,7 +155,6 @@ impl Histogram {
         Ok(())
     }
 
-    #[inline(never)]
     fn add_wide_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
         if growth == 0 {
             let all = count.checked_mul(times).ok_or_else(|| Error::overflow("a count of gaps"))?;
@@ -192,7 +187,6 @@ impl Histogram {
     }
 
     /// Counts an ascending progression of spans that fit 64 bits (18 s); the bins exist.
-    #[inline(never)]
     fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
         let (mut value, mut left) = (low, count);
         while left > 0 {

@@ -239,8 +239,6 @@ impl Recorder {
         std::mem::take(&mut self.results)
     }
 
-    #[cold]
-    #[inline(never)]
     fn gaps_with_limits(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
         let by_code = std::iter::once(&members.first).chain(&members.further).copied();
         let by_code =
@@ -251,13 +249,10 @@ impl Recorder {
         Ok(())
     }
 
-    #[cold]
-    #[inline(never)]
     fn gap_with_limits(&mut self, class: u32, gap: Span, count: u64) -> Result<()> {
         self.limited[class as usize].add_with_limits(gap, 0, 1, count)
     }
 
-    #[inline(never)]
     fn gaps_of_classes(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
         for &(class, members) in &members.listed {
             if members > 0 {
@@ -283,7 +278,6 @@ impl Recorder {
     }
 
     /// Converts the growth of gaps to attoseconds.
-    #[inline(always)]
     fn growth<W: Width>(&self, growth: i128) -> Result<i128> {
         match self.unit {
             unit if W::IS_SHORT => Ok(unit.short(growth as u64) as i128),
@@ -317,7 +311,6 @@ impl Recorder {
     }
 
     // Most stretches have one iteration.
-    #[inline(never)]
     fn count_stretched(&mut self, iterations: u64) {
         self.results.totals.stretched_iterations += iterations;
     }
@@ -372,13 +365,11 @@ impl Recorder {
     }
 
     /// Records why a request that has been in the system since its arrival is rejected.
-    #[cold]
     pub(crate) fn refuse(&mut self, arrival: &Arrival, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
     }
 
     /// Records that the output of an arrived request is cut by `tokens` tokens.
-    #[cold]
     pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
         self.cut = self.cut.and(Cut { count: 1, first: arrival.id });
         if let Some(events) = &mut self.live_events {
@@ -388,7 +379,6 @@ impl Recorder {
     }
 
     /// Returns when the client receives the first and the last token of a request, or the notice that there is none.
-    #[cold]
     fn at_client(&mut self, request: &History, replica: u32, status: Status, left: Instant) -> (Instant, Instant) {
         let api = self.api(replica.wrapping_sub(self.first_replica) as usize);
         let later = |at: Instant| if at == Instant::NEVER { at } else { Instant(at.0.saturating_add(api.0)) };
@@ -407,7 +397,6 @@ impl Recorder {
         }
     }
 
-    #[inline(never)]
     fn leave_further(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         if status == Status::Finished
             && self.finished.is_some()
@@ -467,7 +456,6 @@ impl Recorder {
     }
 
     /// Handles the last token of a request. Returns whether it was canceled and has left without an answer.
-    #[cold]
     fn ends_canceled_and_leaves(&mut self, request: &History, replica: u32, left: Instant) -> bool {
         let is_canceled = self.ends_canceled(request.arrival.id);
         if is_canceled {
@@ -478,7 +466,6 @@ impl Recorder {
         is_canceled
     }
 
-    #[cold]
     fn record_left(&mut self, id: u32, status: Status) {
         if let Some(events) = &mut self.live_events {
             events.left.push((id, status));

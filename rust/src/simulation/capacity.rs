@@ -202,8 +202,6 @@ impl Capacities {
 
     /// The next event, if `others` is the next event that is not about replicas. Without such an event, and without a
     /// request that waits for a replica, there is none.
-    #[cold]
-    #[inline(never)]
     pub(super) fn join(&self, others: Instant) -> Instant {
         if self.next <= others && (others < Instant::NEVER || self.is_awaited()) { self.next } else { others }
     }
@@ -280,8 +278,6 @@ impl Capacities {
 
 impl Run {
     /// Applies the replica events of this instant.
-    #[cold]
-    #[inline(never)]
     pub(super) fn change_replicas(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         if all.next <= self.now {
@@ -513,8 +509,6 @@ impl Run {
     }
 
     /// Lets draining replicas form batches that would otherwise wait for more requests, and ends empty ones.
-    #[cold]
-    #[inline(never)]
     pub(super) fn end_drains(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         for at in 0..all.pools.len() {

@@ -361,7 +361,6 @@ impl Run {
         Ok(station.first + chosen)
     }
 
-    #[cold]
     fn wrong_route(&self, arrival: &Arrival, chosen: usize) -> Error {
         let at_s = self.unit.instant(self.now).seconds().to_string();
         let (answer, replicas) = (chosen.to_string(), self.fleet.len());
