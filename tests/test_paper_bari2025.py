@@ -85,7 +85,7 @@ def test_the_variation_of_a_request_s_time_is_that_of_its_parts():
 
 def test_without_lengths_every_row_says_what_it_needs(page: Report):
     rows = page.sections[1].rows
-    assert len(by_name(rows)) == len(deadlines.ASKED)
+    assert len(by_name(rows)) == len(deadlines.ROWS)
     for row in rows:
         assert deadlines.FILE in row.note and "--trace" in row.note
         assert row.simulation is None and row.gap is None
@@ -153,7 +153,7 @@ def test_the_deadlines_part_answers_every_row(study: deadlines.Study):
     assert all(row.simulation is not None and row.half_width is not None for row in rows[7:])
     named = by_name(rows)
     # Of the budget that every iteration could hold, 2 % are within the interval of 20,000 requests.
-    stable = named["Section 7", "stable up to: Sarathi, seats and cache without limit"]
+    stable = named["Section 7", "stable up to: Sarathi, unlimited sequences and cache"]
     assert stable.half_width < 0.05 * stable.theory
     assert abs(stable.simulation - stable.theory) < stable.half_width + 0.01 * stable.theory
     # Deadlines buy capacity, the more the fewer pay.

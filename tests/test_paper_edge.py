@@ -52,5 +52,5 @@ def test_ends_that_do_not_hold_the_edge_are_named():
     with pytest.raises(iq.ConfigError, match="too short"):
         edge(lambda rate: iq.simulate(few.speed(rate), ONE_SERVER), 1.0, 3.0)
     at_once = {"arrival_s": [0.0, 0.0], "prompt_tokens": [1, 1], "output_tokens": [1, 1]}
-    with pytest.raises(iq.ConfigError, match="at once"):
+    with pytest.raises(iq.ConfigError, match="at the same time"):
         unit(iq.Workload(at_once))

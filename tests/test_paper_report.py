@@ -141,7 +141,7 @@ def test_a_page_in_markdown_has_its_pictures_beside_it(tmp_path: Path):
 
 
 def test_other_endings_are_refused(tmp_path: Path):
-    with pytest.raises(iq.ConfigError, match=r"page\.pdf: a page ends in \.html or \.md"):
+    with pytest.raises(iq.ConfigError, match=r"page\.pdf: must end in \.html or \.md"):
         pages.write(MADE, tmp_path / "page.pdf")
     assert list(tmp_path.iterdir()) == []
 
@@ -215,10 +215,10 @@ def test_the_command_writes_markdown_into_new_folders(nie2026: list[dict[str, An
             ["vidur"],
             "paper: unknown name 'vidur'; known names: li2025, ao2025, bari2025, lin2026, nie2026, hardware",
         ),
-        (["nie2026", "--out", "page.pdf"], "page.pdf: a page ends in .html or .md"),
+        (["nie2026", "--out", "page.pdf"], "page.pdf: must end in .html or .md, got '.pdf'"),
         (["nie2026", "--out", "file/page.md"], "file"),
         (["nie2026", "--out", "folder.md"], "folder.md: Is a directory"),
-        (["nie2026", "--trace", "absent"], "trace: absent is no folder"),
+        (["nie2026", "--trace", "absent"], "trace: must be a folder, got absent"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_runs(

@@ -591,7 +591,10 @@ def test_the_explanation_has_every_number():
     ({"decode_queue": 1}, "decode_queue: must be True, False or None, got 1"),
     ({"abandonment": -0.1}, "abandonment: must be non-negative, got -0.1"),
     ({"abandonment": math.inf}, "abandonment: must be finite, got inf"),
-    ({"abandonment": {"decode-heavy": 0.1}}, "abandonment.prefill-heavy: is missing; every class requires a rate"),
+    (
+        {"abandonment": {"decode-heavy": 0.1}},
+        "abandonment.prefill-heavy: is missing; every class requires a rate",
+    ),
     ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: unknown class; classes: decode-heavy,"),
     ({"prefill_fairness": -0.1}, "prefill_fairness: must be non-negative"),
     ({"decode_fairness": math.nan}, "decode_fairness: must be finite, got nan"),
@@ -599,7 +602,7 @@ def test_the_explanation_has_every_number():
     ({"tpot_penalty": -1}, "tpot_penalty: must be non-negative"),
     ({"prefill_fairness_penalty": math.inf}, "prefill_fairness_penalty: must be"),
     ({"decode_fairness_penalty": "much"}, "decode_fairness_penalty: must be"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_a_question_that_makes_no_sense_names_its_argument(changes: dict[str, Any]):
     paper_plan(**changes)

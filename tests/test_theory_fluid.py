@@ -270,7 +270,10 @@ def test_requests_that_do_not_fit_are_named():
     ({"rate": math.nan}, "rate"),
     ({"rate": math.inf}, "rate"),
     ({"first_token": "both"}, "first_token"),
-    ({"timing": iq.Constant(0.1)}, "timing: must be MemoryLinear, alone or in an Engine, for the formulas of ao2025"),
+    (
+        {"timing": iq.Constant(0.1)},
+        "timing: must be MemoryLinear, alone or in an Engine, for the formulas of ao2025",
+    ),
     ({"timing": iq.research.MemoryLinear(base=0, per_kv_token=0)}, "would take no time"),
     ({"workload": []}, "must contain at least one class"),
 )

@@ -488,7 +488,11 @@ def test_where_nothing_limits_the_rate_there_is_no_capacity():
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [({"seeds": []}, "seeds: must contain at least one seed"), ({"warmup": 1.0}, "warmup"), ({"requests": 1}, "requests")],
+    [
+        ({"seeds": []}, "seeds: must contain at least one seed"),
+        ({"warmup": 1.0}, "warmup"),
+        ({"requests": 1}, "requests"),
+    ],
 )
 def test_agree_refuses_what_makes_no_sense(more: dict[str, object], said: str):
     with pytest.raises(iq.ConfigError, match=said):

@@ -254,7 +254,9 @@ def test_capacities_scale_and_are_ordered(
     # What is sure is less than what is possible; seats only take away; a larger budget allows more.
     assert tokens.stable_below_per_s <= tokens.capacity_per_s * (1 + 1e-12)
     assert bound.stable_below_per_s is not None
-    assert bound.stable_below_per_s <= bound.capacity_per_s * (1 + 1e-12) <= tokens.capacity_per_s * (1 + 1e-9)
+    assert (
+        bound.stable_below_per_s <= bound.capacity_per_s * (1 + 1e-12) <= tokens.capacity_per_s * (1 + 1e-9)
+    )
     assert bound.stable_below_per_s <= tokens.stable_below_per_s * (1 + 1e-12)
     assert all_of(line(1), b=budget + 64)[0].capacity_per_s >= tokens.capacity_per_s * (1 - 1e-12)
 

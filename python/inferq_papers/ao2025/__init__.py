@@ -1,4 +1,4 @@
-"""What does ao2025 report on waiting for company, and what do theory and simulation give beside it?"""
+"""Reproduction of ao2025: waiting for larger batches, by theory and in simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLIPS = (
     Slip(
         where="3.2, balance of several types",
         printed="`(d0 + d1 M*) λ_j = n*_j`",
-        right="`(d0 + d1 M*) λ_j = n*_j / (l'_j + 1)`, as in 3.1; (6) follows from this one",
+        right="`(d0 + d1 M*) λ_j = n*_j / (l'_j + 1)`, as in 3.1; (6) follows from it",
     ),
     Slip(
         where="(8), first line",
@@ -27,7 +27,7 @@ SLIPS = (
     Slip(
         where="(4) and (8) against 2.3",
         printed="throughput Σ λ_j (l'_j + 1)",
-        right="Σ λ_j l'_j output tokens, if the iteration of the prompt gives none as in 2.3",
+        right="Σ λ_j l'_j output tokens, if the prompt's iteration produces no token, as in 2.3",
     ),
     Slip(
         where="A.2",
@@ -42,7 +42,7 @@ SLIPS = (
     Slip(
         where="A.3, last line",
         printed="the queue of type 2 at t is at least 0.3·t",
-        right="a chance p in two steps gives p/2 per step at most; measured: see Proposition 4",
+        right="a probability p in two steps gives at most p/2 per step; measured: see Proposition 4",
     ),
     Slip(
         where="(11) and C",
@@ -58,7 +58,7 @@ SLIPS = (
     Slip(
         where="(12) and (15), lower bound of θ_j",
         printed="`8 (n_j − n_(j−1) p_j)/n_j`",
-        right="`8 (n_j − n_(j−1) p_j)/n_(j−1)`, as Lemma 8 proves; the printed one can exceed θ_j",
+        right="`8 (n_j − n_(j−1) p_j)/n_(j−1)`, as Lemma 8 proves; the printed bound can exceed θ_j",
     ),
     Slip(
         where="(12), (15) and the captions of Figures 16 to 18",
@@ -73,17 +73,17 @@ SLIPS = (
     Slip(
         where="6.1, thresholds",
         printed="`n_j = B·ρ_j/(l'_j + 1)`",
-        right="n_j in proportion to λ_j: the same factor for all types, as (9) asks",
+        right="n_j in proportion to λ_j: the same factor for all types, as in (9)",
     ),
     Slip(
         where="6.2, thresholds 15:14:12:8",
         printed='"following (10)"',
-        right="they meet its second line with equality, which (10) excludes",
+        right="they satisfy its second line with equality, which (10) excludes",
     ),
     Slip(
         where="6.1, high demand",
         printed="6000, 4000 and 2000 requests per second",
-        right="needs d1 < 4.15e-9 s per token of cache, which no GPU has; here a hundredth",
+        right="requires d1 < 4.15e-9 s per token of cache, impossible on any GPU; here a hundredth",
     ),
 )
 
@@ -94,12 +94,12 @@ def report(
     traces: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """The experiments of ao2025, its theorems and memory bounds, beside ours.
+    """The experiments, theorems and memory bounds of ao2025 compared with inferq.
 
     Args:
-        quick: smaller runs, with wider intervals.
-        traces: not needed; section 6.2's chats are taken from the shares that the paper prints.
-        tell: called with a line before each part.
+        quick: smaller runs with wider intervals.
+        traces: unused; the chats of section 6.2 follow from printed shares.
+        tell: receives one line per part.
 
     Source: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
         Memory Constraints" (2025).
@@ -107,7 +107,7 @@ def report(
     parts: dict[str, Callable[[], Section]] = {
         "fluid equilibria": lambda: fluid.settles(quick),
         "thresholds": fluid.thresholds,
-        "WAIT beside VllmV1 and Sarathi": lambda: waiting.against(quick, tell),
+        "WAIT against VllmV1 and Sarathi": lambda: waiting.against(quick, tell),
         "memory of waiting": lambda: waiting.memory(quick),
         "Proposition 4": lambda: theorems.memory_greedy(quick),
         "Theorem 1": lambda: theorems.convergence(quick),
@@ -125,9 +125,9 @@ def report(
             "Model (1): an iteration takes d0 + d1 · (tokens in the cache of its batch). The paper states "
             "neither "
             f"d0, d1 nor C. Here d0 = {1000 * cases.BASE_S:g} ms, d1 = {1e6 * cases.PER_TOKEN_S:g} µs and "
-            f"C = {cases.KV_TOKENS:,} tokens, about Llama-2-7B on an A100, with the iteration of the "
-            f"prompt giving "
-            "no token (section 2.3) unless said."
+            f"C = {cases.KV_TOKENS:,} tokens, about Llama-2-7B on an A100, and the iteration of the "
+            f"prompt produces "
+            "no token (section 2.3) unless noted."
         ),
         sections=in_turn(parts, tell),
         slips=SLIPS,

@@ -1,4 +1,4 @@
-"""Which requests, engine and measures do the experiments of ao2025 share?"""
+"""Common requests, engine and measures of the ao2025 experiments."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import polars as pl
 import inferq as iq
 
 BASE_S, PER_TOKEN_S, KV_TOKENS = 0.015, 2.6e-7, 125_000
-"""d0, d1 and C, about Llama-2-7B on an A100; the paper states none of them."""
+"""d0, d1 and C, about Llama-2-7B on an A100; not printed in the paper."""
 LOADS = (0.05, 0.15, 0.3, 0.45, 0.55, 0.6)
 LONG_PROMPTS = 16_384
-"""A token budget that never binds: whole prompts, as WAIT has them."""
+"""A token budget that never binds: whole prompts, as in WAIT."""
 CHAT_SHARES = (23, 11, 8, 7, 6, 4, 3, 2, 1, 1)
-"""Section 6.2: how the chats divide into ten bins of 50 output tokens each."""
+"""Section 6.2: shares of the chats in ten bins of 50 output tokens each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of the paper: lengths in tokens, and how many come in a second."""
+    """A type of the paper: lengths in tokens and arrival rate."""
 
     prompt_tokens: int
     output_tokens: int
@@ -29,7 +29,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """Of its class in workloads and formulas."""
+        """Class name in workloads and formulas."""
         return f"output {self.output_tokens}"
 
     def times(self, factor: float) -> Kind:
@@ -45,7 +45,7 @@ NESTED: Kinds = tuple(Kind(10, tokens, tokens) for tokens in (20, 40, 80, 160))
 CHAT: Kinds = tuple(
     Kind(60, 50 * place, 55 * share / sum(CHAT_SHARES)) for place, share in enumerate(CHAT_SHARES, start=1)
 )
-"""The instances of section 6 with the rates in print; of the third only their ratio is, the last has 55/s."""
+"""The instances of section 6 with the printed rates; for the third only the ratio is printed, the last has 55/s."""
 
 
 def timing() -> iq.research.MemoryLinear:
@@ -53,19 +53,19 @@ def timing() -> iq.research.MemoryLinear:
     return iq.research.MemoryLinear(base=BASE_S, per_kv_token=PER_TOKEN_S)
 
 
-def asked(kinds: Kinds) -> list[iq.theory.RequestClass]:
-    """The types as the formulas take them."""
+def request_classes(kinds: Kinds) -> list[iq.theory.RequestClass]:
+    """The types as request classes of the formulas."""
     return [
         iq.theory.RequestClass(
-            name=one.name, rate=one.rate, prompt=one.prompt_tokens, output=one.output_tokens
+            name=kind.name, rate=kind.rate, prompt=kind.prompt_tokens, output=kind.output_tokens
         )
-        for one in kinds
+        for kind in kinds
     ]
 
 
 def settled(kinds: Kinds, kv_tokens: int | None = KV_TOKENS) -> iq.theory.Fluid:
     """The fluid of these types."""
-    return iq.theory.fluid(asked(kinds), timing(), kv_tokens=kv_tokens, first_token="decode")
+    return iq.theory.fluid(request_classes(kinds), timing(), kv_tokens=kv_tokens, first_token="decode")
 
 
 def load(kinds: Kinds) -> float:
@@ -75,29 +75,29 @@ def load(kinds: Kinds) -> float:
     return found
 
 
-def at_load(kinds: Kinds, wanted: float) -> Kinds:
+def at_load(kinds: Kinds, target: float) -> Kinds:
     """The same types at another demand."""
-    factor = wanted / load(kinds)
-    return tuple(one.times(factor) for one in kinds)
+    factor = target / load(kinds)
+    return tuple(kind.times(factor) for kind in kinds)
 
 
 def wait_thresholds(kinds: Kinds, thresholds: Sequence[int] | None = None) -> iq.theory.WaitThresholds:
-    """The least thresholds by (9), or given ones judged, whatever the cache holds."""
+    """The least thresholds by (9), or an evaluation of given thresholds, for any cache."""
     named = None
     if thresholds is not None:
-        named = {one.name: count for one, count in zip(kinds, thresholds, strict=True)}
-    return iq.theory.wait_thresholds(asked(kinds), timing(), first_token="decode", thresholds=named)
+        named = {kind.name: count for kind, count in zip(kinds, thresholds, strict=True)}
+    return iq.theory.wait_thresholds(request_classes(kinds), timing(), first_token="decode", thresholds=named)
 
 
 def nested_thresholds(
     kinds: Kinds, thresholds: Sequence[int] | None = None, iterations: int | None = None
 ) -> iq.theory.NestedWaitThresholds:
-    """A segment for each length, with the least thresholds by (10), or given ones judged."""
+    """A segment for each length, with the least thresholds by (10), or an evaluation of given thresholds."""
     return iq.theory.nested_wait_thresholds(
-        asked(kinds),
+        request_classes(kinds),
         timing(),
         first_token="decode",
-        segments=[one.output_tokens for one in kinds],
+        segments=[kind.output_tokens for kind in kinds],
         thresholds=thresholds,
         iterations=iterations,
     )
@@ -105,37 +105,37 @@ def nested_thresholds(
 
 def printed_thresholds(kinds: Kinds, limit: int) -> list[int]:
     """n_j = B·ρ_j / (l'_j + 1), the rule of section 6.1, in whole numbers."""
-    total = sum(one.rate for one in kinds)
-    return [max(1, round(limit * one.rate / total / (one.output_tokens + 1))) for one in kinds]
+    total = sum(kind.rate for kind in kinds)
+    return [max(1, round(limit * kind.rate / total / (kind.output_tokens + 1))) for kind in kinds]
 
 
 def workload(kinds: Kinds, requests: int, seed: int = 1) -> iq.Workload:
     """A Poisson process of each type, its class named after its output length."""
-    total = sum(one.rate for one in kinds)
+    total = sum(kind.rate for kind in kinds)
     parts = [
         iq.Workload.synthetic(
-            requests=max(1, round(requests * one.rate / total)),
-            arrivals=iq.dist.Poisson(one.rate),
-            prompt=iq.dist.Fixed(one.prompt_tokens),
-            output=iq.dist.Fixed(one.output_tokens),
-        ).with_classes(one.name)
-        for one in kinds
+            requests=max(1, round(requests * kind.rate / total)),
+            arrivals=iq.dist.Poisson(kind.rate),
+            prompt=iq.dist.Fixed(kind.prompt_tokens),
+            output=iq.dist.Fixed(kind.output_tokens),
+        ).with_classes(kind.name)
+        for kind in kinds
     ]
     return parts[0].concat(*parts[1:]).draw(seed)
 
 
 def wait(kinds: Kinds, n: Sequence[int]) -> iq.research.Wait:
     """WAIT with a threshold for each type."""
-    return iq.research.Wait(thresholds={one.name: count for one, count in zip(kinds, n, strict=True)})
+    return iq.research.Wait(thresholds={kind.name: count for kind, count in zip(kinds, n, strict=True)})
 
 
 def nested(kinds: Kinds, n: Sequence[int]) -> iq.research.NestedWait:
     """Nested WAIT with a segment for each type."""
-    return iq.research.NestedWait(segments=[one.output_tokens for one in kinds], thresholds=list(n))
+    return iq.research.NestedWait(segments=[kind.output_tokens for kind in kinds], thresholds=list(n))
 
 
 def deployed(limit: int) -> dict[str, iq.Scheduler]:
-    """The policies of real engines, with so many requests in a batch."""
+    """The policies of real engines, with at most `limit` requests in a batch."""
     return {
         "VllmV1": iq.VllmV1(token_budget=LONG_PROMPTS, max_seqs=limit, async_scheduling=False),
         "Sarathi": iq.Sarathi(token_budget=LONG_PROMPTS, max_seqs=limit, watermark=0.0),
@@ -143,14 +143,14 @@ def deployed(limit: int) -> dict[str, iq.Scheduler]:
 
 
 def unbounded() -> iq.VllmV1:
-    """Each request is in each iteration from its arrival on, as in the fluid."""
+    """A policy with every request in each iteration from its arrival on, as in the fluid."""
     return iq.VllmV1(token_budget=2**20, max_seqs=2**16, async_scheduling=False)
 
 
 def run(
     requests: iq.Workload, scheduler: iq.Scheduler, kv_tokens: int | None = KV_TOKENS, **options: Any
 ) -> iq.Result:
-    """On one replica; a tenth of the requests at either end is not measured."""
+    """A run on kind replica; a tenth of the requests at each end is not measured."""
     engine = iq.Engine(
         timing=timing(),
         scheduler=scheduler,
@@ -162,9 +162,9 @@ def run(
 
 
 def measures(result: iq.Result) -> dict[str, float | int]:
-    """Throughput while requests arrive (the drain after the last one is no part of it), and latencies.
+    """Throughput while requests arrive (without the drain after the last arrival), and latencies.
 
-    As in section 2.3 the tokens of a request count when it is complete. `served` is over those that arrive.
+    As in section 2.3 the tokens of a request count when it is complete. `served` is relative to the arriving tokens.
     """
     requests = result.requests
     start_s = requests["arrival_s"][requests.height // 10]
@@ -176,8 +176,8 @@ def measures(result: iq.Result) -> dict[str, float | int]:
         return float(inside["output_tokens"].sum()) / float(end_s - start_s)
 
     summary = result.summary().row(0, named=True)
-    held = result.timeline["kv_used_tokens"].max()
-    assert isinstance(held, int)
+    peak = result.timeline["kv_used_tokens"].max()
+    assert isinstance(peak, int)
     return {
         "tokens/s": round(tokens_per_s("finish_s")),
         "served": min(1.0, tokens_per_s("finish_s") / tokens_per_s("arrival_s")),
@@ -185,5 +185,5 @@ def measures(result: iq.Result) -> dict[str, float | int]:
         "P99 E2E, s": summary["e2e_p99"],
         "mean TTFT, s": summary["ttft_mean"],
         "preempted": int(requests["preemptions"].sum()),
-        "most tokens held": held,
+        "most tokens held": peak,
     }

@@ -1,4 +1,4 @@
-"""Does the simulation settle where the fluid of ao2025 does, and what do its thresholds need?"""
+"""Fluid equilibria and thresholds of ao2025 compared with simulation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from inferq_papers.ao2025 import cases
 from inferq_papers.report import Rows, Section, Table, interval
 
 PIECES = 20
-"""Equal stretches of iterations, whose means give an interval."""
+"""Equal parts of the iterations; their means give an interval."""
 WAVES = 6
-"""Stretches of an overloaded run: long ones, for a full cache empties in waves."""
+"""Parts of an overloaded run: long, because a full cache empties in waves."""
 OVERLOAD = 1.3
-"""Times the capacity, to see what is served at most."""
+"""Offered load relative to capacity, to measure the largest rate."""
 
 
 def instances() -> dict[str, tuple[cases.Kinds, str]]:
-    """The instances of section 6 as they can be run, with what was assumed."""
+    """The feasible instances of section 6 with their assumptions."""
     return {
         "6.1, low demand": (cases.LOW, ""),
         "6.1, high demand ÷ 100": (
@@ -35,7 +35,7 @@ def instances() -> dict[str, tuple[cases.Kinds, str]]:
 
 
 def observed(kinds: cases.Kinds, requests: int) -> dict[str, Interval]:
-    """Means over iterations when every request is in each: its length, the cache, the requests of each class.
+    """Means over iterations with every request in each: duration, the cache, the requests of each class.
 
     With A arrivals in an iteration of M tokens, E[A] = λ(d0 + d1·E[M]): the balance of the fluid holds
     exactly for means over iterations, as long as the replica does not idle.
@@ -62,9 +62,9 @@ def observed(kinds: cases.Kinds, requests: int) -> dict[str, Interval]:
 
 
 def most_served(kinds: cases.Kinds, times: int) -> Interval:
-    """Requests per second that complete when more come than the cache allows, with its interval.
+    """Completed requests per second, with its interval, if more arrive than the cache allows.
 
-    As many requests come as a full cache holds, so many times.
+    The number of requests is `times` that of a full cache.
     """
     settled = cases.settled(kinds)
     assert settled.capacity_per_s is not None and settled.rate is not None
@@ -85,14 +85,14 @@ def settles(quick: bool) -> Section:
     for where, (kinds, note) in instances().items():
         settled = cases.settled(kinds)
         seen = observed(kinds, 40_000 if quick else 300_000)
-        beside = {
+        quantities = {
             "iteration time ΔT": ("s", settled.iteration_s, seen["s"], note),
             "memory M*": ("tokens", settled.kv_tokens_needed, seen["tokens"], ""),
         }
         for one in settled.classes:
-            beside[f"n* of {one.name}"] = ("requests", one.requests, seen[one.name], "")
-        for what, (unit, theory, simulated, said) in beside.items():
-            rows.add(where, what, unit, simulated, theory=theory, note=said)
+            quantities[f"n* of {one.name}"] = ("requests", one.requests, seen[one.name], "")
+        for what, (unit, theory, simulated, remark) in quantities.items():
+            rows.add(where, what, unit, simulated, theory=theory, note=remark)
         most = most_served(kinds, 40 if quick else 150)
         rows.add(
             where,
@@ -112,29 +112,29 @@ def settles(quick: bool) -> Section:
             "load d1·Σ λ(l' + 1)(l + l'/2)",
             "",
             theory=settled.cache_load,
-            note="above 1: no equilibrium, whatever the policy; the paper states neither d0 nor d1",
+            note="above 1: no equilibrium under any policy; the paper prints neither d0 nor d1",
         )
     return Section(
-        title="Where does the fluid settle?",
+        title="Equilibria of the fluid",
         text=(
-            "In equilibrium as many requests come during an iteration as leave at its end: "
+            "In equilibrium the arrivals of an iteration equal the departures at its end: "
             "`n*_j` = λ_j·ΔT·(l'_j + 1) requests of each type and `M*` tokens are in each iteration, which "
             "lasts ΔT = d0/(1 − load). The paper prints no M* or n*. In the simulation every request is in "
-            "each iteration from its arrival on, the cache has no limit, and the means are over iterations."
+            "each iteration from its arrival on, the cache is unlimited, and the means are over iterations."
         ),
         rows=tuple(rows),
         remarks=(
             "**The equilibrium is exact for means over iterations**: M ↦ λ(d0 + d1·M) is a line, so its "
             "fixed point is the mean of the random process too, as long as the replica does not idle.",
             "**No policy serves more than `C/(E[W](d0 + d1·C))`**, W = (l' + 1)(l + l'/2): a batch of M ≤ C "
-            "tokens works off M in d0 + d1·M seconds. VllmV1 comes close to it: it recomputes what it has "
-            "preempted, which here costs little.",
+            "tokens completes M of this work in d0 + d1·M seconds. VllmV1 is close to it: recomputation after "
+            "preemption costs little here.",
         ),
     )
 
 
 def thresholds() -> Section:
-    """What (9) asks of each instance, and what the rule of 6.1 gives."""
+    """Thresholds by (9) and by the rule of 6.1 for each instance."""
     rows = []
     for name, kinds in (("low demand", cases.LOW), ("high demand", cases.HIGH)):
         for share in cases.LOADS:
@@ -159,12 +159,12 @@ def thresholds() -> Section:
                 }
             )
     return Section(
-        title="Which thresholds does WAIT need?",
+        title="Thresholds of WAIT",
         text=(
             "Condition (9): an iteration with n_j requests at every stage of every type lasts less than n_j "
-            "requests of any type take to arrive. There is a least vector of whole numbers; "
-            "B = Σ n_j(l'_j + 1) requests are then held at most. Section 6.1 uses n_j = B·ρ_j/(l'_j + 1) "
-            "instead, in whole numbers of at least 1."
+            "requests of any type take to arrive. A least vector of integers exists; "
+            "at most B = Σ n_j(l'_j + 1) requests are then in memory. Section 6.1 uses n_j = B·ρ_j/(l'_j + 1) "
+            "instead, in integers of at least 1."
         ),
         tables=(
             Table(
@@ -175,7 +175,7 @@ def thresholds() -> Section:
         ),
         remarks=(
             "**The rule of 6.1 is not proportional to λ_j**, so the type with the longest output binds: with "
-            "the B of (9) it does not meet (9), unless whole numbers of at least 1 hold more than B allows.",
+            "the B of (9) it violates (9), unless integers of at least 1 exceed B.",
         ),
     )
 

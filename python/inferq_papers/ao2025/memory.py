@@ -1,4 +1,4 @@
-"""Which part of nested WAIT's memory is risk, how many segments are best, and does Figure 6 come out?"""
+"""Memory of nested WAIT by term, number of segments, and Figure 6 of ao2025."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT_TOKENS = 62
 """Section 7.2."""
 LONGEST = 500
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30, 40, 50)
-"""Numbers of segments that are shown."""
+"""Displayed numbers of segments."""
 TERMS = {
     "stages, M^π": VERMILION,
     "queues at the entries": ORANGE,
@@ -30,13 +30,13 @@ FIGURES: dict[str, tuple[Setting, Setting]] = {
     "Figure 17": ((500.0, 200.0, 0.1), (500.0, 200.0, 1e-5)),
     "Figure 18": ((50.0, 20.0, 0.001), (50.0, 2000.0, 0.001)),
 }
-"""The settings in print."""
+"""The printed settings."""
 BEYOND = 100.0
-"""Above so many requests per second d1 is a tenth of ours, or no thresholds would keep up."""
+"""Above this rate per second d1 is a tenth of ours; otherwise no thresholds keep up."""
 
 
 def chats(rate: float) -> iq.theory.RequestClass:
-    """Outputs of 1 to 500 tokens: bins of 50 with the shares of section 6.2, alike within a bin."""
+    """Outputs of 1 to 500 tokens: bins of 50 with the shares of section 6.2, uniform within a bin."""
     outputs = range(1, LONGEST + 1)
     weights = [cases.CHAT_SHARES[(tokens - 1) // 50] for tokens in outputs]
     pairs = [tokens for tokens, weight in zip(outputs, weights, strict=True) for _ in range(weight)]
@@ -59,7 +59,7 @@ def fluid_kv_tokens(rate: float) -> float:
 
 
 def designed(rate: float, horizon_s: float, risk: float, count: int | None) -> iq.theory.NestedWaitThresholds:
-    """The least thresholds for so many equal segments; None: as many as need the least memory."""
+    """The least thresholds for `count` equal segments; None: the number with the least memory."""
     return iq.theory.nested_wait_thresholds(
         chats(rate),
         timing(rate),
@@ -130,7 +130,7 @@ def designs() -> Section:
         "largest rate by time",
         "requests/s",
         theory=limit,
-        note="500/s is beyond it with our d1, so a tenth of it is taken; the paper states neither d0 nor d1",
+        note="500/s exceeds it with our d1, so a tenth of d1 is used; the paper prints neither d0 nor d1",
     )
     best = designed(50.0, 200.0, 0.1, None)
     table = pl.DataFrame(
@@ -148,11 +148,11 @@ def designs() -> Section:
         ]
     )
     return Section(
-        title="Which part of the memory is risk, and how many segments are best?",
+        title="Memory by term and number of segments",
         text=(
             "Section 7.2: outputs of 1 to 500 tokens, unknown beforehand, prompts of 62. The real "
-            "frequencies are not in the paper; here those of its ten bins (23:11:8:7:6:4:3:2:1:1), alike "
-            "within a bin. The thresholds are the least that meet (14) strictly."
+            "frequencies are not in the paper; here those of its ten bins (23:11:8:7:6:4:3:2:1:1), uniform "
+            "within a bin. The thresholds are the least that satisfy (14) strictly."
         ),
         rows=tuple(rows),
         tables=(
@@ -160,20 +160,20 @@ def designs() -> Section:
                 title="The design with the least memory at 50/s, T = 200 s, δ = 0.1",
                 frame=table,
                 decimals={name: 3 for name in table.columns[3:]},
-                note="θ is lower than what (12) prints where that column exceeds the one before.",
+                note="θ is lower than the bound printed in (12) if that column exceeds the θ column.",
             ),
         ),
         pictures=tuple(pictures),
         remarks=(
-            "**The U shape is there**: few segments keep places for requests that have long ended, many "
-            "have a queue, and an excursion of it, at each entry. The first term dominates.",
+            "**The U shape is confirmed**: few segments reserve places for finished requests, many "
+            "segments have a queue, and an excursion of it, at each entry. The first term dominates.",
             "**But the increase over the fluid is marginal only for large thresholds**: the least memory is "
             + " and ".join(f"{factor:.1f}·M* at {rate:g}/s" for rate, factor in over.items())
-            + ", because every segment has one place at least at each stage, and n_(i+1) > p_i·n_i rounds up "
-            "once a segment.",
-            "**The bound of θ in (12) and (15) is printed too large**: with n_j below the line, where Lemma "
-            "8 has n_(j−1), it exceeds θ itself where n_j is close to n_(j−1)·p_j (see the table); the "
-            "memory that it gives is not enough for the theorem. Here θ is the root of (16).",
+            + ", because every segment has at least one place per stage, and n_(i+1) > p_i·n_i rounds up "
+            "once per segment.",
+            "**The bound of θ in (12) and (15) is printed too large**: with n_j in the denominator instead of n_(j−1) as in Lemma "
+            "8, it exceeds θ itself if n_j is close to n_(j−1)·p_j (see the table); the "
+            "resulting memory does not satisfy the theorem. Here θ is the root of (16).",
         ),
     )
 
@@ -187,7 +187,7 @@ def lower_bound(found: iq.theory.NestedWaitThresholds, place: int, below: int) -
 
 
 def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -> Any:
-    """The terms of (15), stacked, against the number of segments, one panel a setting."""
+    """The terms of (15), stacked, against the number of segments, one panel per setting."""
     top = max(
         sum(float(tokens) for tokens in rows["tokens"].to_list())
         for frame in frames
@@ -227,14 +227,14 @@ def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -
 
 ARRIVALS_S = (0, 0, 1, 5, 5, 7, 7, 11, 14, 14)
 OUTPUTS = (1, 1, 2, 1, 2, 3, 2, 2, 1, 1)
-"""Requests P1 to P10 of Figure 6; it prints when they come and when they are complete: so outputs are 1
+"""Requests P1 to P10 of Figure 6; it prints arrivals and completions, so outputs are 1
 for P1, P2, P4 and P9, 2 for P3 and P5, 3 for P6; those of P7, P8 and P10 do not matter."""
 PROCESSED = {1: ("P1 P2 P3", "P1 P2"), 7: ("P4 P5 P6", "P4"), 14: ("P3 P5 P6 P7 P8 P9", "P3 P5 P9")}
-"""Figure 6: the requests processed at each instant, and those complete after it."""
+"""Figure 6: processed requests at each instant, and completed requests after it."""
 
 
 def example() -> dict[int, tuple[str, str]]:
-    """The same from the simulation."""
+    """`PROCESSED` from the simulation."""
     engine = iq.Engine(
         timing=iq.Constant(1.0),
         scheduler=iq.research.NestedWait(segments=[0, 2], thresholds=[3, 3]),
@@ -263,7 +263,7 @@ def _named(requests: list[int]) -> str:
 
 
 def figure_6() -> Section:
-    """The worked example of nested WAIT, row for row."""
+    """The worked example of nested WAIT, row by row."""
     found = example()
     rows = Rows()
     for at_s, (served, done) in PROCESSED.items():
@@ -280,11 +280,11 @@ def figure_6() -> Section:
                 else f"{simulation}, not {paper}",
             )
     return Section(
-        title="Does the example of nested WAIT come out?",
+        title="Example of nested WAIT",
         text=(
             "Figure 6: three requests let a segment advance; stage 0 is segment 1, stages 1 and 2 are "
-            "segment 2, the first token comes with the prompt. The outputs follow from when the paper has "
-            "each request complete."
+            "segment 2, the prompt's iteration produces the first token. The outputs follow from the printed completion "
+            "of each request."
         ),
         rows=tuple(rows),
         remarks=(

@@ -1,4 +1,4 @@
-"""Do Proposition 4 and Theorem 1 of ao2025 show in simulation, and with the numbers that they print?"""
+"""Proposition 4 and Theorem 1 of ao2025 in simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inferq_papers.report import Chart, Rows, Section, interval, with_half_width
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
-of the prompt gives a token, so outputs of l' + 1 tokens have the paper's stages and its throughput (4)."""
+of the prompt produces a token, so outputs of l' + 1 tokens have the paper's stages and its throughput (4)."""
 KV_TOKENS = 9
 """C = M* with K = 1."""
 BOTH = {"d1 = 0": (1.0, 0.0), "d1 = 0.05": (0.55, 0.05)}
@@ -32,7 +32,7 @@ CLAIMED_OVERFLOW = 0.391
 
 
 def policies() -> dict[str, iq.Scheduler]:
-    """First come, first served as far as memory goes, and WAIT with the thresholds of the fluid."""
+    """First come, first served within the memory, and WAIT with the thresholds of the fluid."""
     return {
         "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16, async_scheduling=False),
         "SlotGreedy": iq.research.SlotGreedy(chunk=512),
@@ -41,7 +41,7 @@ def policies() -> dict[str, iq.Scheduler]:
 
 
 def run(scheduler: iq.Scheduler, costs: str, horizon_s: float, seed: int, rate: float = 1.0) -> pl.DataFrame:
-    """The requests of one run, in the order of their arrival; they go on to come beyond the horizon."""
+    """The requests of one run, in order of arrival; arrivals continue beyond the horizon."""
     number = round(rate * horizon_s + 6 * math.sqrt(rate * horizon_s) + 50)
     parts = [
         iq.Workload.synthetic(
@@ -63,18 +63,18 @@ def run(scheduler: iq.Scheduler, costs: str, horizon_s: float, seed: int, rate: 
 
 
 def waiting(requests: pl.DataFrame, instants_s: Sequence[float]) -> NDArray[np.float64]:
-    """How many of type 2 wait to begin at each instant."""
+    """Number of waiting requests of type 2 at each instant."""
     rows = requests.filter(pl.col("class") == "type 2")
-    came = np.searchsorted(rows["arrival_s"].to_numpy(), instants_s, side="right")
+    arrivals = np.searchsorted(rows["arrival_s"].to_numpy(), instants_s, side="right")
     begun = np.searchsorted(np.sort(rows["admitted_s"].to_numpy()), instants_s, side="right")
-    return (came - begun).astype(np.float64)
+    return (arrivals - begun).astype(np.float64)
 
 
 def restarting(steps: int, seed: int) -> list[int]:
-    """The queue of type 2 after each step under first come, first served as A.3 has it.
+    """The queue of type 2 after each step under first come, first served as in A.3.
 
-    Each step lasts K = 1. In order of arrival a request begins when its prompt fits beside what is under way;
-    when the next tokens do not fit, the latest to have begun loses all that it had and is first in the queue.
+    Each step lasts K = 1. In order of arrival a request starts when its prompt fits into the free memory.
+    If the next tokens do not fit, the last started request loses its progress and is first in the queue.
     """
     stream = np.random.default_rng(seed)
     arrivals = stream.poisson(1.0, size=(steps, 2)).tolist()
@@ -104,9 +104,9 @@ def restarting(steps: int, seed: int) -> list[int]:
 
 
 def overflow_chances() -> tuple[float, float]:
-    """The chance that newcomers overflow the cache within two steps of equilibrium: A.3's, and the right one.
+    """The probability that new requests overflow the cache within two steps of equilibrium: A.3's and correct.
 
-    The requests that are there need 7 tokens in the next step, and 3 in the one after it. Newcomers (x, y)
+    Present requests need 7 tokens in the next step and 3 in the step after it. New requests (x, y)
     need x + y, then 2x + 2y: they fit if x + y ≤ 2. The list in A.3 leaves out (0, 2).
     """
     listed = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0)]
@@ -121,7 +121,7 @@ def overflow_chances() -> tuple[float, float]:
 
 
 def memory_greedy(quick: bool) -> Section:
-    """Proposition 4: what first come, first served loses at C = M*."""
+    """Proposition 4: loss of first come, first served at C = M*."""
     steps, seeds = (20_000, range(6)) if quick else (100_000, range(12))
     instants = np.unique(np.geomspace(10, steps, 40).round())
     curves: dict[str, list[NDArray[np.float64]]] = {"FCFS, restarting (A.3)": []}
@@ -169,14 +169,14 @@ def memory_greedy(quick: bool) -> Section:
         rows.add("Proposition 4", f"throughput lost of Σ λ(l' + 1) = 5, {label}", "tokens/step", share)
     literal, kept = slopes["FCFS, restarting (A.3)"], slopes["VllmV1, d1 = 0"]
     return Section(
-        title="What does memory-greedy first come, first served lose at C = M*?",
+        title="Loss of memory-greedy first come, first served at C = M*",
         text=(
             "Proposition 4's example: types with (l, l') = (1, 1) and (1, 2), one request of each per "
-            "second, K = d0/(1 − 9·d1) = 1, so M* = C = 9. Here the load is 1 for every policy: whatever "
-            "part of the cache "
-            f'is not used is lost for good. {len(seeds)} runs of {steps:,} steps. "FCFS, restarting" is the '
-            "policy of A.3 step by step, whose victims begin anew; the others are simulated in continuous "
-            "time, VllmV1 with recomputation, which keeps the tokens that a victim had."
+            "second, K = d0/(1 − 9·d1) = 1, so M* = C = 9. Here the load is 1 for every policy: unused "
+            "cache "
+            f'is lost capacity. {len(seeds)} runs of {steps:,} steps. "FCFS, restarting" is the '
+            "policy of A.3 step by step; its victims start again. All other policies are simulated in continuous "
+            "time, VllmV1 with recomputation, which keeps the generated tokens of a victim."
         ),
         rows=tuple(rows),
         pictures=(
@@ -188,30 +188,30 @@ def memory_greedy(quick: bool) -> Section:
             ),
         ),
         remarks=(
-            f"**The loss is there**: the queue grows linearly, by {with_half_width(literal, 3)} per "
+            f"**The loss is confirmed**: the queue grows linearly, by {with_half_width(literal, 3)} per "
             f"step with "
             f"restarts from the beginning, by {with_half_width(kept, 4)} under VllmV1.",
-            f"**But not with 0.3 per step.** A.3 derives a chance of {CLAIMED_OVERFLOW} in *two* steps "
-            f"(the right "
-            f"one is {overflow_chances()[1]:.3f}), hence at most {CLAIMED_OVERFLOW / 2:.3f} per step, and "
-            f"takes it "
-            "as if each pair of steps began in equilibrium.",
-            "**Not every greedy policy loses**: SlotGreedy, whose victims step out of memory and keep what "
-            "they have computed, has a queue like that of WAIT.",
+            f"**But not with 0.3 per step.** A.3 derives a probability of {CLAIMED_OVERFLOW} in *two* steps "
+            f"(the correct "
+            f"value is {overflow_chances()[1]:.3f}), hence at most {CLAIMED_OVERFLOW / 2:.3f} per step, and "
+            f"assumes "
+            "that each pair of steps starts in equilibrium.",
+            "**Not every greedy policy loses**: SlotGreedy, whose victims leave the batch but keep their "
+            "computed tokens, has a queue like that of WAIT.",
         ),
     )
 
 
 def unfinished(requests: pl.DataFrame, instants_s: Sequence[float]) -> list[float]:
-    """Tokens of requests that came by each instant and are not complete by then."""
+    """Tokens of requests that arrived by each instant and are not complete."""
     tokens = requests["output_tokens"].to_numpy()
     finish_s = requests["finish_s"].to_numpy()
     order = np.argsort(finish_s)
-    came = np.concatenate([[0], tokens.cumsum()])
+    arrivals = np.concatenate([[0], tokens.cumsum()])
     done = np.concatenate([[0], tokens[order].cumsum()])
     arrived = np.searchsorted(requests["arrival_s"].to_numpy(), instants_s, side="right")
     left = np.searchsorted(finish_s[order], instants_s, side="right")
-    return [float(one) for one in came[arrived] - done[left]]
+    return [float(one) for one in arrivals[arrived] - done[left]]
 
 
 def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> Interval:
@@ -228,7 +228,7 @@ def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> Interval:
 
 
 def convergence(quick: bool) -> Section:
-    """Theorem 1: how fast the throughput of WAIT comes to Σ λ(l' + 1)."""
+    """Theorem 1: convergence of the throughput of WAIT to Σ λ(l' + 1)."""
     horizons_s = 250.0 * 2.0 ** np.arange(7 if quick else 9)
     seeds = range(50 if quick else 100)
     cases = {
@@ -280,13 +280,13 @@ def convergence(quick: bool) -> Section:
         f"requests)",
     )
     return Section(
-        title="How fast does the throughput of WAIT come to λ(l' + 1)?",
+        title="Convergence of the throughput of WAIT to λ(l' + 1)",
         text=(
             "The same example, thresholds 1 and 1, a cache of exactly M^π = 9 tokens. The gap at T is Σ "
-            "λ(l' + 1) less the tokens, prompts' iterations counted, of requests complete by T, over T. Its "
-            "mean is measured by the tokens of requests that are there and not complete: same mean, less "
+            "λ(l' + 1) minus the tokens, including prompt iterations, of requests complete by T, over T. Its "
+            "mean is estimated by the tokens of incomplete requests: same mean, less "
             "noise. "
-            f"{len(seeds)} runs, T up to {horizons_s[-1]:,.0f} s; the exponent is the slope in the picture."
+            f"{len(seeds)} runs, T up to {horizons_s[-1]:,.0f} s; the exponent is the slope in the chart."
         ),
         rows=tuple(rows),
         pictures=(
@@ -303,14 +303,14 @@ def convergence(quick: bool) -> Section:
                 f"{label}: −{-slope.mean:.2f} ± {slope.half_width:.2f}" for label, slope in fitted.items()
             )
             + ".",
-            "**The gap is nothing but requests under way**: what has come is served, a little later. Any "
-            "policy with bounded queues has the rate 1/T; it says nothing about which is faster.",
+            "**The gap consists only of requests in progress**: all arrivals are served slightly later. Any "
+            "policy with bounded queues has the rate 1/T; the rate does not rank policies.",
         ),
     )
 
 
 def bound_tokens() -> float:
-    """Mean tokens of requests that are not complete, at most: queues by appendix B, and all stages."""
+    """Upper bound on the mean tokens of incomplete requests: queues by appendix B, and all stages."""
     asked = [
         iq.theory.RequestClass(name=name, rate=STRICT, prompt=1, output=output)
         for name, output in KINDS.items()
@@ -375,13 +375,13 @@ def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
     """The mean gap against the horizon, both logarithmic, with the two slopes of the theorem."""
     rows, guides = [], []
     for label, values in gaps.items():
-        aside = 1.05 if label == list(gaps)[1] else 1.0  # or the first would hide it
+        shift = 1.05 if label == list(gaps)[1] else 1.0  # otherwise the first would hide it
         for place, horizon_s in enumerate(horizons_s):
             gap = interval(values[:, place].tolist())
             rows.append(
                 {
                     "case": label,
-                    "T": float(horizon_s) * aside,
+                    "T": float(horizon_s) * shift,
                     "gap": gap.mean,
                     "low": max(gap.low, gap.mean / 3),
                     "high": gap.high,

@@ -1,4 +1,4 @@
-"""Does it pay to wait for company? WAIT and nested WAIT beside deployed policies, as in section 6."""
+"""WAIT and nested WAIT compared with deployed policies, as in section 6 of ao2025."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
     "high demand": (cases.HIGH, 100_000),
     "nested": (cases.NESTED, 100_000),
 }
-"""With how many requests each runs."""
+"""Number of requests of each instance."""
 FIGURES = {"low demand": "Figure 7", "high demand": "Figure 8", "nested": "Figure 11"}
 PRINTED = (15, 14, 12, 8)
 """The ratio of section 6.2."""
 KEEPS_UP = 0.98
 PIECES = 20
-"""Parts of a run, in order of arrival, whose means give an interval."""
+"""Parts of a run, in order of arrival, with means that give an interval."""
 COMPARED = (0.15, 0.45)
-"""Loads of which the rows speak."""
+"""Loads of the rows."""
 
 
 def in_print(kinds: cases.Kinds) -> tuple[int, ...]:
-    """The printed ratio in the least whole numbers that meet the first line of (10)."""
+    """The printed ratio in the least integers that satisfy the first line of (10)."""
     for first in range(1, 10_000):
         n = tuple(max(1, round(first * part / PRINTED[0])) for part in PRINTED)
-        judged = cases.nested_thresholds(kinds, n)
-        if judged.arrivals is not None and judged.arrivals < n[0]:
+        evaluated = cases.nested_thresholds(kinds, n)
+        if evaluated.arrivals is not None and evaluated.arrivals < n[0]:
             return n
     raise ValueError("no thresholds keep up with the arrivals")
 
 
 Policies = dict[str, tuple[tuple[int, ...] | None, iq.Scheduler]]
-"""Each with its thresholds, if it has any."""
+"""Each with its thresholds or None."""
 
 
 def chosen(instance: str, kinds: cases.Kinds) -> tuple[int, Policies]:
-    """The limit on requests in a batch that the thresholds need, and every policy with its thresholds."""
+    """The batch limit that the thresholds require, and every policy with its thresholds."""
     policies: Policies
     if instance == "nested":
         found = cases.nested_thresholds(kinds)
@@ -80,7 +80,7 @@ def compared(scale: float, tell: Callable[[str], None]) -> pl.DataFrame:
                 row: dict[str, object] = {
                     "instance": instance,
                     "load": share,
-                    "requests/s": sum(one.rate for one in kinds),
+                    "requests/s": sum(kind.rate for kind in kinds),
                     "policy": name,
                     "thresholds": None if n is None else ":".join(map(str, n)),
                     "limit": limit,
@@ -97,18 +97,18 @@ def compared(scale: float, tell: Callable[[str], None]) -> pl.DataFrame:
 def paced_s(kinds: cases.Kinds) -> float:
     """Mean time from admission to the end under WAIT with (9).
 
-    Iterations of type j come n_j/λ_j apart in the mean, once for every n_j newcomers: l'_j such gaps and the
+    Iterations of type j are n_j/λ_j apart on average, one for every n_j arrivals: l'_j such gaps and the
     last iteration.
     """
     found = cases.wait_thresholds(kinds)
-    total = sum(one.rate for one in kinds)
+    total = sum(kind.rate for kind in kinds)
     assert found.iteration_s is not None
     gaps = (one.rate / total * (one.iterations - 1) * one.threshold / one.rate for one in found.classes)
     return sum(gaps) + found.iteration_s
 
 
 def in_service_s(requests: pl.DataFrame) -> Interval:
-    """Mean time from admission to the end of those that are measured, with its interval."""
+    """Mean time from admission to the end of measured requests, with its interval."""
     spent_s = requests.filter("measured").select("finish_s", "admitted_s")
     values = (spent_s["finish_s"] - spent_s["admitted_s"]).to_numpy()
     size = len(values) // PIECES
@@ -116,7 +116,7 @@ def in_service_s(requests: pl.DataFrame) -> Interval:
 
 
 def against(quick: bool, tell: Callable[[str], None]) -> Section:
-    """Throughput and latency beside those of VllmV1 and Sarathi."""
+    """Throughput and latency compared with VllmV1 and Sarathi."""
     found = compared(0.4 if quick else 1.0, tell)
     lookup = {(row["instance"], row["load"], row["policy"]): row for row in found.iter_rows(named=True)}
     rows = Rows()
@@ -128,11 +128,11 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             for policy in (waits, "VllmV1"):
                 rows.add(
                     where,
-                    f"throughput of {policy}, of what arrives",
+                    f"throughput of {policy}, of the arrivals",
                     "",
                     lookup[instance, share, policy]["served"],
                     theory=1.0,
-                    note="the figures have no d0, d1 or C, and no axis that text shows",
+                    note="the figures print no d0, d1 or C, and no readable axis",
                 )
             for policy in (waits, "VllmV1"):
                 by_hand = paced_s(kinds) if policy == "Wait, (9)" else None
@@ -155,19 +155,19 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
     )
     steady = found.filter(pl.col("served") >= KEEPS_UP)
     waiting = steady.filter(~pl.col("policy").is_in(["VllmV1", "Sarathi"]))
-    beside = waiting.join(steady.filter(pl.col("policy") == "VllmV1"), on=["instance", "load"])
-    slower = (beside["mean E2E, s"] / beside["mean E2E, s_right"]).to_list()
+    pairs = waiting.join(steady.filter(pl.col("policy") == "VllmV1"), on=["instance", "load"])
+    slower = (pairs["mean E2E, s"] / pairs["mean E2E, s_right"]).to_list()
     jams = found.filter(pl.col("served") < KEEPS_UP).filter(~pl.col("policy").is_in(["VllmV1", "Sarathi"]))
     return Section(
-        title="Does it pay to wait for larger batches?",
+        title="Benefit of waiting for larger batches",
         text=(
             'Section 6: "the throughput of WAIT surpasses that of the benchmark algorithms across all tested '
             "arrival rates\". Each instance runs at several demands, named by its load d1 Σ λ (l' + 1)(l + "
             "l'/2); "
             f"the printed low demand is load {cases.load(cases.LOW):.2f}. All policies have the same limit "
             f"on "
-            "requests in a batch: that which the thresholds by (9) or (10) need. A tenth of the requests at "
-            "either end is not measured."
+            "requests in a batch, the limit that the thresholds by (9) or (10) require. A tenth of the requests at "
+            "each end is not measured."
         ),
         rows=tuple(rows),
         tables=(
@@ -188,43 +188,43 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             ),
         ),
         remarks=(
-            "**Throughput: no policy surpasses another.** One that keeps up serves what arrives. "
+            "**Throughput: no policy surpasses another.** A stable policy serves all arrivals. "
             + (
-                "VllmV1 and Sarathi make the very same decisions here, and "
+                "VllmV1 and Sarathi make the same decisions here, and "
                 if alike
                 else "VllmV1 and Sarathi "
             )
-            + f"where both keep up, waiting takes {min(slower):.2f} to {max(slower):.1f} times their mean "
+            + f"if both keep up, waiting takes {min(slower):.2f} to {max(slower):.1f} times their mean "
             f"time "
             "in the system.",
-            "**Why: it follows from the paper's own model.** A request of type j passes l'_j + 1 stages, "
-            "and under WAIT each waits for n_j newcomers, so its time is (l'_j + 1)·n_j/λ_j. Condition (9) "
-            "is that n_j/λ_j is *at least* the time of an iteration. A policy that runs all requests in "
-            "each iteration takes (l'_j + 1) iterations, and spreads d0 over the largest batch there is. "
-            "Waiting adds idle time or pauses and takes nothing away: (1) has no term that it saves. It "
-            "costs least where thresholds are large numbers.",
-            "**What jams**: "
+            "**The reason follows from the paper's own model.** A request of type j passes l'_j + 1 stages, "
+            "and under WAIT each stage waits for n_j arrivals, so its time is (l'_j + 1)·n_j/λ_j. Condition (9) "
+            "requires that n_j/λ_j is *at least* the time of an iteration. A policy that runs all requests in "
+            "each iteration takes (l'_j + 1) iterations, and spreads d0 over the largest possible batch. "
+            "Waiting adds idle time or pauses and saves nothing: (1) has no term that it reduces. Its "
+            "cost is lowest for large thresholds.",
+            "**Unstable cases**: "
             + "; ".join(jammed_text(jams))
             + ". On the low demand the rule of 6.1 gives the type with the longer output fewer places than "
-            "(9) asks for. In whole numbers 15:14:12:8 falls short of (10): requests pile up at a segment's "
-            "entry, hold their cache, and preemption sends them back to stage 0. Strict thresholds jam "
-            "where their memory, (12), exceeds the cache.",
+            "(9) requires. In integers 15:14:12:8 violates (10): requests accumulate at a segment's "
+            "entry, keep their cache, and preemption returns them to stage 0. Strict thresholds are unstable "
+            "if their memory, (12), exceeds the cache.",
         ),
     )
 
 
 def jammed_text(jams: pl.DataFrame) -> list[str]:
-    """At which loads each policy does not keep up, and what it serves there."""
-    said = []
+    """Loads at which each policy does not keep up, and the served share."""
+    sentences = []
     for (instance, policy), rows in jams.group_by("instance", "policy", maintain_order=True):
         loads = ", ".join(str(load) for load in rows["load"].to_list())
         served = [f"{100 * share:.0f} %" for share in rows["served"].to_list()]
-        said.append(f"{policy} on the {instance} instance at loads {loads} ({', '.join(served)} served)")
-    return said
+        sentences.append(f"{policy} on the {instance} instance at loads {loads} ({', '.join(served)} served)")
+    return sentences
 
 
 def nested_memory(scale: float) -> pl.DataFrame:
-    """For each load the stages alone, the bound (12), and what was held."""
+    """Memory of the stages, bound (12), and memory in use for each load."""
     base, number = INSTANCES["nested"]
     rows = []
     for share in cases.LOADS:
@@ -232,15 +232,15 @@ def nested_memory(scale: float) -> pl.DataFrame:
         requests = cases.workload(kinds, round(number * scale))
         n = cases.nested_thresholds(kinds).thresholds
         held = cases.run(requests, cases.nested(kinds, n), None)
-        judged = cases.nested_thresholds(kinds, n, held.totals["iterations"])
-        greedy = cases.run(requests, cases.deployed(judged.batch_limit or 1)["VllmV1"])
+        evaluated = cases.nested_thresholds(kinds, n, held.totals["iterations"])
+        greedy = cases.run(requests, cases.deployed(evaluated.batch_limit or 1)["VllmV1"])
         rows.append(
             {
                 "load": share,
                 "thresholds": ":".join(map(str, n)),
                 "M* (6)": cases.settled(kinds).kv_tokens_needed,
-                "its stages alone": judged.stages_kv_tokens,
-                "(12), risk 0.01": judged.kv_tokens_needed,
+                "its stages alone": evaluated.stages_kv_tokens,
+                "(12), risk 0.01": evaluated.kv_tokens_needed,
                 "held by NestedWait": held.timeline["kv_used_tokens"].max(),
                 "held by VllmV1": greedy.timeline["kv_used_tokens"].max(),
             }
@@ -249,7 +249,7 @@ def nested_memory(scale: float) -> pl.DataFrame:
 
 
 def drift(scale: float) -> pl.DataFrame:
-    """The printed thresholds themselves, which meet (10) with equality, with memory enough for any queue."""
+    """The printed thresholds, which satisfy (10) with equality, with memory for any queue."""
     base, number = INSTANCES["nested"]
     kinds = cases.at_load(base, 0.55)
     requests, rows = cases.workload(kinds, round(4 * number * scale)), []
@@ -257,11 +257,11 @@ def drift(scale: float) -> pl.DataFrame:
         held = cases.run(requests, cases.nested(kinds, n), None)
         timeline = held.timeline.filter(pl.col("time_s") < requests.frame["arrival_s"][-1])
         quarter = timeline.height // 4
-        judged = cases.nested_thresholds(kinds, n, held.totals["iterations"])
+        evaluated = cases.nested_thresholds(kinds, n, held.totals["iterations"])
         row: dict[str, object] = {
             "thresholds": ":".join(map(str, n)),
-            "its stages alone": judged.stages_kv_tokens,
-            "(12), risk 0.01": judged.kv_tokens_needed,
+            "its stages alone": evaluated.stages_kv_tokens,
+            "(12), risk 0.01": evaluated.kv_tokens_needed,
         }
         for place, name in enumerate(("1st", "2nd", "3rd", "4th")):
             row[f"{name} quarter"] = timeline["kv_used_tokens"].slice(place * quarter, quarter).max()
@@ -311,7 +311,7 @@ def other_limits(scale: float, share: float = 0.15) -> pl.DataFrame:
 
 
 def memory(quick: bool) -> Section:
-    """What waiting needs of the cache, and where it gains by it."""
+    """Memory of waiting, and cases with a gain."""
     scale = 0.4 if quick else 1.0
     held, drifting, tight, limited = (
         nested_memory(scale),
@@ -326,7 +326,7 @@ def memory(quick: bool) -> Section:
             unit="tokens",
             theory=row["(12), risk 0.01"],
             simulation=row["held by NestedWait"],
-            note="the theory is a bound that holds with a chance of 0.99 at least",
+            note="the theory is a bound that holds with a probability of at least 0.99",
         )
         for row in held.iter_rows(named=True)
     )
@@ -336,20 +336,20 @@ def memory(quick: bool) -> Section:
     first = tight.filter(tight["cache"] == tight["cache"].unique().sort()[1])
     preempted = dict(first.select("policy", "preempted").iter_rows())
     return Section(
-        title="How much memory does waiting need?",
+        title="Memory of waiting",
         text=(
-            "(11) without its slips: n_i requests at every stage of segment i, the prompt's among them. "
-            "(12) adds what queues hold at the segments' entries. The cache has no limit in the first two "
+            "(11) as corrected: n_i requests at every stage of segment i, including the prompt. "
+            "(12) adds the queues at the segments' entries. The cache is unlimited in the first two "
             "tables."
         ),
         rows=rows,
         tables=(
             Table(title="Strict thresholds by (10)", frame=held, decimals=whole),
             Table(
-                title="The printed thresholds, which meet (10) with equality, at load 0.55",
+                title="The printed thresholds, which satisfy (10) with equality, at load 0.55",
                 frame=drifting,
                 decimals=whole,
-                note="Most tokens held in each quarter of the run.",
+                note="Peak memory in tokens in each quarter of the run.",
             ),
             Table(
                 title="A cache that just fits: low demand, load 0.15",
@@ -363,22 +363,22 @@ def memory(quick: bool) -> Section:
             ),
         ),
         remarks=(
-            f"**Nested WAIT stays {'within' if within else 'mostly within'} (12)**, and holds up to "
-            f"{worst:.1f} times what VllmV1 does.",
+            f"**Nested WAIT stays {'within' if within else 'mostly within'} (12)**, and uses up to "
+            f"{worst:.1f} times the memory of VllmV1.",
             "**With equality in (10) there is no bound**: the queue at a segment's entry is a random walk "
             "without drift.",
-            "**Where waiting does win: a cache that just fits.** WAIT never holds more than its thresholds "
+            "**Waiting helps with a cache that just fits.** WAIT never uses more than its thresholds "
             "times "
-            f"the stages. With exactly that, VllmV1 preempts {preempted['VllmV1, any number']:,} times, WAIT "
+            f"the stages. With exactly this memory, VllmV1 preempts {preempted['VllmV1, any number']:,} times, WAIT "
             f"{preempted['Wait, (9)']:,} times; with 5 % more VllmV1 is ahead again.",
-            "**A binding limit on the batch does not help it**: tokens per second are in the last table. "
-            "Where the rule of 6.1 leads, it serves more short requests while the long ones queue.",
+            "**A binding limit on the batch does not help WAIT**: tokens per second are in the last table. "
+            "If the rule of 6.1 leads, it serves more short requests while long requests queue.",
         ),
     )
 
 
 def chart(rows: pl.DataFrame) -> Any:
-    """Mean time in the system against the load, one panel an instance."""
+    """Mean time in the system against the load, one panel per instance."""
     series = {
         "VllmV1 (Sarathi does the same)": (BLUE, ["VllmV1"]),
         "thresholds by (9), nested by (10)": (VERMILION, ["Wait, (9)", "NestedWait, (10)"]),
@@ -411,7 +411,7 @@ def chart(rows: pl.DataFrame) -> Any:
             steady = steady.encode(x=x, y=y, color=color)
             layers.append(steady.mark_line(strokeWidth=2.5))
             layers.append(steady.mark_point(filled=True, opacity=1, size=size))
-        # Where a queue grows, its mean only says how long the run was: a cross stands at the edge instead.
+        # If a queue grows, its mean only reflects the length of the run: a cross at the edge replaces it.
         jammed = data.filter(pl.col("served") < KEEPS_UP)
         down = {name: 10 + 16 * place for place, name in enumerate(reversed(series))}
         for name in jammed["series"].unique(maintain_order=True):

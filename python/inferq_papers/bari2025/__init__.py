@@ -1,4 +1,4 @@
-"""What do whole tiles and deadlines for tokens buy? Bari, Hegde and de Veciana beside simulation."""
+"""Reproduction of bari2025 (Bari, Hegde and de Veciana): RAD and SLAI compared with simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLIPS = (
     Slip(
         where="Theorem 1, T^R",
         printed="an output of L^D tokens takes L^D decode iterations",
-        right="L^D − 1: by Definition 1 the first token comes with the prompt's last iteration",
+        right="L^D − 1: by Definition 1 the prompt's last iteration produces the first token",
     ),
     Slip(
         where="Theorem 1 and Proposition 1",
@@ -21,14 +21,14 @@ SLIPS = (
             "tokens at least"
         ),
         right=(
-            "true only for t_lcm = t_col: chunks of t_col tokens, the shorter one first, cost least in (7); "
-            "Assumption 3 is needed as well, which the theorem does not name"
+            "true only for t_lcm = t_col: chunks of t_col tokens, the shorter chunk first, have the lowest "
+            "cost in (7); Assumption 3 is required as well, which the theorem omits"
         ),
     ),
     Slip(
         where="Appendix B.3, end of the proof",
         printed="α = (λ·T^R − 1)/T^max",
-        right="(λ·T^R/r − 1)/T^max; for r > 1 the printed one is above 0 also where λ·T^R < r",
+        right="(λ·T^R/r − 1)/T^max; for r > 1 the printed value is positive also if λ·T^R < r",
     ),
     Slip(
         where="Algorithm 1 line 13, Algorithm 2 line 7",
@@ -38,8 +38,8 @@ SLIPS = (
     Slip(
         where="Algorithm 1, end of a cycle",
         printed="the count of a cycle is set to 0 only after a decode iteration",
-        right="also when it has reached n and no request decodes (all outputs of length 1), or RAD waits for "
-        "ever",
+        right="also when it has reached n and no request decodes (all outputs of length 1), or RAD waits "
+        "forever",
     ),
     Slip(
         where="Assumption 3",
@@ -49,7 +49,7 @@ SLIPS = (
     Slip(
         where="Appendix D: Theorem 2 for Algorithm 2",
         printed="memory for t_col requests is enough (Assumption 4)",
-        right="it completes the prompts of a whole cycle first, and holds up to n of them",
+        right="it completes the prompts of a whole cycle first, and stores up to n of them",
     ),
     Slip(
         where="(5)",
@@ -64,12 +64,12 @@ SLIPS = (
     Slip(
         where="Algorithm 4, lines 11–16",
         printed="repeats while the budget is not used up",
-        right="and while the prompt is not complete; a prompt that it finishes adds 0 tokens for ever",
+        right="and while the prompt is not complete; a finished prompt adds 0 tokens forever",
     ),
     Slip(
         where="Table 1, decode length",
         printed="standard deviation 101",
-        right="cannot go with a median of 415 and a 90th percentile of 834; the dataset's is 266",
+        right="is inconsistent with a median of 415 and a 90th percentile of 834; the dataset's is 266",
     ),
 )
 
@@ -80,24 +80,24 @@ def report(
     """The paper's page.
 
     Args:
-        quick: smaller runs, about a minute; the same rows.
-        traces: folder with `openchat_sharegpt4_8k.parquet`; None: the rows that need it say so.
-        tell: called with a line whenever something begins.
+        quick: smaller runs of about a minute; the same rows.
+        traces: folder with `openchat_sharegpt4_8k.parquet`; Default: rows that require it stay empty.
+        tell: receives one line per step.
 
     Raises:
-        ConfigError: a folder without that file.
+        ConfigError: the folder lacks that file.
     """
     return Report(
         name="bari2025",
-        title="What do whole tiles and deadlines for tokens buy?",
+        title="Whole tiles (RAD) and token deadlines (SLAI)",
         citation=(
             "Agrim Bari, Parikshit Hegde, Gustavo de Veciana: Optimal Scheduling Algorithms for LLM "
             "Inference: Theory and Practice, 2025"
         ),
         setting=(
-            "The paper proves what RAD serves, without a number, and measures SLAI on a GPU whose model of "
-            "batch times it does not give. So theory stands beside simulation in the first part, the paper's "
-            "figures beside simulation in the second. Intervals are of 99 %."
+            "The paper proves the capacity of RAD without printing a number, and measures SLAI on a GPU "
+            "without printing its model of batch times. The first part compares theory with simulation, the "
+            "second the paper's figures with simulation. Intervals are of 99 %."
         ),
         sections=(
             tiles.section(quick, tell),

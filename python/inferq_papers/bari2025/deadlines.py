@@ -1,4 +1,4 @@
-"""What do deadlines for tokens buy? Section 7, Figures 6 and 8 and appendix F.3 of bari2025, simulated."""
+"""Simulated token deadlines (SLAI): section 7, Figures 6 and 8 and appendix F.3 of bari2025."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Case = TypeVar("Case")
 Outcome = TypeVar("Outcome")
 
 FILE = "openchat_sharegpt4_8k.parquet"
-NEEDS = f"needs the lengths of {FILE}: --trace FOLDER"
+NEEDS = f"requires the lengths of {FILE}: --trace FOLDER"
 LONGEST_TOKENS = 8192
 PAYING_SHARE = 0.05
 ITL_SLO_S = {"paying": 0.1, "free": 0.5}
 TTFT_LIMIT_S = 0.5
 FITTED_RATE, HIGH_RATE = 1.15, 1.6
 SARATHI, SLAI = "Sarathi, fcfs", "Slai, spf, dynamic"
-SEATS = 1024
-"""More than the budget, so that seats never bind."""
+UNBOUND_SEQS = 1024
+"""Sequence limit above the token budget, so it never binds."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Hardware:
     kv_tokens: int | None = 229_000
 
     def engine(self, per_token_s: float, scheduler: Scheduler) -> Engine:
-        """An engine whose iterations cost so much for each token that they load."""
+        """An engine with `per_token_s` seconds per token of an iteration."""
         timing = PiecewiseLinear(
             base=self.base_s, per_token=per_token_s, per_context_token=self.per_context_token_s
         )
@@ -89,7 +89,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated."""
+    """Size of the simulations."""
 
     requests: int
     seeds: tuple[int, ...]
@@ -109,7 +109,7 @@ QUICK = Size(6_000, (1, 2, 3), (1,), steps=8, fit_steps=9, edge_steps=6, rate_st
 
 @dataclass(frozen=True)
 class Study:
-    """The lengths, how many of the requests pay, and how much is simulated."""
+    """Lengths, share of paying requests, and size of the simulations."""
 
     lengths: pl.DataFrame
     size: Size
@@ -125,15 +125,15 @@ class Study:
         return Workload(frame.with_columns(slo.alias("itl_slo_s")))
 
     def run(self, engine: Engine, rate: float, seed: int) -> Result:
-        """A run whose first tenth is not measured."""
+        """A run; its first tenth is warm-up."""
         return simulate(self.requests(rate, seed), engine, warmup=self.size.requests // 10)
 
     def median_ttft_s(self, engine: Engine, rate: float, seed: int) -> float:
-        """Of all requests, in seconds."""
+        """Median TTFT of all requests in seconds."""
         return float(self.run(engine, rate, seed).summary()["ttft_p50"].item())
 
     def measures(self, engine: Engine, rate: float, seed: int) -> dict[str, float]:
-        """Median time to first token of all, and the 99th percentile of token gaps by class, in seconds."""
+        """Median TTFT of all requests and P99 ITL by class, in seconds."""
         result = self.run(engine, rate, seed)
         gaps = dict(result.summary(by="class").select("class", "itl_p99").iter_rows())
         return {
@@ -143,7 +143,7 @@ class Study:
         }
 
     def capacity(self, engine: Engine, seed: int) -> float:
-        """The largest rate with a median time to first token within the limit."""
+        """The largest rate with a median TTFT within the limit."""
 
         def holds(rate: float) -> bool:
             return self.median_ttft_s(engine, rate, seed) <= TTFT_LIMIT_S
@@ -151,18 +151,18 @@ class Study:
         return bisect(0.3, 2.5, holds, self.size.steps)
 
     def fitted(self, hardware: Hardware) -> float:
-        """Seconds a token, such that Sarathi meets the limit at the paper's rate just so, over the seeds."""
+        """Seconds per token at which Sarathi exactly meets the limit at the paper's rate, over the seeds."""
 
         def holds(per_token_s: float) -> bool:
             engine = hardware.engine(per_token_s, POLICIES[SARATHI])
-            found = [self.median_ttft_s(engine, FITTED_RATE, seed) for seed in self.size.variant_seeds]
-            return sum(found) / len(found) <= TTFT_LIMIT_S
+            medians = [self.median_ttft_s(engine, FITTED_RATE, seed) for seed in self.size.variant_seeds]
+            return sum(medians) / len(medians) <= TTFT_LIMIT_S
 
         return bisect(1e-5, 3e-4, holds, self.size.fit_steps)
 
 
 def bisect(low: float, high: float, holds: Callable[[float], bool], steps: int) -> float:
-    """The largest number for which something holds, that holds up to it and not beyond."""
+    """The largest number for which a monotone condition holds."""
     for _ in range(steps):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -170,13 +170,13 @@ def bisect(low: float, high: float, holds: Callable[[float], bool], steps: int) 
 
 
 def together(work: Callable[[Case], Outcome], cases: Iterable[Case]) -> list[Outcome]:
-    """The outcomes in order, computed on a few threads: a run leaves the interpreter free."""
+    """The outcomes in order, computed on a few threads; runs release the GIL."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         return list(pool.map(work, cases))
 
 
 def capped(lengths: pl.DataFrame) -> pl.DataFrame:
-    """The pairs of lengths with at most 8,192 tokens in all: longer outputs are cut."""
+    """The pairs of lengths with at most 8,192 tokens in total: longer outputs are cut."""
     prompt = pl.col("prompt_tokens").clip(upper_bound=LONGEST_TOKENS - 1)
     output = pl.min_horizontal(pl.col("output_tokens"), LONGEST_TOKENS - prompt)
     return lengths.select(prompt, output.alias("output_tokens"))
@@ -186,7 +186,7 @@ def read_lengths(traces: Path) -> pl.DataFrame:
     """The measured lengths.
 
     Raises:
-        ConfigError: the folder has no such file.
+        ConfigError: the folder lacks the file.
     """
     path = Path(traces) / FILE
     if not path.is_file():
@@ -196,7 +196,7 @@ def read_lengths(traces: Path) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A number of the simulation, with its interval."""
+    """A simulated value with its interval."""
 
     value: float
     half_width: float | None = None
@@ -205,18 +205,18 @@ class Simulated:
     @classmethod
     def over(cls, values: Sequence[float]) -> Simulated:
         """Mean over the seeds, with a 99 % interval."""
-        found = interval(values)
-        return cls(found.mean, found.half_width if len(values) > 1 else None)
+        mean = interval(values)
+        return cls(mean.mean, mean.half_width if len(values) > 1 else None)
 
 
-ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
+ROWS: tuple[tuple[str, str, str, str, float | None, str], ...] = (
     ("prompt p50", "Table 1", "median prompt", "tokens", 1730, ""),
     ("prompt p90", "Table 1", "P90 of prompts", "tokens", 5696, ""),
     ("prompt std", "Table 1", "standard deviation of prompts", "tokens", 2088, ""),
     ("output p50", "Table 1", "median output", "tokens", 415, ""),
     ("output p90", "Table 1", "P90 of outputs", "tokens", 834, ""),
     ("output std", "Table 1", "standard deviation of outputs", "tokens", 101, "a slip: see below"),
-    ("cost", "Section 7", "cost of a token", "µs", None, "fitted to Sarathi at 1.15/s; the paper has none"),
+    ("cost", "Section 7", "cost of a token", "µs", None, "fitted to Sarathi at 1.15/s; not in the paper"),
     *(
         (
             f"capacity {name}",
@@ -224,17 +224,17 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
             f"rate with median TTFT ≤ 0.5 s: {name}",
             "requests/s",
             {SARATHI: 1.15, SLAI: 1.45}.get(name),
-            {SARATHI: "fitted to the paper's number", SLAI: ""}.get(name, "the paper has a curve only"),
+            {SARATHI: "fitted to the paper's number", SLAI: ""}.get(name, "the paper has only a curve"),
         )
         for name in POLICIES
     ),
     (
         "stable",
         "Section 7",
-        "stable up to: Sarathi, seats and cache without limit",
+        "stable up to: Sarathi, unlimited sequences and cache",
         "requests/s",
         None,
-        "theory: a full budget of 512 tokens in every iteration; the paper has no number",
+        "theory: a full budget of 512 tokens in every iteration; no number in the paper",
     ),
     ("gain", "Figure 6c", f"capacity, {SLAI} over {SARATHI}", "%", 26, ""),
     *(
@@ -245,9 +245,9 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
             "s",
             {SARATHI: 1.5, SLAI: 0.7}.get(name),
             {
-                SARATHI: "hangs on the memory, which the paper does not give: see the table of hardware",
-                SLAI: "hangs on the memory as well",
-            }.get(name, "the paper has a curve only"),
+                SARATHI: "depends on the memory size, which is not printed: see the table of hardware",
+                SLAI: "depends on the memory size as well",
+            }.get(name, "the paper has only a curve"),
         )
         for name in POLICIES
     ),
@@ -259,7 +259,7 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
             f"P99 ITL, {group}: {name}",
             "s",
             None,
-            f"the paper has a curve only; promised: {promise} s",
+            f"the paper has only a curve; promised: {promise} s",
         )
         for name in (SARATHI, SLAI, "VllmV0")
         for group, promise in ITL_SLO_S.items()
@@ -271,7 +271,7 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
             f"mean TTFT, {group}{how}",
             "s",
             None,
-            "the paper has a curve only",
+            "the paper has only a curve",
         )
         for key, how in (("plain", f": {SLAI}"), ("first", f": {SLAI}, paying first"))
         for group in ITL_SLO_S
@@ -294,13 +294,13 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
         )
     ),
 )
-"""Every row: the key of its answer, where, what, unit, the paper's number, a note."""
+"""Rows: key of the result, place, quantity, unit, the paper's number, note."""
 
 
 def rows_of(answers: Mapping[str, Simulated] | None) -> tuple[Row, ...]:
-    """The rows, with what was simulated, or with what they need."""
+    """The rows with simulated values, or with a note on the required file."""
     rows = []
-    for key, where, what, measured_in, paper, note in ASKED:
+    for key, where, what, measured_in, paper, note in ROWS:
         answer = None if answers is None else answers[key]
         rows.append(
             Row(
@@ -329,7 +329,7 @@ def described(lengths: pl.DataFrame) -> dict[str, Simulated]:
 
 
 def answered(study: Study, cost: float) -> dict[str, Simulated]:
-    """All that the rows ask, on the chosen hardware with the fitted cost of a token."""
+    """Results for all rows, on the assumed hardware with the fitted cost of a token."""
     engines = {name: Hardware().engine(cost, scheduler) for name, scheduler in POLICIES.items()}
     seeds = study.size.seeds
     found = {**described(study.lengths), "cost": Simulated(1e6 * cost)}
@@ -338,23 +338,23 @@ def answered(study: Study, cost: float) -> dict[str, Simulated]:
         capacities[name] = together(partial(study.capacity, engine), seeds)
         high[name] = together(partial(study.measures, engine, HIGH_RATE), seeds)
         found[f"capacity {name}"] = Simulated.over(capacities[name])
-        found[f"ttft {name}"] = Simulated.over([one["median TTFT"] for one in high[name]])
+        found[f"ttft {name}"] = Simulated.over([values["median TTFT"] for values in high[name]])
         for group in ITL_SLO_S:
-            found[f"itl {group} {name}"] = Simulated.over([one[f"P99 ITL, {group}"] for one in high[name]])
+            found[f"itl {group} {name}"] = Simulated.over([values[f"P99 ITL, {group}"] for values in high[name]])
     found["gain"] = ratio(capacities[SLAI], capacities[SARATHI])
-    found["fall"] = ratio(*([one["median TTFT"] for one in high[name]] for name in (SLAI, SARATHI)))
+    found["fall"] = ratio(*([values["median TTFT"] for values in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
         runs = together(partial(study.run, engine, HIGH_RATE), seeds)
         means = [dict(run.summary(by="class").select("class", "ttft_mean").iter_rows()) for run in runs]
         for group in ITL_SLO_S:
-            found[f"{key} {group}"] = Simulated.over([float(one[group]) for one in means])
+            found[f"{key} {group}"] = Simulated.over([float(mean[group]) for mean in means])
     found["stable"] = stable(study, cost)
     for share in (50, 95):
         other = replace(study, paying=share / 100)
         slai = together(partial(other.capacity, engines[SLAI]), seeds)
         found[f"{share} capacity"] = Simulated.over(slai)
         found[f"{share} gain"] = ratio(slai, capacities[SARATHI])
-        # Sarathi knows no classes: its requests, and so its times, are the same however many pay.
+        # Sarathi ignores classes, so its times do not depend on the share of paying requests.
         found[f"{share} ttft sarathi"] = found[f"ttft {SARATHI}"]
         high_s = together(partial(other.median_ttft_s, engines[SLAI], HIGH_RATE), seeds)
         found[f"{share} ttft"] = Simulated.over(high_s)
@@ -362,13 +362,13 @@ def answered(study: Study, cost: float) -> dict[str, Simulated]:
 
 
 def stable(study: Study, cost: float) -> Simulated:
-    """The largest rate at which Sarathi is stable when only its budget binds: by reckoning and by bisection.
+    """The largest stable rate of Sarathi if only its budget binds: in closed form and by bisection.
 
-    A request loads p + o − 1 tokens, 512 an iteration at best, and its decodes read p, p + 1, …, p + o − 2
+    A request loads p + o − 1 tokens, at most 512 per iteration, and its decodes read p, p + 1, …, p + o − 2
     tokens of context: (2.3) and (A.1) of li2025 with a full budget.
     """
     hardware = replace(Hardware(), kv_tokens=None)
-    engine = hardware.engine(cost, Sarathi(token_budget=512, max_seqs=SEATS))
+    engine = hardware.engine(cost, Sarathi(token_budget=512, max_seqs=UNBOUND_SEQS))
     decodes = pl.col("output_tokens").cast(pl.Float64) - 1
     tokens = pl.col("prompt_tokens") + decodes
     read = decodes * pl.col("prompt_tokens") + decodes * (decodes - 1) / 2
@@ -385,30 +385,30 @@ def stable(study: Study, cost: float) -> Simulated:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Simulated:
-    """By how many percent ours is above theirs, over paired seeds."""
-    return Simulated.over([100 * (one / other - 1) for one, other in zip(ours, theirs, strict=True)])
+    """Relative difference in percent over paired seeds."""
+    return Simulated.over([100 * (value / other - 1) for value, other in zip(ours, theirs, strict=True)])
 
 
 def curves(study: Study, cost: float) -> pl.DataFrame:
     """The three measures of every policy against the rate, on the first seed."""
     steps = round(1 / study.size.rate_step)
     rates = [round(0.6 + study.size.rate_step * step, 1) for step in range(steps + 1)]
-    asked = [(name, rate) for rate in rates for name in POLICIES]
+    cases = [(name, rate) for rate in rates for name in POLICIES]
 
-    def row(one: tuple[str, float]) -> dict[str, Any]:
-        name, rate = one
+    def row(case: tuple[str, float]) -> dict[str, Any]:
+        name, rate = case
         engine = Hardware().engine(cost, POLICIES[name])
         return {"policy": name, "rate": rate, **study.measures(engine, rate, study.size.seeds[0])}
 
-    return pl.DataFrame(together(row, asked))
+    return pl.DataFrame(together(row, cases))
 
 
 def sensitivity(study: Study) -> pl.DataFrame:
     """For every hardware the fitted cost and the largest rate of each policy, its mean over the seeds."""
     seeds = study.size.variant_seeds
 
-    def row(one: tuple[str, Hardware]) -> dict[str, Any]:
-        name, hardware = one
+    def row(case: tuple[str, Hardware]) -> dict[str, Any]:
+        name, hardware = case
         cost = study.fitted(hardware)
         found: dict[str, Any] = {"hardware": name, "µs a token": 1e6 * cost}
         for policy, scheduler in POLICIES.items():

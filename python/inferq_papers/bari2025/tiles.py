@@ -1,4 +1,4 @@
-"""Does RAD serve all that tiles allow, and how far below do others stay? bari2025, Theorems 1 and 2."""
+"""RAD and other schedulers compared with the tile capacity of bari2025, Theorems 1 and 2."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated."""
+    """Size of the simulations."""
 
     at_once: int
-    """Requests that are all there at the start."""
+    """Requests that all arrive at time 0."""
     arriving: int
     """Requests of a run with Poisson arrivals for its edge."""
     measured: int
@@ -67,7 +67,7 @@ QUICK = Size(at_once=10_000, arriving=100_000, measured=5_000, per_cycle=1_000, 
 def schedulers(per_cycle: int) -> dict[str, Scheduler]:
     """RAD, its two-phase form, RAD with narrower chunks, and Sarathi with budgets of 4 to 32 tiles.
 
-    Narrower chunks are there to show that no cycle has an end to pay for: theirs is as long as a run.
+    The cycle with narrower chunks is as long as a run, so no cycle ends.
     """
     return {
         "Rad": Rad(**TILE, requests_per_cycle=per_cycle),
@@ -78,27 +78,27 @@ def schedulers(per_cycle: int) -> dict[str, Scheduler]:
 
 
 def engine(timing: TiledGemm, scheduler: Scheduler) -> Engine:
-    """One replica with memory without limit."""
+    """One replica with unlimited memory."""
     return Engine(timing=timing, scheduler=scheduler, kv=KvCache.unlimited())
 
 
 def arriving(requests: int) -> Workload:
-    """One request a second: prompts of 8 to 24 whole chunks, outputs of 1 to 513 tokens, each pair alike."""
+    """One request per second: prompts of 8 to 24 chunks, outputs of 1 to 513 tokens, equally likely pairs."""
     prompts = pl.DataFrame({"prompt_tokens": [CHUNK * tiles for tiles in range(8, 25)]})
     pairs = prompts.join(pl.DataFrame({"output_tokens": list(range(1, 514))}), how="cross")
     return Workload.synthetic(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(pairs))
 
 
 def at_once(requests: int) -> Workload:
-    """The same requests, all there at time 0."""
+    """The same requests, all arriving at time 0."""
     return Workload(arriving(requests).draw(1).frame.with_columns(pl.lit(0.0).alias("arrival_s")))
 
 
 def served(name: str, size: Size) -> pl.DataFrame:
-    """What each policy serves when all are there at once, beside the limits for the very same requests.
+    """Rate of each policy if all requests arrive at time 0, and the limits for the same requests.
 
-    Columns: `costs`, `policy`, `requests per second`, `limit` (1/T^R), `of the limit`, `floor` (the most that
-    any scheduler could serve).
+    Columns: `costs`, `policy`, `requests per second`, `limit` (1/T^R), `of the limit`, `floor` (upper bound
+    for any scheduler).
     """
     timing, work = COSTS[name], at_once(size.at_once)
     limit = tile_capacity(work, timing, rate=1.0)
@@ -118,13 +118,13 @@ def served(name: str, size: Size) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def edge_row(asked: tuple[str, str], size: Size) -> Row:
-    """The simulated edge of stability of (costs, policy) beside 1/T^R.
+def edge_row(case: tuple[str, str], size: Size) -> Row:
+    """The simulated edge of stability of (costs, policy) and 1/T^R.
 
-    The runs of a bisection share their requests, whose rate is exact. So it is the mean time of a request
-    that chance leaves open: 2.58·c/√n at 99 % for n requests in the window, c the variation of that time.
+    The runs of a bisection share their requests, whose rate is exact. So only the mean time of a request is
+    random: 2.58·c/√n at 99 % for n requests in the window, with c its coefficient of variation.
     """
-    name, policy = asked
+    name, policy = case
     timing, work = COSTS[name], unit(arriving(size.arriving), seed=1)
     limit = tile_capacity(arriving(1), timing).capacity_per_s
     replica = engine(timing, schedulers(size.per_cycle)[policy])
@@ -133,9 +133,9 @@ def edge_row(asked: tuple[str, str], size: Size) -> Row:
     )
     chance = 2.576 * _variation(timing) / math.sqrt(0.75 * size.arriving) * found.rate
     where, note = {
-        "Rad": ("Theorems 1 and 2", "the paper proves it and has no number"),
-        "RadPhased": ("Appendix D", "the paper says that the proof carries over, and has no number"),
-    }.get(policy, ("Section 5", "beside 1/T^R, which the paper expects Sarathi to fall short of"))
+        "Rad": ("Theorems 1 and 2", "the paper proves it without a number"),
+        "RadPhased": ("Appendix D", "the paper extends the proof without a number"),
+    }.get(policy, ("Section 5", "theory: 1/T^R; the paper expects Sarathi to stay below"))
     return Row(
         where=f"{where}, {name}",
         what=f"stable up to: {policy}",
@@ -148,7 +148,7 @@ def edge_row(asked: tuple[str, str], size: Size) -> Row:
 
 
 def _variation(timing: TiledGemm) -> float:
-    """Standard deviation of what a request takes under RAD, over its mean."""
+    """Coefficient of variation of the time of a request under RAD."""
     prompts, outputs = CHUNK * np.arange(8.0, 25.0)[:, None], np.arange(1.0, 514.0)[None, :]
     prices = TilePrices(timing, CHUNK, 1)
     prompt_s = prices.prompt_linear_s(prompts, outputs) + prices.prompt_attention_s(prompts, outputs)
@@ -159,7 +159,7 @@ def _variation(timing: TiledGemm) -> float:
 
 
 def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
-    """Waiting for the first token, and gaps between tokens, at a share of the limit's rate."""
+    """TTFT and ITL at a share of the limit's rate."""
     timing, work = COSTS[name], arriving(size.measured)
     rate = share * tile_capacity(work, timing).capacity_per_s
     rows = []
@@ -167,7 +167,7 @@ def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
         replica = engine(timing, schedulers(size.per_cycle)[policy])
         run = simulate(work.speed(rate), replica, seed=1, warmup=size.measured // 10)
         summary = run.summary().row(0, named=True)
-        wanted = {
+        columns = {
             "median TTFT, s": "ttft_p50",
             "P99 TTFT, s": "ttft_p99",
             "median ITL, s": "itl_p50",
@@ -175,18 +175,18 @@ def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
             "longest ITL, s": "itl_max",
         }
         row: dict[str, Any] = {"costs": name, "of the limit": share, "policy": policy}
-        rows.append(row | {title: summary[column] for title, column in wanted.items()})
+        rows.append(row | {title: summary[column] for title, column in columns.items()})
     return pl.DataFrame(rows)
 
 
 def cycle_lengths(name: str) -> pl.DataFrame:
-    """How many requests a cycle needs for a load: by Theorem 2, by the bound, and what that number serves."""
+    """Requests per cycle for a load: by Theorem 2, by the bound, and the rate with that number."""
     timing, rows = COSTS[name], []
     for load in (0.9, 0.95, 0.98, 0.99):
         unit = arriving(1)
         rate = load * tile_capacity(unit, timing).capacity_per_s
-        asked = tile_capacity(unit, timing, rate=rate)
-        enough = asked.requests_per_cycle_enough
+        capacity = tile_capacity(unit, timing, rate=rate)
+        enough = capacity.requests_per_cycle_enough
         assert enough is not None  # lengths are bounded and the load is below 1
         work = at_once(20 * enough)
         limit = tile_capacity(work, timing).capacity_per_s
@@ -196,7 +196,7 @@ def cycle_lengths(name: str) -> pl.DataFrame:
             {
                 "costs": name,
                 "load": load,
-                "n by Theorem 2": asked.requests_per_cycle_theorem,
+                "n by Theorem 2": capacity.requests_per_cycle_theorem,
                 "n enough": enough,
                 "served with it, of 1/T^R": rate / limit,
             }
@@ -205,10 +205,10 @@ def cycle_lengths(name: str) -> pl.DataFrame:
 
 
 def served_rows(found: pl.DataFrame) -> list[Row]:
-    """What is served when all are there at once, row by row."""
+    """Rows of the rates if all requests arrive at time 0."""
     rows = Rows()
     for name, policy, rate, limit, _, floor in found.iter_rows():
-        note = "the very same requests in theory and simulation: no chance in it"
+        note = "the same requests in theory and simulation: no randomness"
         theory = limit
         if policy == NARROW:
             theory = floor
@@ -225,7 +225,7 @@ def served_rows(found: pl.DataFrame) -> list[Row]:
 
 
 def printed_row(name: str) -> Row:
-    """T^R as the paper prints it, beside what a lone full cycle takes."""
+    """T^R as printed and corrected."""
     timing, unit = COSTS[name], arriving(1)
     printed = tile_capacity(unit, timing, first_token="decode").request_s
     right = tile_capacity(unit, timing).request_s
@@ -235,8 +235,7 @@ def printed_row(name: str) -> Row:
         unit="s",
         paper=printed,
         theory=right,
-        note=f"paper: its formula as printed, a decode more ({printed / right - 1:+.2%}); it gives no "
-        "numbers",
+        note=f"paper: its formula as printed, one more decode ({printed / right - 1:+.2%}); without numbers",
     )
 
 
@@ -277,30 +276,30 @@ def chart(found: pl.DataFrame) -> Any:
 
 
 def section(quick: bool, tell: Callable[[str], None]) -> Section:
-    """Theorems 1 and 2 beside simulation, and what RAD pays for it."""
+    """Theorems 1 and 2 compared with simulation, and the latencies of RAD."""
     size = QUICK if quick else FULL
     tell("tiles: all requests at once")
     found = pl.concat([served(name, size) for name in COSTS])
     rows = [printed_row(name) for name in COSTS]
     tell("tiles: edges of stability")
-    asked = [(name, policy) for name in COSTS for policy in ("Rad", "RadPhased", "Sarathi, 512")]
-    rows += together(lambda one: edge_row(one, size), asked)
+    cases = [(name, policy) for name in COSTS for policy in ("Rad", "RadPhased", "Sarathi, 512")]
+    rows += together(lambda case: edge_row(case, size), cases)
     rows += served_rows(found)
     tell("tiles: latencies and cycles")
     waits = pl.concat([latencies(name, share, size) for name in COSTS for share in (0.5, 0.8)])
     cycles = pl.concat([cycle_lengths(name) for name in COSTS])
     text = (
-        "GPUs compute in tiles; a tile that is not full costs as much as one that is (7). RAD computes "
+        "GPUs compute in tiles; a partly filled tile costs as much as a full tile (7). RAD computes "
         "prompts alone in whole tiles and decodes together in whole tiles. Tiles are 128 × 64 × 32, the "
         "model has width 4,096 and 32 layers, prompts are 8 to 24 times 128 tokens, outputs 1 to 513, memory "
-        "has no limit. Two sets of costs, chosen here, as the paper gives none: in *attention dear* a tile "
-        "of the linear layers costs 1 ms, a pair of tiles in the attention 8 ns (chunk) and 1 ns (decode); "
-        "*about 7B on an A100* is 4 ms, 2 ns and 8 ns. Both meet Assumption 2, that decodes one by one cost "
-        f"more than one product of matrices. A cycle has {size.per_cycle:,} requests. Edges are found with "
-        f"{size.arriving:,} Poisson arrivals, the same in every run of a bisection."
+        "is unlimited. Two sets of costs, chosen here because the paper prints none: in *attention dear* a "
+        "tile of the linear layers costs 1 ms, a pair of tiles in the attention 8 ns (chunk) and 1 ns "
+        "(decode); *about 7B on an A100* is 4 ms, 2 ns and 8 ns. Both meet Assumption 2, that separate "
+        f"decodes cost more than one matrix product. A cycle has {size.per_cycle:,} requests. Edges are "
+        f"found with {size.arriving:,} Poisson arrivals, the same in every run of a bisection."
     )
     return Section(
-        title="What do whole tiles allow?",
+        title="Capacity with whole tiles (RAD)",
         text=text,
         rows=tuple(rows),
         tables=(
@@ -310,16 +309,16 @@ def section(quick: bool, tell: Callable[[str], None]) -> Section:
                 decimals={"of the limit": 1, "median ITL, s": 3, "P99 ITL, s": 3},
             ),
             Table(
-                title="Requests that a cycle needs",
+                title="Requests per cycle",
                 frame=cycles,
                 decimals={"served with it, of 1/T^R": 4},
-                note="20 such cycles, all requests there at once.",
+                note="20 such cycles, all requests at time 0.",
             ),
         ),
         pictures=(
             Chart(
-                title="What each policy serves",
-                caption="All requests there at once; the dashed line is 1/T^R.",
+                title="Rate of each policy",
+                caption="All requests at time 0; the dashed line is 1/T^R.",
                 chart=lambda: chart(found),
             ),
         ),
@@ -328,7 +327,7 @@ def section(quick: bool, tell: Callable[[str], None]) -> Section:
 
 
 def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple[str, ...]:
-    """What comes out."""
+    """Conclusions."""
     gaps = {
         policy: max(abs(row.gap or 0.0) for row in rows if row.what == f"stable up to: {policy}")
         for policy in ("Rad", "RadPhased")
@@ -353,26 +352,26 @@ def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple
     over = max(share(name, NARROW) for name in COSTS)
     return (
         f"**Theorem 2 holds.** The edge of Rad is within {100 * gaps['Rad']:.2f} % of 1/T^R, that of "
-        f"RadPhased within {100 * gaps['RadPhased']:.2f} %; with all requests there at once Rad serves "
-        f"{100 * share(dear, 'Rad'):.1f} % and {100 * share(a100, 'Rad'):.1f} %. What is missing is the end "
-        "of each cycle, where fewer requests decode than a tile has columns.",
-        f"**Theorem 1 does not hold as it stands.** RAD with chunks of 64 tokens instead of 128 serves "
-        f"{100 * over:.2f} % of 1/T^R, which no scheduler should, in cycles long enough. In (6) a chunk "
+        f"RadPhased within {100 * gaps['RadPhased']:.2f} %; with all requests at time 0 Rad serves "
+        f"{100 * share(dear, 'Rad'):.1f} % and {100 * share(a100, 'Rad'):.1f} %. The rest is lost at the end "
+        "of each cycle, when fewer requests decode than a tile has columns.",
+        f"**Theorem 1 does not hold as printed.** RAD with chunks of 64 tokens instead of 128 serves "
+        f"{100 * over:.2f} % of 1/T^R in long cycles, which contradicts the theorem. In (6) a chunk "
         "attends to all of its own tokens, so narrower chunks cost less as long as they fill the columns; "
-        "the proof takes chunks of the least common multiple to be the cheapest. The bound that (7) does "
-        "give is a little higher (`least_s` of `tile_capacity`); the two agree where the least common "
+        "the proof assumes that chunks of the least common multiple are the cheapest. The bound that follows "
+        "from (7) is slightly higher (`least_s` of `tile_capacity`); the two agree if the least common "
         "multiple is the number of columns, as with 128 × 256 × 32.",
-        f"**How far Sarathi falls behind depends on what the attention's tiles cost.** Its budget is a "
-        "multiple of the columns, so the linear layers lose nothing. Its chunks, what decodes leave of the "
-        f"budget, do not fill the attention's tiles. With *{dear}* ({parts[dear]}) it loses {lost(dear)}; "
+        f"**The loss of Sarathi depends on the cost of attention tiles.** Its budget is a "
+        "multiple of the columns, so the linear layers lose nothing. Its chunks, the budget minus decodes, "
+        f"do not fill the attention's tiles. With *{dear}* ({parts[dear]}) it loses {lost(dear)}; "
         f"with *{a100}* ({parts[a100]}) {lost(a100)}. A larger budget makes it worse: longer chunks waste "
         "more of the triangle that causal attention leaves empty.",
-        "**The price of RAD is the gap between tokens**, as the paper says: one prompt after another goes "
+        "**The price of RAD is the gap between tokens**, as in the paper: all prompts run "
         f"before the decodes. The longest gap at {a100} is {longest['Rad']:.1f} s (RadPhased "
         f"{longest['RadPhased']:.1f} s, Sarathi {longest['Sarathi, 512']:.2f} s). RadPhased trades gaps for "
-        "late first tokens; its longest gap is that between a first token, which comes with the prompt, and "
-        "the second, which waits until all prompts of the cycle are done.",
-        "**Cycles may be much shorter than Theorem 2 asks for.** The end of a cycle lasts as long as the "
-        "longest output at most and wastes less than one tile an iteration; the theorem grants every last "
-        "request the time of the longest one, token by token.",
+        "late first tokens. Its longest gap lies between the first token, produced with the prompt, and "
+        "the second, which waits for all prompts of the cycle.",
+        "**Cycles may be much shorter than Theorem 2 requires.** The end of a cycle lasts as long as the "
+        "longest output at most and wastes less than one tile per iteration; the theorem charges every last "
+        "request the time of the longest request, token by token.",
     )

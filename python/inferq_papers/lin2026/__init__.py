@@ -1,4 +1,4 @@
-"""What do lin2026's plans and policies earn, in the paper, by its linear programs and in simulation?"""
+"""Reproduction of lin2026: revenue of its plans and policies by linear programs and in simulation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def report(
     """The paper's page.
 
     Args:
-        quick: shorter runs and fewer seeds; the same rows.
-        traces: the paper has no experiment on a trace that could be repeated; not looked at.
-        tell: gets a line before each part.
+        quick: shorter runs and fewer seeds for the same rows.
+        traces: unused; no experiment of the paper on a trace is repeatable.
+        tell: receives one line per part.
 
     Example:
         >>> from inferq_papers.lin2026 import slips
@@ -45,12 +45,12 @@ def report(
         title="Large-Scale LLM Inference with Heterogeneous Workloads",
         citation="Lin, Han, Ding, Zhang: Large-Scale LLM Inference with Heterogeneous Workloads "
         "(arXiv 2602.02987)",
-        setting="n replicas with B slots; a prefill beside decodes slows them by a half (γτ = 1.51). Half "
-        "of the requests have prompts of 300 tokens and outputs of 1,000 (decode-heavy, class 0), half "
-        "3,000 and 400 (prefill-heavy, class 1), one request a second and replica in all; a waiting request "
-        "gives up after 10 s on average. Services are exponential, as in the paper's model. A linear program "
-        "gives the plan that gates and routers follow. In the long run no policy passes its optimum at any "
-        "n, because averages satisfy every constraint; what shows above it is the chance of the arrivals, "
+        setting="n replicas with B slots; a prefill in the same batch slows decodes by a half (γτ = 1.51). "
+        "Half of the requests have prompts of 300 tokens and outputs of 1,000 (decode-heavy, class 0), half "
+        "3,000 and 400 (prefill-heavy, class 1), in total one request per second and replica. A waiting "
+        "request abandons after 10 s on average. Services are exponential, as in the paper's model. A linear "
+        "program gives the plan that gates and routers follow. In the long run no policy exceeds its optimum "
+        "at any n, because averages satisfy every constraint. Values above it are due to random arrivals, "
         f"the same for all policies. Intervals are of 99 % over {effort.seeds} seeds, runs of up to "
         f"{lengths}.",
         sections=in_turn(parts, lambda name: tell(f"lin2026: {name}")),
@@ -60,7 +60,7 @@ def report(
 
 
 def slips() -> tuple[Slip, ...]:
-    """Where the paper prints what its own formulas do not give."""
+    """Printed values that the paper's own formulas contradict."""
     return (
         Slip(
             where="Section 6.2 and Figures 2, 8, 9, 10",
@@ -88,18 +88,19 @@ def slips() -> tuple[Slip, ...]:
         Slip(
             where="Section 4.1",
             printed="ξ_i = (X_i − n x_i*) / x_i*, without a case for x_i* = 0",
-            right="a class that the plan does not prefill comes last",
+            right="a class without planned prefills has the lowest priority",
         ),
         Slip(
             where="Section 5.1",
             printed='a route is drawn "upon prefill or decode completion"',
-            right="nothing is left to route when a decode ends; it is drawn once, when the prefill does",
+            right="nothing is left to route when a decode ends; the route is drawn once, when the prefill "
+            "ends",
         ),
         Slip(
             where="Section 5, (47) and (48)",
             printed="a fractional constraint, and a fractional penalty",
             right="the denominator B − Σx is positive: (47) is the linear (τ(B − 1) − B/γ + η3)Σx ≤ B(η3 − "
-            "1/γ), (48) a function of the one number Σx",
+            "1/γ), (48) a function of Σx alone",
         ),
         Slip(
             where="Section 6.3",
@@ -115,13 +116,13 @@ def slips() -> tuple[Slip, ...]:
         Slip(
             where="Section 6.4",
             printed='prefill fairness is costly "because the prefill stage acts as the primary bottleneck"',
-            right="the shadow price of a place for a prefill is 0 in that instance; decode slots bind. "
-            "Equal x_i cost revenue because the classes differ tenfold in the prefill that a request needs",
+            right="the shadow price of a prefill slot is 0 in that instance; decode slots bind. "
+            "Equal x_i cost revenue because the classes differ tenfold in prefill per request",
         ),
         Slip(
             where="Section 6.4",
             printed='prices on a budget have a "unique, constant ratio", an "optimal economic balance"',
-            right="R* is convex and homogeneous in the prices, so that the best point of a budget is one "
+            right="R* is convex and homogeneous in the prices, so the best point of a budget is one "
             "of its ends: the whole budget on one price, for every budget",
         ),
     )

@@ -1,7 +1,7 @@
-"""What does a fleet of lin2026, section 6.2, hold and earn under each policy?
+"""Occupancies and revenue of a lin2026 fleet (section 6.2) under each policy.
 
-Two classes, prompts of 300 and 3,000 tokens, outputs of 1,000 and 400 on average, half a request of each a
-second and replica; waiting requests give up after 10 s on average. Services are exponential, the paper's
+Two classes, prompts of 300 and 3,000 tokens, outputs of 1,000 and 400 on average, half a request of each per
+second and replica. Waiting requests abandon after 10 s on average. Services are exponential, the paper's
 stochastic model.
 """
 
@@ -51,7 +51,7 @@ class Instance:
 
     @property
     def mixed_s(self) -> float:
-        """τ, an iteration beside a prefill."""
+        """τ, an iteration with a prefill."""
         return self.alpha_s + self.beta_s * self.chunk
 
     def prefill_rate(self, i: int) -> float:
@@ -63,7 +63,7 @@ class Instance:
         return 1 / (self.output[i] * (self.solo_s if solo else self.mixed_s))
 
     def classes(self) -> list[RequestClass]:
-        """What one replica is asked."""
+        """Request classes at the arrival rates of one replica."""
         return [
             RequestClass(name=name, rate=rate, prompt=prompt, output=output, abandonment=self.impatience)
             for name, rate, prompt, output in zip(CLASSES, self.rate, self.prompt, self.output, strict=True)
@@ -72,7 +72,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Limits:
-    """Those of (43), (45) and (47); None: no limit."""
+    """Limits of (43), (45) and (47). Default: no limit."""
 
     prefill_fairness: float | None = None
     decode_fairness: float | None = None
@@ -100,20 +100,20 @@ def plan(instance: Instance, scheme: Scheme = "bundled", limits: Limits = FREE) 
 
 def optimum(instance: Instance, scheme: Scheme = "bundled", limits: Limits = FREE) -> float:
     """R*, money per replica and second."""
-    found = plan(instance, scheme, limits).revenue_per_replica_s
-    assert found is not None, "the instance has a plan"
-    return found
+    revenue = plan(instance, scheme, limits).revenue_per_replica_s
+    assert revenue is not None, "the instance has a plan"
+    return revenue
 
 
 def planned(instance: Instance, scheme: Scheme = "bundled", limits: Limits = FREE) -> dict[str, float]:
-    """What the plan holds, by stage, and by stage and class (`"solo 1"`)."""
+    """Planned occupancies by stage, and by stage and class (`"solo 1"`)."""
     made = plan(instance, scheme, limits).allocation
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for stage in STAGES:
         table = getattr(made, stage)
-        found[stage] = sum(table.values())
-        found |= {f"{stage} {i}": table[name] for i, name in enumerate(CLASSES)}
-    return found
+        values[stage] = sum(table.values())
+        values |= {f"{stage} {i}": table[name] for i, name in enumerate(CLASSES)}
+    return values
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,13 @@ def cluster(instance: Instance, replicas: int, policy: Policy) -> GateAndRoute:
 
 
 def requests(instance: Instance, replicas: int, until_s: float, seed: int) -> Workload:
-    """Poisson arrivals of both classes beyond the horizon: six standard deviations more than are expected."""
+    """Poisson arrivals of both classes until after the horizon: six standard deviations above the mean."""
     rate = replicas * sum(instance.rate)
     number = math.ceil(rate * until_s + 6 * math.sqrt(rate * until_s))
-    one = Fixed(1)
-    workload = Workload.synthetic(requests=number, arrivals=Poisson(rate), prompt=one, output=one)
+    placeholder = Fixed(1)
+    workload = Workload.synthetic(
+        requests=number, arrivals=Poisson(rate), prompt=placeholder, output=placeholder
+    )
     shares = {name: share / sum(instance.rate) for name, share in zip(CLASSES, instance.rate, strict=True)}
     frame = workload.with_classes(shares).draw(seed).frame
 
@@ -180,35 +182,35 @@ def requests(instance: Instance, replicas: int, until_s: float, seed: int) -> Wo
 def measure(
     instance: Instance, replicas: int, policy: Policy, until_s: float, seed: int, warmup_s: float = 500.0
 ) -> Measured:
-    """Revenue a replica and second, and how many are where, per replica, by stage and class and in all.
+    """Revenue per replica and second, and occupancies per replica by stage, in total and by class.
 
     The usual warm-up is twenty mean decodes and fifty mean patiences.
     """
     workload, made = requests(instance, replicas, until_s, seed), cluster(instance, replicas, policy)
     result = simulate(workload, made, horizon_s=until_s, warmup=f"{warmup_s}s", seed=seed)
     last = result.revenue.row(-1, named=True)
-    found = {name: last[f"{name}_per_replica_s"] for name in ("bundled", "separate")}
+    values = {name: last[f"{name}_per_replica_s"] for name in ("bundled", "separate")}
     for stage in STAGES:
         column = result.occupancy[stage].to_list()
-        found |= {stage: sum(column), **{f"{stage} {i}": value for i, value in enumerate(column)}}
-    return found
+        values |= {stage: sum(column), **{f"{stage} {i}": value for i, value in enumerate(column)}}
+    return values
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is simulated."""
+    """Size of the simulations."""
 
     seeds: int
     sizes: tuple[int, ...]
-    """Numbers of replicas in pictures."""
+    """Numbers of replicas in charts."""
     least_s: float
     most_s: float
     replica_seconds: float
-    """A run lasts this, divided by the replicas, but from `least_s` to `most_s`."""
+    """A run lasts this divided by the replicas, within `least_s` and `most_s`."""
     warmup_s: float
 
     def until_s(self, replicas: int) -> float:
-        """Large clusters need less time for as narrow an interval."""
+        """Duration of a run; large clusters require less time for an equal interval."""
         return min(self.most_s, max(self.least_s, self.replica_seconds / replicas))
 
 
@@ -227,13 +229,13 @@ FULL = Effort(
 
 @cache
 def estimated(effort: Effort, instance: Instance, replicas: int, policy: Policy) -> dict[str, Interval]:
-    """A policy on so many replicas: all that `measure` does, over seeds 1, 2, …, one on each processor."""
+    """Intervals of all values of `measure` over seeds 1, 2, …, one thread per processor."""
     until_s, seeds = effort.until_s(replicas), range(1, effort.seeds + 1)
     plan(instance, policy.scheme, policy.limits)
 
-    def run(seed: int) -> Measured:
+    def measured(seed: int) -> Measured:
         return measure(instance, replicas, policy, until_s, seed, effort.warmup_s)
 
     with ThreadPoolExecutor(min(effort.seeds, os.cpu_count() or 1)) as pool:
-        runs = list(pool.map(run, seeds))
-    return {name: interval([one[name] for one in runs]) for name in runs[0]}
+        runs = list(pool.map(measured, seeds))
+    return {name: interval([run[name] for run in runs]) for name in runs[0]}

@@ -1,4 +1,4 @@
-"""How do the pictures of lin2026's page look?"""
+"""Charts of lin2026."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUEUES = {
     "decode 1": ("prefill-heavy, before decode", ORANGE),
 }
 _LOWEST = {16: 0.92, 8: 0.6}
-"""Where the axis of a share begins, by B; intervals are cut at its ends."""
+"""Start of the axis of shares by B; intervals are clipped at its ends."""
 
 
 def arrivals(frame: pl.DataFrame) -> Any:
@@ -173,7 +173,7 @@ def landscapes(hardware: pl.DataFrame, prices: pl.DataFrame) -> Any:
 
 
 def _bounded(frame: pl.DataFrame, ends: tuple[float, float]) -> pl.DataFrame:
-    """With the ends of the intervals, cut at those of the axis."""
+    """The frame with interval ends, clipped to the axis."""
     return frame.with_columns(
         (pl.col("share") - pl.col("half")).clip(*ends).alias("low"),
         (pl.col("share") + pl.col("half")).clip(*ends).alias("high"),

@@ -1,4 +1,4 @@
-"""What do the linear programs of lin2026 say by themselves, in Figures 2 and 8 to 10 and in their prices?"""
+"""Optima and shadow prices of the linear programs of lin2026, Figures 2 and 8 to 10."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from inferq_papers.lin2026.fleet import CLASSES, STAGES, Instance, Limits, Schem
 from inferq_papers.report import Chart, Row, Rows, Section, Table
 
 WIDE, NARROW = Instance(), Instance(slots=8)
-"""B = 16 as section 6.2 says, B = 8 as Figures 2 and 8 to 10 are."""
+"""B = 16 as in section 6.2, B = 8 as in Figures 2 and 8 to 10."""
 PER_REPLICA = "money/s per replica"
 SCHEMES: tuple[Scheme, ...] = ("bundled", "separate")
 
 
 def revenue(found: AllocationPlan) -> float:
-    """R* of a plan that there is."""
+    """R* of a feasible plan."""
     assert found.revenue_per_replica_s is not None
     return found.revenue_per_replica_s
 
@@ -38,10 +38,10 @@ def prices() -> Table:
     units: dict[tuple[str, str], str] = {}
     for instance in (WIDE, NARROW):
         for scheme in SCHEMES:
-            for one in plan(instance, scheme).shadow_prices:
-                key = (one.constraint, one.request_class or "")
-                units[key] = one.unit
-                rows.setdefault(key, {})[f"{scheme}, B = {instance.slots}"] = one.price
+            for shadow in plan(instance, scheme).shadow_prices:
+                key = (shadow.constraint, shadow.request_class or "")
+                units[key] = shadow.unit
+                rows.setdefault(key, {})[f"{scheme}, B = {instance.slots}"] = shadow.price
     frame = pl.DataFrame(
         [
             {"constraint": f"{name} {of}".strip(), "unit": units[name, of], **found}
@@ -49,9 +49,9 @@ def prices() -> Table:
         ]
     )
     return Table(
-        title="Shadow prices: what one more unit of each bound earns",
+        title="Shadow prices: revenue per additional unit of each bound",
         frame=frame,
-        note="Prices per replica. Places for prefills are never short: what binds is the slots for decodes.",
+        note="Prices per replica. Prefill slots are never scarce; decode slots bind.",
     )
 
 
@@ -70,9 +70,9 @@ def plans_section() -> Section:
                 if instance is WIDE and scheme == "bundled"
                 else "",
             )
-        held = planned(instance)
+        occupancies = planned(instance)
         for stage, symbol in (("prefill", "Σx*"), ("mixed", "Σy_m*"), ("solo", "Σy_s*")):
-            rows.add(where, f"{symbol}, bundled", "requests per replica", theory=held[stage])
+            rows.add(where, f"{symbol}, bundled", "requests per replica", theory=occupancies[stage])
     frame = pl.DataFrame(
         [
             {"B": instance.slots, "scheme": scheme, "class": name}
@@ -83,11 +83,12 @@ def plans_section() -> Section:
         ]
     )
     occupied = Table(
-        title="What a replica holds at the optimum",
+        title="Occupancies of a replica at the optimum",
         frame=frame,
         decimals=dict.fromkeys(STAGES, 4),
-        note="x* and q_p* are unique, and Σy_m*, Σy_s*; the division of the decodes is ours: the same "
-        "share of each class's tokens in solo slots. With separate prices that of q_d* is ours, too.",
+        note="x*, q_p*, Σy_m* and Σy_s* are unique. The split of the decodes by class is our choice: the "
+        "same share of each class's tokens in solo slots. With separate prices the split of q_d* is our "
+        "choice, too.",
     )
     offered = sum(
         rate * prompt * WIDE.mixed_s / WIDE.chunk for rate, prompt in zip(WIDE.rate, WIDE.prompt, strict=True)
@@ -95,16 +96,16 @@ def plans_section() -> Section:
     x = plan(WIDE).prefill_use
     return Section(
         title="The plan (section 6.2)",
-        text="The linear programs (40), a request pays when it is finished (*bundled*), and (42), prompt and "
-        "output pay when each is done (*separate*), solved by HiGHS. A test proves each optimum again: "
-        "constraints written down anew, prices that are dual feasible, complementary slackness, equal "
-        "objectives, and all vertices of the polytope tried.",
+        text="The linear programs (40), in which a request pays when it finishes (*bundled*), and (42), in "
+        "which prompt and output pay on completion of each (*separate*), solved by HiGHS. A test verifies "
+        "each optimum: constraints in an independent formulation, dual feasible prices, complementary "
+        "slackness, equal objectives, and enumeration of all vertices of the polytope.",
         rows=tuple(rows),
         tables=(occupied, prices()),
         remarks=(
             f"At B = 16 the plan's prefill capacity Σx* = {x:.4f} is {100 * (1 - x / offered):.1f} % below "
-            f"the offered {offered:.4f}, so that now and then no request waits for a prefill.",
-            "Decode slots bind, the one prefill place of each replica does not: its price is 0.",
+            f"the offered {offered:.4f}, so sometimes no request waits for a prefill.",
+            "Decode slots bind; the single prefill slot of each replica does not: its price is 0.",
         ),
     )
 
@@ -112,7 +113,7 @@ def plans_section() -> Section:
 def arrivals_section() -> Section:
     """Figure 2."""
     measured = replace(NARROW, solo_s=1 / 45.45)
-    told: tuple[tuple[Scheme, float, str], ...] = (
+    printed_optima: tuple[tuple[Scheme, float, str], ...] = (
         ("bundled", 300.2, "instance not stated; γ = 45.45, B = 8 gives the other number to its last digit"),
         ("separate", 452.9, "γ = 45.45 as printed in 6.1"),
     )
@@ -125,7 +126,7 @@ def arrivals_section() -> Section:
             theory=optimum(replace(measured, rate=(1.2, 1.2)), scheme),
             note=note,
         )
-        for scheme, printed, note in told
+        for scheme, printed, note in printed_optima
     )
     frame = pl.DataFrame(
         [
@@ -136,28 +137,31 @@ def arrivals_section() -> Section:
     )
     full = frame.filter((pl.col("scheme") == "bundled") & (pl.col("prefill 1") > 1e-6))["rate"][0]
     return Section(
-        title="Where congestion goes (Figure 2)",
-        text="Both optima against the arrival rate λ of each class, and where the plan lets requests wait. "
-        "The figure states neither B nor n; its printed separate optimum is that of B = 8.",
+        title="Congestion by stage (Figure 2)",
+        text="Both optima against the arrival rate λ of each class, and the waiting requests of the plan by "
+        "stage. The figure states neither B nor n; its printed separate optimum is that of B = 8.",
         rows=rows,
         pictures=(
             Chart(
                 title="Revenue and waiting requests against the arrival rate, B = 8",
-                caption="Optima of (40) and (42). With separate prices both classes wait alike before "
-                "their decode, by our choice: only the tokens that are lost there are unique.",
+                caption="Optima of (40) and (42). With separate prices both classes wait equally before "
+                "their decode, by our choice: only the lost tokens are unique.",
                 chart=lambda: pictures.arrivals(frame),
             ),
         ),
         remarks=(
-            "What the figure says holds: bundled plans let no request wait for a decode, separate ones "
-            f"prefill everything and let it wait there. From λ ≈ {full:.2f} on a bundled plan earns no more.",
+            "The figure is confirmed: under bundled plans no request waits for a decode; separate plans "
+            f"prefill every request and make it wait there. From λ ≈ {full:.2f} the revenue of a bundled "
+            "plan is constant.",
         ),
     )
 
 
 def _waiting(instance: Instance, scheme: Scheme) -> dict[str, float]:
-    held = planned(instance, scheme)
-    queues = {f"{name} {i}": held[f"{name}_queue {i}"] for name in ("prefill", "decode") for i in (0, 1)}
+    occupancies = planned(instance, scheme)
+    queues = {
+        f"{name} {i}": occupancies[f"{name}_queue {i}"] for name in ("prefill", "decode") for i in (0, 1)
+    }
     return {"revenue": optimum(instance, scheme), **queues}
 
 
@@ -203,34 +207,34 @@ def limits_section() -> Section:
         plan(NARROW, "bundled", Limits(tpot_s=value)).price("TPOT limit") for value in (0.0221, 0.0235)
     )
     return Section(
-        title="What service levels cost (Figure 8)",
-        text="One limit at a time on the bundled plan: (43), (45), and (47), which multiplies out to a "
+        title="Cost of service levels (Figure 8)",
+        text="One limit at a time on the bundled plan: (43), (45), and (47), which is equivalent to a "
         "linear constraint. The figure's axes are those of B = 8; the instance of section 6.2 has B = 16. "
         "It has no numbers.",
         rows=tuple(rows),
         pictures=(
             Chart(
                 title="Pareto frontiers and shadow prices",
-                caption="Above: the optimum under one limit. Below: its slope, the shadow price that the "
-                "dual program gives.",
+                caption="Above: the optimum under one limit. Below: its slope, the shadow price from the "
+                "dual program.",
                 chart=lambda: pictures.frontiers(frame, [title for title, *_ in LIMITS]),
             ),
         ),
         remarks=(
             f"Equal prefills (η1 = 0) cost {100 * lost[8, 'prefill_fairness']:.0f} % of revenue at B = 8 and "
             f"{100 * lost[16, 'prefill_fairness']:.0f} % at B = 16, but not because prefill is the "
-            "bottleneck, as section 6.4 says: a place for a prefill has price 0 in the unconstrained "
-            "plan. A prefill-heavy request needs ten times the prefill, so that equal x_i turns most of "
-            "that class away.",
+            "bottleneck, as in section 6.4: a prefill slot has price 0 in the unconstrained "
+            "plan. A prefill-heavy request requires ten times the prefill, so equal x_i rejects most of "
+            "that class.",
             f"Equal solo decodes (η2 = 0) cost {100 * lost[8, 'decode_fairness']:.1f} % at B = 8, the "
             '"nearly flat" '
             f"frontier of Figure 8b, and {100 * lost[16, 'decode_fairness']:.1f} % at B = 16, where it is "
             "not flat.",
-            f"The price of TPOT grows towards 1/γ as the paper says: {far:,.0f} per second at 0.0235 s, "
-            f"{close:,.0f} at 0.0221 s. It jumps where the limit leaves prefill for the decode-heavy class "
-            "only, which earns more for each second of prefill; on either side it is nearly constant.",
-            "(47) averages the iteration over slots, taken or not. Over tokens the mean is lower: fast slots "
-            "make more of them.",
+            f"The price of TPOT grows towards 1/γ as in the paper: {far:,.0f} per second at 0.0235 s, "
+            f"{close:,.0f} at 0.0221 s. It jumps when the limit leaves prefill only for the decode-heavy "
+            "class, which earns more per second of prefill; on either side it is nearly constant.",
+            "(47) averages the iteration over all slots, used or not. Over tokens the mean is lower, because "
+            "fast slots produce more tokens.",
         ),
     )
 
@@ -252,7 +256,7 @@ def _limited(where: str, argument: str, name: str, values: tuple[float, ...], un
                 what=f"shadow price, {name} {value:g}",
                 unit=f"money/s per {unit}",
                 theory=found.price(name),
-                note="the paper reads it off the slope",
+                note="the paper derives it from the slope",
             )
 
 
@@ -300,14 +304,14 @@ def hardware_section() -> Section:
             note="the figure has no numbers; axes agree",
         )
         rows.add(f"Figure 9, {where}", "TPOT by (47), B = 8", "s", theory=tpot_s(plan(made)))
-    # by the envelope theorem a slot more in each replica earns what its share beside a prefill and alone do
+    # by the envelope theorem an additional slot per replica earns its shares of mixed and solo slots
     gains = {
         instance.slots: plan(instance).price("mixed slots") * plan(instance).prefill_use
         + plan(instance).price("solo slots") * (1 - plan(instance).prefill_use)
         for instance in (NARROW, WIDE)
     }
     return Section(
-        title="What hardware earns (Figure 9)",
+        title="Revenue by hardware parameter (Figure 9)",
         text="The optimum of (40) and its TPOT by (47) when one parameter changes. The panels of α, β and "
         "γ are those of B = 8: their revenue at α = 0.0174 is 220.6.",
         rows=tuple(rows),
@@ -319,9 +323,9 @@ def hardware_section() -> Section:
             ),
         ),
         remarks=(
-            f"Revenue stops growing at B = {enough}, where all that arrives is served ({everything:g}); "
-            "the paper says around 16.",
-            f"A slot more in each replica earns {gains[8]:.2f} at B = 8 and {gains[16]:.2f} at B = 16 by "
+            f"Revenue stops growing at B = {enough}, where all arrivals are served ({everything:g}); "
+            "the paper prints around 16.",
+            f"An additional slot per replica earns {gains[8]:.2f} at B = 8 and {gains[16]:.2f} at B = 16 by "
             f"the shadow prices; the next plans earn {optimum(Instance(slots=9)) - optimum(NARROW):.2f} "
             f"and {optimum(Instance(slots=17)) - optimum(WIDE):.2f} more (the last slot is not fully "
             "needed).",
@@ -358,7 +362,7 @@ def configurations_section() -> Section:
             "best share of the budget on c_p",
             "1",
             theory=best[budget],
-            note='"a unique, constant ratio"; no number is given. Shares from 0.001 to 0.999 were tried',
+            note='"a unique, constant ratio"; no number is printed. Tested shares: 0.001 to 0.999',
         )
     rows.add(
         "Figure 10b",
@@ -381,9 +385,9 @@ def configurations_section() -> Section:
         ),
         remarks=(
             "The best ratio of prices on a budget c_p + c_d = k is the same for every k, as the paper "
-            "finds, and this needs no data: R* is homogeneous in the prices. But it is no balance: R* is a "
-            "maximum of functions that are linear in the prices, hence convex, and a convex function on a "
-            "line is largest at an end. All of the budget goes on one price, here c_p: the best share "
-            f"tried is {100 * best[0.3]:.1f} %.",
+            "finds, which follows without data: R* is homogeneous in the prices. But it is no balance: R* is "
+            "a maximum of functions that are linear in the prices, hence convex, and a convex function on a "
+            "line is largest at an end. The best plan spends the whole budget on one price, here c_p: the "
+            f"best tested share is {100 * best[0.3]:.1f} %.",
         ),
     )

@@ -1,4 +1,4 @@
-"""What do lin2026's policies hold and earn in simulation, in Figures 4 to 7?"""
+"""Simulated occupancies and revenue of lin2026's policies, Figures 4 to 7."""
 
 from __future__ import annotations
 
@@ -94,19 +94,20 @@ def convergence_section(effort: Effort) -> Section:
             ),
         ),
         remarks=(
-            f"**The theorems hold, slowly.** At B = 16 and n = {largest:,} a bundled "
-            f"{100 * (1 - wide.mean):.1f} % is still missing: prefill capacity is only 0.6 % below what is "
-            "offered, so now and then no request waits for a prefill, and the decode buffer does not vanish.",
+            f"**The theorems hold, slowly.** At B = 16 and n = {largest:,} bundled revenue is "
+            f"{100 * (1 - wide.mean):.1f} % below the optimum: prefill capacity is only 0.6 % below the "
+            "offered load, so sometimes no request waits for a prefill, and the decode buffer does not "
+            "vanish.",
             f"**At B = 8 the plan is hard to follow**: {100 * narrow.mean:.1f} % of the bundled optimum at "
-            f"n = {largest:,}. It holds the decode-heavy class back, x* = "
-            f"{planned(NARROW)['prefill 0']:.4f}, about one prefill at n = 200, while the other class is "
-            "to be served in full. Whenever the prefill-heavy queue happens to be empty, a free prefill "
-            "slot goes to the decode-heavy class all the same, a rule that never idles, and each such "
-            "prefill brings 1,000 tokens to decode; they give up in the decode buffer. The chance in the "
-            "number of prefills is of order √n, the target of order n.",
+            f"n = {largest:,}. It restricts the decode-heavy class to x* = "
+            f"{planned(NARROW)['prefill 0']:.4f}, about one prefill at n = 200, and serves the prefill-heavy "
+            "class in full. Whenever the prefill-heavy queue is empty, the work-conserving gate assigns a "
+            "free prefill slot to the decode-heavy class, and each such "
+            "prefill adds 1,000 tokens to decode; these requests abandon in the decode buffer. Fluctuations "
+            "of the number of prefills are of order √n, the target of order n.",
             "At B = 8 the separate revenue of gate-and-route falls towards "
-            f"{_bundled_plan_separately():.3f}, what the bundled plan is worth there: better control of "
-            "the wrong goal.",
+            f"{_bundled_plan_separately():.3f}, the separate revenue of the bundled plan: it follows a plan "
+            "for a different objective.",
         ),
     )
 
@@ -122,7 +123,7 @@ def _bundled_plan_separately() -> float:
 
 
 def _cell() -> pl.Expr:
-    """A share and half of its interval, as a table shows them."""
+    """A share and the half-width of its interval as text."""
     return (
         pl.struct("share", "half")
         .map_elements(lambda pair: f"{pair['share']:.4f} ± {pair['half']:.4f}", return_dtype=pl.String)
@@ -142,9 +143,9 @@ def occupancies_section(effort: Effort) -> Section:
     """Figures 5 and 6, and the SLI-aware policy under decode fairness."""
     largest = effort.sizes[-1]
     sizes = tuple(dict.fromkeys((50, 500, largest)))
-    wanted = planned(WIDE)
+    targets = planned(WIDE)
     names = [*STAGES, *(f"{stage} {i}" for stage in ("prefill", "mixed", "solo") for i in (0, 1))]
-    columns: dict[str, list[str]] = {"per replica": names, "plan": [f"{wanted[name]:.4f}" for name in names]}
+    columns: dict[str, list[str]] = {"per replica": names, "plan": [f"{targets[name]:.4f}" for name in names]}
     for router, policy in (("greedy", GREEDY), ("SLI-aware", SLI_AWARE)):
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
@@ -154,22 +155,26 @@ def occupancies_section(effort: Effort) -> Section:
         found = estimated(effort, WIDE, 500, policy)
         for stage, symbol in (("prefill", "x"), ("mixed", "y_m"), ("solo", "y_s")):
             rows.add(
-                f"{figure}, n = 500", f"Σ{symbol}", "requests per replica", found[stage], theory=wanted[stage]
+                f"{figure}, n = 500",
+                f"Σ{symbol}",
+                "requests per replica",
+                found[stage],
+                theory=targets[stage],
             )
             for i in (0, 1):
                 note = "no number in the figure"
                 if policy is GREEDY and stage != "prefill":
-                    note = "not unique at the optimum: no router has to come near"
+                    note = "not unique at the optimum: no router must approach it"
                 rows.add(
                     f"{figure}, n = 500",
                     f"{symbol}_{i}",
                     "requests per replica",
                     found[f"{stage} {i}"],
-                    theory=wanted[f"{stage} {i}"],
+                    theory=targets[f"{stage} {i}"],
                     note=note,
                 )
     fair, points = planned(WIDE, "bundled", FAIR.limits), []
-    # the limit leaves x* and q_p*, which are all that greedy looks at, as they are
+    # the limit does not change x* and q_p*, the only inputs of greedy
     for router, policy in (("greedy", GREEDY), ("SLI-aware", FAIR)):
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
@@ -205,30 +210,30 @@ def occupancies_section(effort: Effort) -> Section:
         title="Occupancies under both routers (Figures 5 and 6)",
         text="B = 16. The greedy router (gate-and-route) and the randomized one (SLI-aware, section 5.1), "
         "both with the occupancy gate, first with the plan of (40), then with that under decode fairness "
-        "η2 = 4, which costs nothing.",
+        "η2 = 4, which does not reduce revenue.",
         rows=tuple(rows),
         tables=(
             Table(
-                title="Requests per replica by where they are (0: decode-heavy, 1: prefill-heavy)",
+                title="Requests per replica by stage (0: decode-heavy, 1: prefill-heavy)",
                 frame=pl.DataFrame(columns),
             ),
         ),
         pictures=(
             Chart(
                 title="Decodes by class under decode fairness η2 = 4",
-                caption="Dashed: the plan. The randomized router tracks it, the greedy one mixes the "
-                "classes as they come. Bars are 99 % intervals.",
+                caption="Dashed: the plan. The randomized router tracks it, the greedy router mixes the "
+                "classes in order of arrival. Bars are 99 % intervals.",
                 chart=lambda: pictures.occupancies(frame),
             ),
         ),
         remarks=(
-            "**The SLI-aware router does what it is for.** The sums are unique, their split by class is not. "
-            "Greedy mixes the classes as they come; the randomized router tracks the class-wise plan that "
-            "it is given, at a small price: each pool has its own buffer, and fewer mixed slots are in "
+            "**The SLI-aware router works as intended.** The sums are unique, their split by class is not. "
+            "Greedy mixes the classes in order of arrival. The randomized router tracks the plan by class "
+            "at a small cost: each pool has its own buffer, and fewer mixed slots are in "
             f"use. Under η2 = 4 its solo decodes differ by {spread:.2f} between the classes at n = 500, "
             f"those of the greedy router by {abs(greedy['solo 0'].mean - greedy['solo 1'].mean):.2f}.",
             "The last tick of Figures 5 and 6 for y_m,1 is 2.5, below the 3.2 of a vertex of the optima of "
-            "(40) that serves class 1 only beside prefills: the paper's solver seems to have returned "
+            "(40) that serves class 1 only in mixed slots: the paper's solver probably returned "
             "another split of the same sums.",
         ),
     )
@@ -252,7 +257,7 @@ def policies_section(effort: Effort) -> Section:
             PER_REPLICA,
             estimated(effort, WIDE, 500, policy)["bundled"],
             theory=optimum(WIDE),
-            note="cannot be compared: instances not listed, and not said which revenue is normalized",
+            note="not comparable: the paper specifies neither the instances nor the normalized revenue",
         )
     frame = pl.DataFrame(values, schema=["B", "n", "policy", "scheme", "share", "half"], orient="row")
     column = pl.format("{}, B = {}, n = {}", "scheme", "B", "n").alias("column")
@@ -263,8 +268,8 @@ def policies_section(effort: Effort) -> Section:
     )
     return Section(
         title="Baselines and ablations (Figure 7)",
-        text="The policies of section 6.3, all with the plan of (40) where they have one. That section calls "
-        'the gate "queue-length based" where 4.1 has an occupancy gate: both are here.',
+        text="The policies of section 6.3, with the plan of (40) if they use one. That section calls "
+        'the gate "queue-length based", section 4.1 has an occupancy gate: both are included.',
         rows=tuple(rows),
         tables=(Table(title="Revenue over the optimum", frame=wide),),
         pictures=(
@@ -275,26 +280,27 @@ def policies_section(effort: Effort) -> Section:
             ),
         ),
         remarks=(
-            "**Coupling is not what costs.** Where only finished requests pay, GI-WSP, without plan or "
-            f"routing, earns {100 * coupled[16]:.1f} % and {100 * coupled[8]:.1f} % of the optimum at B = "
-            f"16 and 8, gate-and-route {100 * ours[16]:.1f} % and {100 * ours[8]:.1f} % (where prompt and "
-            "output pay apart, it earns less there at B = 8): a prefill that keeps its slot for the "
-            "decode can only begin when there is one, so no request waits for a decode, every slot is busy, "
-            "and the gate needs only to choose the class.",
-            "The paper's figure has GG-SP first. With the policies as section 6.3 words them the order on "
-            "this instance is another. What does cost is to have no gate (FI-WSP, FG-SP) where decodes are "
-            "short of slots, and to let prefills go first (GF-WSP) where only finished requests pay.",
-            '**Two gates.** Section 4.1 compares occupancies, section 6.3 says "queue-length based" '
-            "without a formula; read as the largest Q_i − n q_p,i*, it is the better of the two here.",
+            "**Coupling is not the cause of the loss.** If only finished requests pay, GI-WSP, without plan "
+            f"or routing, earns {100 * coupled[16]:.1f} % and {100 * coupled[8]:.1f} % of the optimum at B = "
+            f"16 and 8, gate-and-route {100 * ours[16]:.1f} % and {100 * ours[8]:.1f} % (if prompt and "
+            "output pay separately, it earns less at B = 8). A prefill that keeps its slot for the "
+            "decode can start only with a free slot, so no request waits for a decode, every slot is busy, "
+            "and the gate only chooses the class.",
+            "The paper's figure has GG-SP first. With the policies as described in section 6.3 the order on "
+            "this instance differs. Revenue is lost without a gate (FI-WSP, FG-SP) if decode slots are "
+            "scarce, and with priority for prefills (GF-WSP) if only finished requests pay.",
+            '**Two gates.** Section 4.1 compares occupancies, section 6.3 has a "queue-length based" gate '
+            ""
+            "without a formula; interpreted as the largest Q_i − n q_p,i*, it is the better gate here.",
         ),
     )
 
 
 def hypothesis_section(effort: Effort) -> Section:
-    """Where Proposition 1 does not apply."""
+    """An instance to which Proposition 1 does not apply."""
     n = 200
-    looks = {"greedy": ("gate-and-route", GREEDY), "general": ("general SLI-aware (EC.6)", GENERAL)}
-    found = {router: estimated(effort, SLOW_ALONE, n, policy) for router, (_, policy) in looks.items()}
+    routers = {"greedy": ("gate-and-route", GREEDY), "general": ("general SLI-aware (EC.6)", GENERAL)}
+    found = {router: estimated(effort, SLOW_ALONE, n, policy) for router, (_, policy) in routers.items()}
     share = {router: one["bundled"].over(optimum(SLOW_ALONE)).mean for router, one in found.items()}
     usual = estimated(effort, WIDE, n, GREEDY)["bundled"].over(optimum(WIDE)).mean
     held = planned(SLOW_ALONE)
@@ -307,7 +313,7 @@ def hypothesis_section(effort: Effort) -> Section:
     efficiency = plan(SLOW_ALONE).hypotheses[0]
     return Section(
         title="Outside Proposition 1",
-        text=f"Section 6.3 goes down to γ = 10. With τ of section 6.2 that is outside the hypothesis of "
+        text=f"Section 6.3 goes down to γ = 10. With τ of section 6.2 this violates the hypothesis of "
         f"Proposition 1, γτ ≥ (B − 1)/B: {efficiency.why}. B = 16, n = {n}.",
         rows=tuple(
             Row.seen(
@@ -316,26 +322,26 @@ def hypothesis_section(effort: Effort) -> Section:
                 PER_REPLICA,
                 found[router]["bundled"],
                 theory=optimum(SLOW_ALONE),
-                note="γτ < (B − 1)/B: Proposition 1 does not hold there, so that Theorem 2 says nothing"
+                note="γτ < (B − 1)/B: Proposition 1 does not hold, so Theorem 2 does not apply"
                 if router == "greedy"
                 else "made for plans with q_d* > 0",
             )
-            for router, (name, _) in looks.items()
+            for router, (name, _) in routers.items()
         ),
         tables=(
             Table(
-                title="Requests per replica by where they are (0: decode-heavy, 1: prefill-heavy)",
+                title="Requests per replica by stage (0: decode-heavy, 1: prefill-heavy)",
                 frame=pl.DataFrame(columns),
             ),
         ),
         remarks=(
             f"Gate-and-route earns {100 * share['greedy']:.1f} % of the optimum, against {100 * usual:.1f} "
-            "% with γ = 45.45. The best plan prefills decode-heavy requests for the sake of the mixed "
-            f"slots, where a decode is faster, and lets {held['decode_queue 0']:.1f} of them a replica "
-            "wait for a decode until they give up (q_d* of the other class is "
-            f"{held['decode_queue 1']:.0f}). A buffer that is served first come, first served cannot hold "
-            "one class back.",
-            "The router of EC.6, which draws the class that a freed slot serves by the plan's weights, "
-            f"can: it earns {100 * share['general']:.1f} %.",
+            "% with γ = 45.45. The best plan prefills decode-heavy requests to obtain mixed "
+            f"slots, in which a decode is faster, and lets {held['decode_queue 0']:.1f} of them per replica "
+            "wait for a decode until they abandon (q_d* of the other class is "
+            f"{held['decode_queue 1']:.0f}). A first-come, first-served buffer cannot restrict "
+            "one class.",
+            "The router of EC.6 draws the class for a freed slot by the plan's weights "
+            f"and can: it earns {100 * share['general']:.1f} %.",
         ),
     )
