@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,7 +23,9 @@ import pytest
 
 import inferq as iq
 from inferq.errors import ConfigError
+from inferq.serving.fleet import FleetRequest
 from inferq.serving.lengths import Lengths
+from inferq.serving.prompts import Prompts
 from inferq.serving.record import Record
 from inferq.serving.requests import ApiError, parsed
 from inferq.serving.texts import Characters
@@ -513,6 +517,127 @@ def test_sigterm_lets_answers_end_and_writes_the_record(tmp_path: Path):
     assert "1 requests; server lateness" in said
     trace = pl.read_parquet(record)
     assert trace.select("prompt_tokens", "output_tokens", "max_output_tokens").rows() == [(9, 60, 60)]
+
+
+SCENARIO = Path(__file__).parent.parent / "docs" / "chat.toml"
+
+
+@contextlib.contextmanager
+def process_with_record(record: Path, *options: str, most_bytes: int | None = None) -> Iterator[Any]:
+    """A server process with `--record`, and a function that completes a prompt with it."""
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(SCENARIO), "--port", "0", "--speed", "100"]
+    limit = None
+    if most_bytes is not None:
+        import resource
+
+        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    with subprocess.Popen(
+        [*command, "--record", str(record), *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=limit,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "http://" in line)
+            base = line.split()[3].rstrip(",")
+
+            def complete(prompt: Any) -> int:
+                body = json.dumps({"prompt": prompt, "max_tokens": 2}).encode()
+                with urlopen(Request(f"{base}/completions", body)) as answer:
+                    return len(json.load(answer)["choices"])
+
+            yield process, complete
+        finally:
+            process.kill()
+
+
+def start_with_record(record: Path) -> str:
+    """The last line of a server that cannot start."""
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(SCENARIO), "--port", "0"]
+    done = subprocess.run([*command, "--record", str(record)], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_killed_server_loses_at_most_the_requests_of_the_last_seconds(tmp_path: Path):
+    record = tmp_path / "trace.parquet"
+    with process_with_record(record) as (process, complete):
+        for number in range(20):
+            complete([number] * 40)
+        time.sleep(2.5)
+        assert "is being written by process" in start_with_record(record)
+        complete("the last one")
+        process.kill()
+    assert not record.exists()
+    assert "now contains the" in start_with_record(record)
+    trace = iq.read_trace(record).frame
+    assert 20 <= trace.height <= 21
+    assert trace["prompt_tokens"].to_list()[:20] == [40] * 20
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+    assert "already exists" in start_with_record(record)
+
+
+def test_a_full_disk_is_reported_at_once_and_keeps_what_was_written(tmp_path: Path):
+    record = tmp_path / "trace.parquet"
+    with process_with_record(record, most_bytes=16_000) as (process, complete):
+        complete([1] * 30)
+        time.sleep(1.5)
+        complete([[row] * 800 for row in range(100)])
+        reported = process.stderr.readline()
+        assert "record: File too large; retrying every second" in reported
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait() == 2
+        assert "the last 100 requests are not recorded" in rest.splitlines()[-1]
+    assert iq.read_trace(record).frame["prompt_tokens"].to_list() == [30]
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_the_start(tmp_path: Path):
+    assert "does not exist" in start_with_record(tmp_path / "nowhere" / "trace.parquet")
+    (tmp_path / "folder.parquet").mkdir()
+    assert "is a directory" in start_with_record(tmp_path / "folder.parquet")
+    first = Record(tmp_path / "trace.parquet", 1)
+    with pytest.raises(ConfigError, match="is being written by process"):
+        Record(tmp_path / "trace.parquet", 1)
+    first.release()
+    Record(tmp_path / "trace.parquet", 1).release()
+
+
+def test_ids_that_are_not_utf8_are_refused_and_the_record_survives(tmp_path: Path):
+    async def clients(run: Run) -> None:
+        body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+        for session, status in ((b"\xff", b"400"), ("café".encode(), b"200"), (b"plain", b"200")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Session-ID: %b\r\n"
+            writer.write(head % session + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            assert (await reader.readline()).split()[1] == status, session
+            writer.close()
+
+    run = served(engine(), clients, tmp_path)
+    assert pl.read_parquet(run.trace)["session_id"].to_list() == ["café", "plain"]
+
+
+def test_the_record_merges_its_parts_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("inferq.serving.record._PART_EVENTS", 7)
+    record = Record(tmp_path / "trace.parquet", 4)
+    prompts = Prompts(4)
+    dice = random.Random(3)
+    for number in range(100):
+        prompt = prompts.read([dice.randrange(9) for _ in range(number % 13 + 1)])
+        record.add(number * 10, FleetRequest(prompt, number + 1, 200, session=f"s{number}"))
+        if number % 5 == 4:
+            record.cancel(number - 4, number)
+        if dice.random() < 0.4:
+            record.flush(None)
+    assert record.close(None) == 100
+    trace = pl.read_parquet(tmp_path / "trace.parquet")
+    assert trace["output_tokens"].to_list() == list(range(1, 101))
+    cancelled = [at + 4 if at % 5 == 0 else None for at in range(100)]
+    assert trace["cancel_s"].to_list() == [None if at is None else at / 1e9 for at in cancelled]
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
 
 
 def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):

@@ -140,6 +140,7 @@ def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: st
         raise wrong("stream_options", "must be an object and requires stream")
     most = [whole(data, name, 1) for name in ("max_completion_tokens", "max_tokens")]
     user = data.get("user")
+    session = None if session is None else text("X-Session-ID", session)
     salt = data.get("cache_salt")
     return ApiRequest(
         prompts=[messages(data, texts)] if is_chat else [(ids, []) for ids in prompts(data, texts)],

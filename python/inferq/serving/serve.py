@@ -71,9 +71,9 @@ def serve(
             are used row by row, or a list. Default: the client's `max_tokens`, or 128.
         max_waiting: upper limit of waiting requests over all queues; further requests are refused with 503.
             Default: no limit.
-        record: Parquet file for the received requests, written at the end. `simulate` on it, with the same
-            system
-            and seed, repeats the served run exactly.
+        record: Parquet file for the received requests. `simulate` on it, with the same system and seed,
+            repeats the served run exactly. Requests are on disk within about a second and are merged into
+            the file at the end. If the server is killed, the next start with the same file merges them.
         admin_port: port for fault injection, on the loopback address. Default: none. `POST /faults` accepts
             `{"cut": {"share": 0.1, "after_tokens": 5}}` (share of connections that are cut),
             `{"refuse": {"share": 0.1, "status": 429}}`, `{"slow": {"replica": 0, "by_s": 0.1}}` (delay of its
@@ -104,9 +104,13 @@ def serve(
         seed=seed,
         speed=positive("speed", speed),
         max_waiting=None if max_waiting is None else whole("max_waiting", max_waiting, 1, 2**31 - 1),
-        record=None if record is None else Record(record, engine.kv.block),
+        record=None if record is None else Record(record, engine.kv.block, _log),
     )
-    run(system, settings, host, port, admin_port, lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        run(system, settings, host, port, admin_port, _log)
+    finally:
+        if settings.record is not None:
+            settings.record.release()
 
 
 def run(
@@ -143,6 +147,10 @@ def run(
                 log(f"{fleet.asked} requests; server lateness: {fleet.lateness}")
 
     asyncio.run(main())
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _name(model: object) -> str:

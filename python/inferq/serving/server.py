@@ -34,6 +34,7 @@ class Server:
         self._at = (host, port)
         self._admin_at = None if admin_port is None else (LOOPBACK, admin_port)
         self._runners: list[web.AppRunner] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self.stopping = asyncio.Event()
         self.service: Service
 
@@ -45,6 +46,7 @@ class Server:
         self.admin_port: int | None = None
         if self._admin_at is not None:
             self.admin_port = await self._open(administration(self.service), *self._admin_at)
+        self._tasks = [asyncio.create_task(self.service.write_record())]
 
     async def _open(self, app: web.Application, host: str, port: int) -> int:
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -63,6 +65,9 @@ class Server:
             await self.service.fleet.drained()
         for runner in self._runners:
             await runner.cleanup()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         return self.service.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -22,6 +23,8 @@ from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 
 _UNLIMITED = 2**31 - 1
+_FLUSH_S = 1.0
+"""Interval at which the record is written to disk."""
 _MOST_ANSWERS = 1024
 """Upper limit of answers per client request."""
 
@@ -91,11 +94,18 @@ class Service:
     def _on_arrival(self, at_ns: int, sent: FleetRequest, request: int) -> None:
         self.metrics.prompt.note(len(sent.prompt.ids))
         if self.settings.record is not None:
-            self.settings.record.add(at_ns, sent, request)
+            self.settings.record.add(at_ns, sent)
 
     def _on_cancel(self, request: int, after_ns: int) -> None:
         if self.settings.record is not None:
             self.settings.record.cancel(request, after_ns)
+
+    async def write_record(self) -> None:
+        """Write received requests to disk every second, until cancelled."""
+        record = self.settings.record
+        while record is not None:
+            await asyncio.sleep(_FLUSH_S)
+            await asyncio.shield(asyncio.to_thread(record.flush, self.fleet.failures))
 
     def begin(
         self, data: Mapping[str, Any], is_chat: bool, session: str | None, received_ns: int
@@ -225,10 +235,11 @@ class Service:
 
     def close(self) -> dict[str, Any] | None:
         """End the run and write the record; return the tables, or None after an error."""
-        tables = None if self.fleet.error is not None else self.fleet.close()
-        if self.settings.record is not None:
-            self.settings.record.close(self.fleet.failures)
-        return tables
+        try:
+            return None if self.fleet.error is not None else self.fleet.close()
+        finally:
+            if self.settings.record is not None:
+                self.settings.record.close(self.fleet.failures)
 
 
 def _kv_tokens(pool: Pool) -> list[int | None]:
