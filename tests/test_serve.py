@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import random
 import shlex
@@ -13,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -27,7 +29,7 @@ from inferq.serving.fleet import FleetRequest
 from inferq.serving.lengths import Lengths
 from inferq.serving.prompts import Prompts
 from inferq.serving.record import Record
-from inferq.serving.requests import ApiError, parsed
+from inferq.serving.requests import ApiError, parsed, request_of
 from inferq.serving.texts import Characters
 
 aiohttp = pytest.importorskip("aiohttp")
@@ -58,7 +60,7 @@ class Run:
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.client.post(f"{self.url}{path}", data=data, headers=headers) as answer:
+        async with self.client.post(f"{self.url}{path}", data=io.BytesIO(data), headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
@@ -343,7 +345,8 @@ def test_ten_thousand_malformed_requests_are_refused_and_none_breaks_the_server(
                 for _ in range(3):
                     data[dice.randrange(len(data))] = dice.randrange(256)
             try:
-                run.server.service.begin(parsed(bytes(data)), is_chat, None, 0)
+                service = run.server.service
+                service.begin(service.read(parsed(bytes(data)), is_chat, None), 0)
             except ApiError as error:
                 assert 400 <= error.status < 500, (data, error)
                 refused += 1
@@ -638,6 +641,113 @@ def test_the_record_merges_its_parts_in_order(tmp_path: Path, monkeypatch: pytes
     cancelled = [at + 4 if at % 5 == 0 else None for at in range(100)]
     assert trace["cancel_s"].to_list() == [None if at is None else at / 1e9 for at in cancelled]
     assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_prompts_continue_the_latest_answer_that_they_contain():
+    """Equal to hashing every prefix, which is quadratic."""
+
+    def key(ids: list[int], salt: bytes) -> bytes:
+        return blake2b(salt + np.array(ids, dtype=np.int64).tobytes(), digest_size=16).digest()
+
+    dice, found = random.Random(8), 0
+    for _ in range(200):
+        prompts, answers, block = Prompts(dice.randint(1, 5)), {}, 0
+        contexts: list[list[int]] = [[]]
+        for request in range(30):
+            salt = dice.choice([b"", b"s"])
+            base = dice.choice(contexts)
+            ids = base + [dice.randrange(2) for _ in range(dice.randint(1, 4))]
+            ends = sorted({len(base), *(dice.randrange(len(ids) + 1) for _ in range(2))} - {0})
+            prompt = prompts.read(ids, ends, salt)
+            known = [answers.get(key(ids[:end], salt)) for end in ends if end < len(ids)]
+            expected = next((request for request in reversed(known) if request is not None), None)
+            assert prompt.continues == expected
+            found += expected is not None
+            if expected is None:
+                block, parent, hashes = prompts.block, blake2b(salt, digest_size=8).digest(), []
+                for first in range(0, len(ids), block):
+                    part = np.array(ids[first : first + block], dtype=np.int64).tobytes()
+                    parent = blake2b(parent + part, digest_size=8).digest()
+                    hashes.append(int.from_bytes(parent, "little") & (2**62 - 1))
+                assert prompt.hashes == hashes
+                assert sum(prompt.chain.tokens) == len(ids)
+            answer = [dice.randrange(2) for _ in range(dice.randint(1, 3))]
+            prompts.remember(prompt, answer, request)
+            answers.setdefault(key(ids + answer, salt), request)
+            contexts.append(ids + answer)
+    assert found > 500
+
+
+def test_long_conversations_are_read_in_linear_time():
+    def seconds(turns: int, size: int) -> float:
+        messages = [{"role": ("user", "assistant")[turn % 2], "content": "x" * size} for turn in range(turns)]
+        body = json.dumps({"messages": messages}).encode()
+        began = time.process_time()
+        request = request_of(parsed(body), Characters(4), True, None, 2**31 - 1)
+        for ids, ends in request.prompts:
+            Prompts(16).read(ids, ends)
+        return time.process_time() - began
+
+    # 16,000 messages took 10 s, 400 messages of 500 tokens 1.8 s.
+    assert seconds(16_000, 1) < 1.0
+    assert seconds(400, 2000) < 0.6
+
+
+def test_long_bodies_do_not_delay_the_event_loop():
+    body = {"messages": [{"role": "assistant", "content": "x" * 40}] * 30_000, "max_tokens": 1}
+    delays = []
+
+    async def clients(run: Run) -> None:
+        data = json.dumps(body).encode()
+
+        async def tick() -> None:
+            while True:
+                before = time.perf_counter()
+                await asyncio.sleep(0.001)
+                delays.append(time.perf_counter() - before)
+
+        ticking = asyncio.ensure_future(tick())
+        for _ in range(3):
+            assert (await run.post("/v1/chat/completions", data))[0] == 200
+        ticking.cancel()
+
+    began = time.perf_counter()
+    served(engine(kv=iq.KvCache(tokens=2**21)), clients, speed=1e5)
+    assert len(delays) > 40 and max(delays) < (time.perf_counter() - began) / 3, max(delays)
+
+
+def test_too_long_texts_are_refused_before_they_are_tokenized():
+    class Untouched(Characters):
+        def ids(self, text: str) -> list[int]:
+            assert len(text) <= 4 * 4096
+            return super().ids(text)
+
+    for is_chat, body in (
+        (True, chat("x" * 4 * 4096, "y", "z" * 8)),
+        (True, chat("x" * (4 * 4096 + 1))),
+        (False, {"prompt": "x" * (4 * 4096 + 1)}),
+        (False, {"prompt": ["short", "x" * (4 * 4096 + 1)]}),
+        (False, {"prompt": [5] * 4097}),
+    ):
+        with pytest.raises(ApiError, match="maximum context length is 4096 tokens"):
+            request_of(body, Untouched(4), is_chat, None, 4096)
+
+
+def test_bodies_of_many_lists_are_refused_and_strings_with_brackets_are_not():
+    lists = b'{"prompt": [' + b"[]," * 400_000 + b"1]}"
+    with pytest.raises(ApiError, match="more than 262,144 lists and objects"):
+        parsed(lists)
+    code = {"prompt": '[{\\"' * 300_000}
+    assert parsed(json.dumps(code).encode()) == code
+    unterminated = b'"' + b'\\"[{' * 300_000
+    with pytest.raises(ApiError, match="not JSON"):
+        parsed(unterminated)
+
+    async def clients(run: Run) -> None:
+        status, answer = await run.post("/v1/completions", b" " * (5 << 20))
+        assert (status, answer["error"]["message"]) == (413, "the body exceeds 4194304 bytes")
+
+    served(engine(), clients)
 
 
 def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):

@@ -216,20 +216,22 @@ class Record:
 
 
 def _frame(events: list[_Event]) -> pl.DataFrame:
-    kinds = {
-        "arrival_s": pl.Float64,
-        "prompt_tokens": pl.Int32,
-        "output_tokens": pl.Int32,
-        "priority": pl.Int64,
-        "session_id": pl.String,
-        "prefix_hashes": pl.List(pl.Int64),
-        "prefix_block_tokens": pl.Int32,
-        "continues": pl.Int32,
-        "max_output_tokens": pl.Int32,
-        "cancel_s": pl.Float64,
-    }
-    columns = dict(zip(kinds, zip(*events, strict=True), strict=True))
-    return pl.DataFrame(columns, schema=kinds)
+    columns = dict(zip(_Event._fields, zip(*events, strict=True), strict=True))
+    return pl.DataFrame(
+        columns,
+        schema={
+            "arrival_s": pl.Float64,
+            "prompt_tokens": pl.Int32,
+            "output_tokens": pl.Int32,
+            "priority": pl.Int64,
+            "session_id": pl.String,
+            "prefix_hashes": pl.List(pl.Int64),
+            "prefix_block_tokens": pl.Int32,
+            "continues": pl.Int32,
+            "max_output_tokens": pl.Int32,
+            "cancel_s": pl.Float64,
+        },
+    )
 
 
 def _reason(error: Exception) -> str:

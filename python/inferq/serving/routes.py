@@ -12,9 +12,6 @@ from aiohttp import web
 from inferq.serving.requests import ApiError, parsed
 from inferq.serving.service import Service
 
-_MOST_BYTES = 64 << 20
-"""Upper limit of a request body."""
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -45,7 +42,7 @@ async def _body(request: web.Request) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise ApiError(413, f"the body exceeds {_MOST_BYTES} bytes") from None
+        raise ApiError(413, f"the body exceeds {request.client_max_size} bytes") from None
 
 
 def application(service: Service) -> web.Application:
@@ -61,7 +58,8 @@ def application(service: Service) -> web.Application:
         body = await _body(request)
         received_ns = service.fleet.clock.now_ns()
         session = request.headers.get("X-Session-ID")
-        exchange, requests = service.begin(parsed(body), is_chat, session, received_ns)
+        prepared = await service.in_turn(body, lambda body: service.read(parsed(body), is_chat, session))
+        exchange, requests = service.begin(prepared, received_ns)
         try:
             if not exchange.is_stream:
                 await exchange.over
@@ -97,9 +95,10 @@ def application(service: Service) -> web.Application:
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def tokenize(request: web.Request) -> web.StreamResponse:
-        return _json(service.tokenized(parsed(await _body(request))))
+        body = await _body(request)
+        return _json(await service.in_turn(body, lambda body: service.tokenized(parsed(body))))
 
-    app = web.Application(middlewares=[_as_api_errors], client_max_size=_MOST_BYTES)
+    app = web.Application(middlewares=[_as_api_errors], client_max_size=service.most_bytes)
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/v1/models", models)
