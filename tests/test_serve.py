@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import io
 import json
 import random
@@ -81,6 +82,7 @@ def served(
     seed: int = 0,
     output: Any = None,
     admin_port: int | None = None,
+    idle_s: float = 75.0,
     **others: Any,
 ) -> Run:
     """Serve a system while clients do what they do."""
@@ -100,7 +102,7 @@ def served(
     )
 
     async def main() -> None:
-        run.server = Server(system, settings, "127.0.0.1", 0, admin_port)
+        run.server = Server(system, settings, "127.0.0.1", 0, admin_port, idle_s=idle_s)
         await run.server.start()
         run.url = f"http://127.0.0.1:{run.server.port}"
         async with aiohttp.ClientSession() as run.client:
@@ -748,6 +750,118 @@ def test_bodies_of_many_lists_are_refused_and_strings_with_brackets_are_not():
         assert (status, answer["error"]["message"]) == (413, "the body exceeds 4194304 bytes")
 
     served(engine(), clients)
+
+
+def test_idle_connections_are_closed_and_active_ones_are_not():
+    async def clients(run: Run) -> None:
+        idle = [await asyncio.open_connection("127.0.0.1", run.server.port) for _ in range(50)]
+        idle[0][1].write(b"GET /health HTTP/1.1\r\nHost:")
+        idle[1][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        body = {**chat("Hi", max_tokens=100), "stream": True}
+        events = asyncio.ensure_future(run.stream("/v1/chat/completions", body))
+        for reader, writer in idle:
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+        assert not events.done()
+        assert len(await events) > 100
+
+    served(engine(), clients, idle_s=0.4, speed=1)
+
+
+def test_bodies_that_cannot_be_read_are_refused_without_a_traceback(capfd: pytest.CaptureFixture[str]):
+    async def clients(run: Run) -> None:
+        for body in (b"no gzip", b"\x1f\x8b", gzip.compress(b"{}" * 9)[:-9], b""):
+            for encoding in ("gzip", "deflate"):
+                status, _ = await run.post("/v1/completions", body, **{"Content-Encoding": encoding})
+                assert status == 400, (body, encoding)
+        packed = gzip.compress(json.dumps({"prompt": "x", "max_tokens": 1}).encode())
+        assert (await run.post("/v1/completions", packed, **{"Content-Encoding": "gzip"}))[0] == 200
+        bomb = gzip.compress(b" " * (64 << 20))
+        assert (await run.post("/v1/completions", bomb, **{"Content-Encoding": "gzip"}))[0] == 413
+
+    served(engine(), clients)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_malformed_http_leaves_at_most_one_line(capfd: pytest.CaptureFixture[str]):
+    malformed = [
+        b"\x16\x03\x01\x02 no HTTP\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\x1b[31m HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost x\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+    ]
+
+    async def clients(run: Run) -> None:
+        for sent in malformed:
+            reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer.split()[1][:1] == b"4", (sent[:99], answer)
+            writer.close()
+
+    served(engine(), clients, idle_s=2)
+    lines = [line for text in capfd.readouterr() for line in text.splitlines()]
+    assert len(lines) <= len(malformed), lines
+    assert all(len(line) <= 300 and line.isprintable() for line in lines)
+
+
+def test_the_admin_port_refuses_web_pages():
+    async def clients(run: Run) -> None:
+        port = run.server.admin_port
+        at, json_type = f"http://127.0.0.1:{port}/faults", {"Content-Type": "application/json"}
+        for headers, status in (
+            (json_type, 200),
+            ({**json_type, "Host": f"localhost:{port}"}, 200),
+            ({**json_type, "Host": f"[::1]:{port}"}, 200),
+            ({**json_type, "Origin": f"http://127.0.0.1:{port}"}, 200),
+            ({**json_type, "Host": f"attacker.example:{port}"}, 403),
+            ({**json_type, "Host": "127.0.0.1.attacker.example"}, 403),
+            ({**json_type, "Host": "[::1"}, 403),
+            ({**json_type, "Origin": "https://attacker.example"}, 403),
+            ({**json_type, "Origin": "null"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+            ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ):
+            async with run.client.post(at, data=b'{"refuse": {"share": 0}}', headers=headers) as answer:
+                assert answer.status == status, headers
+        async with run.client.get(at, headers={"Host": "attacker.example"}) as answer:
+            assert answer.status == 403
+
+    served(engine(), clients, admin_port=0)
+
+
+@pytest.mark.parametrize(("library", "extra"), [("aiohttp", "serve"), ("tokenizers", "tokenizers")])
+def test_a_missing_extra_is_named_before_anything_is_printed(library: str, extra: str):
+    code = f"import sys; sys.modules[{library!r}] = None; from inferq.cli import app; app(prog_name='inferq')"
+    options = ["--port", "0", "--tokenizer", "missing.json"]
+    command = [sys.executable, "-c", code, "serve", str(SCENARIO), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"pip install 'inferq[{extra}]'" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_repeated_keys_and_booleans_as_tokens_are_refused():
+    async def clients(run: Run) -> None:
+        for body in (
+            b'{"prompt": "x", "prompt": "y"}',
+            b'{"prompt": "x", "stream_options": {"a": 1, "a": 2}}',
+            b'{"prompt": [true, false]}',
+            b'{"prompt": [[1, true]]}',
+            b'{"prompt": [1.0]}',
+            b'{"prompt": true}',
+        ):
+            assert (await run.post("/v1/completions", body))[0] == 400, body
+        assert "repeats the key" in (await run.post("/tokenize", b'{"a": 1, "a": 1}'))[1]["error"]["message"]
+        at = f"http://127.0.0.1:{run.server.admin_port}/faults"
+        kind = {"Content-Type": "application/json"}
+        async with run.client.post(at, data=b'{"refuse": {}, "refuse": {}}', headers=kind) as refused:
+            assert refused.status == 400
+
+    served(engine(), clients, admin_port=0)
 
 
 def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):

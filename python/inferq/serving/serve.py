@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,10 @@ def serve(
         SimulationError: a policy broke a rule, or the clock overflowed.
         OSError: the port cannot be opened, or the record cannot be written.
     """
+    check_extras(tokenizer=tokenizer is not None)
+    from inferq.serving.service import Settings
+
     member("system", system, SYSTEMS)
-    try:
-        from inferq.serving.service import Settings
-    except ImportError:
-        raise _no_extra() from None
     if tokenizer is not None and characters_per_token is not None:
         raise ConfigError("tokenizer and characters_per_token are mutually exclusive")
     if model is not None and (not isinstance(model, str) or not model):
@@ -135,7 +135,7 @@ def run(
             log(f"fault injection at http://127.0.0.1:{server.admin_port}/faults")
 
     async def main() -> None:
-        server = Server(system, settings, host, port, admin_port)
+        server = Server(system, settings, host, port, admin_port, log=log)
         try:
             # Without freezing, a garbage collection scans all loaded modules, which takes milliseconds.
             gc.freeze()
@@ -162,5 +162,17 @@ def _name(model: object) -> str:
     return "inferq"
 
 
-def _no_extra() -> ConfigError:
-    return ConfigError("serve", "needs aiohttp: pip install 'inferq[serve]'")
+def check_extras(*, tokenizer: bool) -> None:
+    """Raise `ConfigError` if an optional library is missing.
+
+    Args:
+        tokenizer: whether a tokenizer file is read.
+    """
+    libraries = [("aiohttp", "serve"), *([("tokenizers", "tokenizers")] if tokenizer else [])]
+    for library, extra in libraries:
+        try:
+            import_module(library)
+        except ImportError:
+            raise ConfigError(
+                extra, f"requires the library {library}: pip install 'inferq[{extra}]'"
+            ) from None
