@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,28 @@ def test_a_scanned_file_is_its_frame(scanned: iq.Workload, tmp_path: Path) -> No
     same(iq.simulate(scanned, SYSTEMS["BySession"], out=tmp_path / "out"), whole)
     assert not (tmp_path / "out" / "workload.parquet").exists()
     assert iq.simulate(scanned, SYSTEMS["BySession"]).requests.equals(whole.requests)
+
+
+def test_damaged_files_are_named(scanned: iq.Workload, tmp_path: Path) -> None:
+    whole = (tmp_path / "work.parquet").read_bytes()
+    path, dice, refused = tmp_path / "damaged.parquet", random.Random(6), 0
+    for number in range(400):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 6)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        path.write_bytes(damaged[: dice.randrange(len(damaged))] if number % 5 == 0 else damaged)
+        for read in (
+            lambda work: work.frame,
+            lambda work: work.sha256(),
+            lambda work: iq.simulate(work, SYSTEMS["BySession"], out=tmp_path / "damaged"),
+        ):
+            try:
+                read(iq.Workload.scan(path))
+            except iq.TraceError as error:
+                assert "damaged.parquet" in str(error)
+                refused += 1
+        shutil.rmtree(tmp_path / "damaged", ignore_errors=True)
+    assert refused > 500
 
 
 def test_verbs_on_a_scanned_file_are_those_on_its_frame(scanned: iq.Workload) -> None:
