@@ -594,10 +594,55 @@ def test_a_full_disk_is_reported_at_once_and_keeps_what_was_written(tmp_path: Pa
         assert "record: File too large; retrying every second" in reported
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
-        assert process.wait() == 2
+        assert process.wait() == 2, rest
         assert "the last 100 requests are not recorded" in rest.splitlines()[-1]
     assert iq.read_trace(record).frame["prompt_tokens"].to_list() == [30]
     assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_a_record_on_a_disk_that_is_full_for_a_while_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines: list[str] = []
+    record = Record(tmp_path / "trace.parquet", 4, lines.append)
+    prompts = Prompts(4)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    def add(number: int) -> None:
+        record.add(number, FleetRequest(prompts.read([number] * 9), 1, 1))
+
+    add(0)
+    record.flush(None)
+    with monkeypatch.context() as patch:
+        patch.setattr("inferq.serving.record.write_frame", full)
+        for number in (1, 2, 3):
+            add(number)
+            record.flush(None)
+        assert len(lines) == 1 and "No space left on device; retrying" in lines[0]
+    add(4)
+    record.flush(None)
+    assert len(lines) == 2 and "writing again" in lines[1]
+    with monkeypatch.context() as patch:
+        patch.setattr("inferq.serving.record.replacing", full)
+        with pytest.raises(OSError, match="No space left on device; the requests remain in"):
+            record.close(None)
+    with pytest.raises(ConfigError, match="now contains the 5 requests of an earlier server"):
+        Record(tmp_path / "trace.parquet", 4)
+    assert iq.read_trace(tmp_path / "trace.parquet").frame.height == 5
+
+
+def test_a_record_stops_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("inferq.serving.record._MOST_UNWRITTEN", 10)
+    lines: list[str] = []
+    record = Record(tmp_path / "trace.parquet", 4, lines.append)
+    for number in range(25):
+        record.add(number, FleetRequest(Prompts(4).read([number]), 1, 1))
+    with pytest.raises(OSError, match="the last 15 requests are not recorded"):
+        record.close(None)
+    assert len(lines) == 1 and "ends after 10 requests" in lines[0]
+    assert iq.read_trace(tmp_path / "trace.parquet").frame.height == 10
 
 
 def test_a_record_that_cannot_be_written_is_refused_before_the_start(tmp_path: Path):

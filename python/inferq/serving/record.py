@@ -89,12 +89,12 @@ class Record:
             raise ConfigError("record", f"{self._path} already exists; choose another name")
         for file in (self._path, self._failures, *self._parts_on_disk()):
             clear(file)
-        rows = self._merge(left_by="a killed server")
+        rows = self._merge()
         if rows:
             raise ConfigError(
                 "record",
-                f"{self._path} now contains the {rows} requests of a server that was killed; "
-                "choose another name",
+                f"{self._path} now contains the {rows} requests of an earlier server that could not write "
+                "it; choose another name",
             )
         if self._failures.exists():
             raise ConfigError("record", f"{self._failures} already exists; choose another name")
@@ -178,23 +178,30 @@ class Record:
         with self._open:
             self.flush(failures)
             error = self._error
-            rows = self._merge(left_by="this server")
-            if error is not None or self._missing:
-                lost = self._requests - rows
+            lost = self._missing
+            if error is not None:
+                lost += sum(event.arrival_s is not None for event in self._events[self._written :])
+            missing = f"the last {lost:,} requests are not recorded" if lost else ""
+            try:
+                rows = self._merge()
+            except OSError as failed:
+                what = "; ".join(part for part in (failed.strerror, missing) if part)
+                raise OSError(failed.errno, what, str(self._path)) from None
+            if missing:
                 number = errno.ENOSPC if error is None else error.errno or errno.EIO
-                raise OSError(number, f"the last {lost:,} requests are not recorded", str(self._path))
+                raise OSError(number, missing, str(self._path))
             return rows
 
     def release(self) -> None:
         """Release the file without writing it."""
         self._open.close()
 
-    def _merge(self, left_by: str) -> int:
+    def _merge(self) -> int:
         """Merge the parts into the file and remove them; return the number of rows."""
         parts = self._parts_on_disk()
         if not parts:
             return 0
-        where = f"the parts of {left_by} remain: {parts[0]} …"
+        where = f"the requests remain in {parts[0].name} …, which the next start merges"
         try:
             events = pl.scan_parquet(parts, glob=False)
             requests = events.filter(pl.col("cancel_s").is_null()).drop("cancel_s")
@@ -208,8 +215,7 @@ class Record:
                 with replacing(self._path) as part:
                     requests.sink_parquet(part)
         except (OSError, pl.exceptions.PolarsError) as error:
-            number = getattr(error, "errno", None) or errno.EIO
-            raise OSError(number, f"{_reason(error)}; {where}", str(self._path)) from None
+            raise OSError(_number(error), f"{_reason(error)}; {where}", str(self._path)) from None
         for part in parts:
             part.unlink()
         return rows
@@ -236,6 +242,13 @@ def _frame(events: list[_Event]) -> pl.DataFrame:
 
 def _reason(error: Exception) -> str:
     """The reason of an error, without the path."""
+    number = _number(error)
+    return str(error).splitlines()[0] if number == errno.EIO else os.strerror(number)
+
+
+def _number(error: Exception) -> int:
+    """The number of an error of the operating system, also inside an error of polars; else `EIO`."""
     if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
-        return os.strerror(error.errno)
-    return str(error).splitlines()[0]
+        return int(error.errno or errno.EIO)
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return int(match[1]) if match else errno.EIO
