@@ -353,6 +353,7 @@ def test_ctrl_c_stops_all_runs(threads: int):
     ({"systems": {"a": engine(), "b": "sarathi"}}, "systems.b: must be an instance of Engine"),
     ({"systems": {1: engine()}}, "systems: must have non-empty texts as names, got 1"),
     ({"baseline": "saratih"}, "baseline: unknown system 'saratih'; did you mean sarathi"),
+    ({"baseline": ["sarathi"]}, r"baseline: unknown system \['sarathi'\]"),
     ({"seeds": 1.5}, r"seeds: must be integers such as range\(10\), got 1.5"),
     ({"seeds": []}, "seeds: must contain at least one seed"),
     ({"seeds": [1, 1]}, "seeds: contains the same seed twice"),

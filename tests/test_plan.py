@@ -411,6 +411,8 @@ CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(2), **LENGTHS
     ({"engines": {}}, "engines: must contain at least one"),
     ({"engines": card(1), "routers": []}, "routers: must contain at least one"),
     ({"engines": card(1), "replicas": []}, "replicas: must contain at least one"),
+    ({"engines": card(1), "replicas": 3.5}, "replicas: must be an integer, got 3.5"),
+    ({"engines": card(1), "replicas": object()}, "replicas: must be a number or several, got <object"),
     ({"engines": card(1), "replicas": 0}, "replicas: must be an integer from 1"),
     ({"engines": card(1), "pools": "0:2"}, r"pools\[0\]: must be 'together'"),
     ({"engines": card(1), "pools": "1:2"}, "link: missing; disaggregated pools"),
@@ -427,7 +429,7 @@ CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(2), **LENGTHS
         {"model": "llama-3.1-70b", "gpus": "l4", "tensor_parallel": 1},
         "gpus: the model fits on no combination.* does not fit",
     ),
-    ({"model": "llama-3.1-8b", "gpus": "h20"}, "gpu: unknown name 'h20'; did you mean h200"),
+    ({"model": "llama-3.1-8b", "gpus": "h20"}, "gpu: unknown name 'h20'; describe your own"),
     ({"model": "llama-3.1-8b", "engine_options": {"gpu": "h200"}}, "engine_options.gpu: is an axis"),
 )
 def test_wrong_choices(choices: dict):

@@ -175,6 +175,41 @@ def test_a_changed_trace_is_an_error(tmp_path: Path) -> None:
     assert same(scenario.run(), before) and scenario.to_json() == json.loads(record)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stored_run_is_read_without_its_trace(
+    streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another directory, where the relative path of the trace names no file, or another one."""
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    file = Path("trace.csv")
+    file.write_bytes(TRACE.read_bytes())
+    trace = iq.read_trace(file)
+    workloads = {
+        "plain": trace,
+        "head": trace.head(50),
+        "rate": trace.at_rate(3.0),
+        "closed": trace.head(60).closed_loop(4),
+        "mix": iq.Workload.mix({"a": trace.head(40), "b": trace.head(30)}),
+    }
+    results = {}
+    for name, workload in workloads.items():
+        results[name] = iq.simulate(workload, ENGINE)
+        if streamed:
+            iq.simulate(workload, ENGINE, out=name)
+        else:
+            results[name].write(name)
+    lines = file.read_text().splitlines()
+    file.unlink()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for _ in ("no file", "another file"):
+        for name, result in results.items():
+            stored = iq.Scenario.read(tmp_path / "here" / name)
+            assert same(stored.run(), result), name
+        file.write_text("\n".join(lines[:20]) + "\n")
+
+
 def test_clients_of_servegen_are_read_again() -> None:
     read_back(iq.read_trace(TRACE.parent / "servegen", start_s=600, end_s=1800, rate_factor=2).head(200))
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gzip
+import io
 import json
 import random
 import shlex
@@ -9,8 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,9 +26,11 @@ import pytest
 
 import inferq as iq
 from inferq.errors import ConfigError
+from inferq.serving.fleet import FleetRequest
 from inferq.serving.lengths import Lengths
+from inferq.serving.prompts import Prompts
 from inferq.serving.record import Record
-from inferq.serving.requests import ApiError, parsed
+from inferq.serving.requests import ApiError, parsed, request_of
 from inferq.serving.texts import Characters
 
 aiohttp = pytest.importorskip("aiohttp")
@@ -54,7 +61,7 @@ class Run:
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.client.post(f"{self.url}{path}", data=data, headers=headers) as answer:
+        async with self.client.post(f"{self.url}{path}", data=io.BytesIO(data), headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
@@ -75,6 +82,7 @@ def served(
     seed: int = 0,
     output: Any = None,
     admin_port: int | None = None,
+    idle_s: float = 75.0,
     **others: Any,
 ) -> Run:
     """Serve a system while clients do what they do."""
@@ -94,7 +102,7 @@ def served(
     )
 
     async def main() -> None:
-        run.server = Server(system, settings, "127.0.0.1", 0, admin_port)
+        run.server = Server(system, settings, "127.0.0.1", 0, admin_port, idle_s=idle_s)
         await run.server.start()
         run.url = f"http://127.0.0.1:{run.server.port}"
         async with aiohttp.ClientSession() as run.client:
@@ -369,7 +377,8 @@ def test_ten_thousand_malformed_requests_are_refused_and_none_breaks_the_server(
                 for _ in range(3):
                     data[dice.randrange(len(data))] = dice.randrange(256)
             try:
-                run.server.service.begin(parsed(bytes(data)), is_chat, None, 0)
+                service = run.server.service
+                service.begin(service.read(parsed(bytes(data)), is_chat, None), 0)
             except ApiError as error:
                 assert 400 <= error.status < 500, (data, error)
                 refused += 1
@@ -543,6 +552,391 @@ def test_sigterm_lets_answers_end_and_writes_the_record(tmp_path: Path):
     assert "1 requests; server lateness" in said
     trace = pl.read_parquet(record)
     assert trace.select("prompt_tokens", "output_tokens", "max_output_tokens").rows() == [(9, 60, 60)]
+
+
+SCENARIO = Path(__file__).parent.parent / "docs" / "chat.toml"
+
+
+@contextlib.contextmanager
+def process_with_record(record: Path, *options: str, most_bytes: int | None = None) -> Iterator[Any]:
+    """A server process with `--record`, and a function that completes a prompt with it."""
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(SCENARIO), "--port", "0", "--speed", "100"]
+    limit = None
+    if most_bytes is not None:
+        import resource
+
+        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    with subprocess.Popen(
+        [*command, "--record", str(record), *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=limit,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "http://" in line)
+            base = line.split()[3].rstrip(",")
+
+            def complete(prompt: Any) -> int:
+                body = json.dumps({"prompt": prompt, "max_tokens": 2}).encode()
+                with urlopen(Request(f"{base}/completions", body)) as answer:
+                    return len(json.load(answer)["choices"])
+
+            yield process, complete
+        finally:
+            process.kill()
+
+
+def start_with_record(record: Path) -> str:
+    """The last line of a server that cannot start."""
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(SCENARIO), "--port", "0"]
+    done = subprocess.run([*command, "--record", str(record)], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_killed_server_loses_at_most_the_requests_of_the_last_seconds(tmp_path: Path):
+    record = tmp_path / "trace.parquet"
+    with process_with_record(record) as (process, complete):
+        for number in range(20):
+            complete([number] * 40)
+        time.sleep(2.5)
+        assert "is being written by process" in start_with_record(record)
+        complete("the last one")
+        process.kill()
+    assert not record.exists()
+    assert "now contains the" in start_with_record(record)
+    trace = iq.read_trace(record).frame
+    assert 20 <= trace.height <= 21
+    assert trace["prompt_tokens"].to_list()[:20] == [40] * 20
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+    assert "already exists" in start_with_record(record)
+
+
+def test_a_full_disk_is_reported_at_once_and_keeps_what_was_written(tmp_path: Path):
+    record = tmp_path / "trace.parquet"
+    with process_with_record(record, most_bytes=16_000) as (process, complete):
+        complete([1] * 30)
+        time.sleep(1.5)
+        complete([[row] * 800 for row in range(100)])
+        reported = process.stderr.readline()
+        assert "record: File too large; retrying every second" in reported
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait() == 2, rest
+        assert "the last 100 requests are not recorded" in rest.splitlines()[-1]
+    assert iq.read_trace(record).frame["prompt_tokens"].to_list() == [30]
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_a_record_on_a_disk_that_is_full_for_a_while_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines: list[str] = []
+    record = Record(tmp_path / "trace.parquet", 4, lines.append)
+    prompts = Prompts(4)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    def add(number: int) -> None:
+        record.add(number, FleetRequest(prompts.read([number] * 9), 1, 1))
+
+    add(0)
+    record.flush(None)
+    with monkeypatch.context() as patch:
+        patch.setattr("inferq.serving.record.write_frame", full)
+        for number in (1, 2, 3):
+            add(number)
+            record.flush(None)
+        assert len(lines) == 1 and "No space left on device; retrying" in lines[0]
+    add(4)
+    record.flush(None)
+    assert len(lines) == 2 and "writing again" in lines[1]
+    with monkeypatch.context() as patch:
+        patch.setattr("inferq.serving.record.replacing", full)
+        with pytest.raises(OSError, match="No space left on device; the requests remain in"):
+            record.close(None)
+    with pytest.raises(ConfigError, match="now contains the 5 requests of an earlier server"):
+        Record(tmp_path / "trace.parquet", 4)
+    assert iq.read_trace(tmp_path / "trace.parquet").frame.height == 5
+
+
+def test_a_record_stops_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("inferq.serving.record._MOST_UNWRITTEN", 10)
+    lines: list[str] = []
+    record = Record(tmp_path / "trace.parquet", 4, lines.append)
+    for number in range(25):
+        record.add(number, FleetRequest(Prompts(4).read([number]), 1, 1))
+    with pytest.raises(OSError, match="the last 15 requests are not recorded"):
+        record.close(None)
+    assert len(lines) == 1 and "ends after 10 requests" in lines[0]
+    assert iq.read_trace(tmp_path / "trace.parquet").frame.height == 10
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_the_start(tmp_path: Path):
+    assert "does not exist" in start_with_record(tmp_path / "nowhere" / "trace.parquet")
+    (tmp_path / "folder.parquet").mkdir()
+    assert "is a directory" in start_with_record(tmp_path / "folder.parquet")
+    first = Record(tmp_path / "trace.parquet", 1)
+    with pytest.raises(ConfigError, match="is being written by process"):
+        Record(tmp_path / "trace.parquet", 1)
+    first.release()
+    Record(tmp_path / "trace.parquet", 1).release()
+
+
+def test_ids_that_are_not_utf8_are_refused_and_the_record_survives(tmp_path: Path):
+    async def clients(run: Run) -> None:
+        body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+        for session, status in ((b"\xff", b"400"), ("café".encode(), b"200"), (b"plain", b"200")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Session-ID: %b\r\n"
+            writer.write(head % session + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            assert (await reader.readline()).split()[1] == status, session
+            writer.close()
+
+    run = served(engine(), clients, tmp_path)
+    assert pl.read_parquet(run.trace)["session_id"].to_list() == ["café", "plain"]
+
+
+def test_the_record_merges_its_parts_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("inferq.serving.record._PART_EVENTS", 7)
+    record = Record(tmp_path / "trace.parquet", 4)
+    prompts = Prompts(4)
+    dice = random.Random(3)
+    for number in range(100):
+        prompt = prompts.read([dice.randrange(9) for _ in range(number % 13 + 1)])
+        record.add(number * 10, FleetRequest(prompt, number + 1, 200, session=f"s{number}"))
+        if number % 5 == 4:
+            record.cancel(number - 4, number)
+        if dice.random() < 0.4:
+            record.flush(None)
+    assert record.close(None) == 100
+    trace = pl.read_parquet(tmp_path / "trace.parquet")
+    assert trace["output_tokens"].to_list() == list(range(1, 101))
+    cancelled = [at + 4 if at % 5 == 0 else None for at in range(100)]
+    assert trace["cancel_s"].to_list() == [None if at is None else at / 1e9 for at in cancelled]
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_prompts_continue_the_latest_answer_that_they_contain():
+    """Equal to hashing every prefix, which is quadratic."""
+
+    def key(ids: list[int], salt: bytes) -> bytes:
+        return blake2b(salt + np.array(ids, dtype=np.int64).tobytes(), digest_size=16).digest()
+
+    dice, found = random.Random(8), 0
+    for _ in range(200):
+        prompts, answers, block = Prompts(dice.randint(1, 5)), {}, 0
+        contexts: list[list[int]] = [[]]
+        for request in range(30):
+            salt = dice.choice([b"", b"s"])
+            base = dice.choice(contexts)
+            ids = base + [dice.randrange(2) for _ in range(dice.randint(1, 4))]
+            ends = sorted({len(base), *(dice.randrange(len(ids) + 1) for _ in range(2))} - {0})
+            prompt = prompts.read(ids, ends, salt)
+            known = [answers.get(key(ids[:end], salt)) for end in ends if end < len(ids)]
+            expected = next((request for request in reversed(known) if request is not None), None)
+            assert prompt.continues == expected
+            found += expected is not None
+            if expected is None:
+                block, parent, hashes = prompts.block, blake2b(salt, digest_size=8).digest(), []
+                for first in range(0, len(ids), block):
+                    part = np.array(ids[first : first + block], dtype=np.int64).tobytes()
+                    parent = blake2b(parent + part, digest_size=8).digest()
+                    hashes.append(int.from_bytes(parent, "little") & (2**62 - 1))
+                assert prompt.hashes == hashes
+                assert sum(prompt.chain.tokens) == len(ids)
+            answer = [dice.randrange(2) for _ in range(dice.randint(1, 3))]
+            prompts.remember(prompt, answer, request)
+            answers.setdefault(key(ids + answer, salt), request)
+            contexts.append(ids + answer)
+    assert found > 500
+
+
+def test_long_conversations_are_read_in_linear_time():
+    def seconds(turns: int, size: int) -> float:
+        messages = [{"role": ("user", "assistant")[turn % 2], "content": "x" * size} for turn in range(turns)]
+        body = json.dumps({"messages": messages}).encode()
+        began = time.process_time()
+        request = request_of(parsed(body), Characters(4), True, None, 2**31 - 1)
+        for ids, ends in request.prompts:
+            Prompts(16).read(ids, ends)
+        return time.process_time() - began
+
+    # 16,000 messages took 10 s, 400 messages of 500 tokens 1.8 s.
+    assert seconds(16_000, 1) < 1.0
+    assert seconds(400, 2000) < 0.6
+
+
+def test_long_bodies_do_not_delay_the_event_loop():
+    body = {"messages": [{"role": "assistant", "content": "x" * 40}] * 30_000, "max_tokens": 1}
+    delays = []
+
+    async def clients(run: Run) -> None:
+        data = json.dumps(body).encode()
+
+        async def tick() -> None:
+            while True:
+                before = time.perf_counter()
+                await asyncio.sleep(0.001)
+                delays.append(time.perf_counter() - before)
+
+        ticking = asyncio.ensure_future(tick())
+        for _ in range(3):
+            assert (await run.post("/v1/chat/completions", data))[0] == 200
+        ticking.cancel()
+
+    began = time.perf_counter()
+    served(engine(kv=iq.KvCache(tokens=2**21)), clients, speed=1e5)
+    assert len(delays) > 40 and max(delays) < (time.perf_counter() - began) / 3, max(delays)
+
+
+def test_too_long_texts_are_refused_before_they_are_tokenized():
+    class Untouched(Characters):
+        def ids(self, text: str) -> list[int]:
+            assert len(text) <= 4 * 4096
+            return super().ids(text)
+
+    for is_chat, body in (
+        (True, chat("x" * 4 * 4096, "y", "z" * 8)),
+        (True, chat("x" * (4 * 4096 + 1))),
+        (False, {"prompt": "x" * (4 * 4096 + 1)}),
+        (False, {"prompt": ["short", "x" * (4 * 4096 + 1)]}),
+        (False, {"prompt": [5] * 4097}),
+    ):
+        with pytest.raises(ApiError, match="maximum context length is 4096 tokens"):
+            request_of(body, Untouched(4), is_chat, None, 4096)
+
+
+def test_bodies_of_many_lists_are_refused_and_strings_with_brackets_are_not():
+    lists = b'{"prompt": [' + b"[]," * 400_000 + b"1]}"
+    with pytest.raises(ApiError, match="more than 262,144 lists and objects"):
+        parsed(lists)
+    code = {"prompt": '[{\\"' * 300_000}
+    assert parsed(json.dumps(code).encode()) == code
+    unterminated = b'"' + b'\\"[{' * 300_000
+    with pytest.raises(ApiError, match="not JSON"):
+        parsed(unterminated)
+
+    async def clients(run: Run) -> None:
+        status, answer = await run.post("/v1/completions", b" " * (5 << 20))
+        assert (status, answer["error"]["message"]) == (413, "the body exceeds 4194304 bytes")
+
+    served(engine(), clients)
+
+
+def test_idle_connections_are_closed_and_active_ones_are_not():
+    async def clients(run: Run) -> None:
+        idle = [await asyncio.open_connection("127.0.0.1", run.server.port) for _ in range(50)]
+        idle[0][1].write(b"GET /health HTTP/1.1\r\nHost:")
+        idle[1][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        body = {**chat("Hi", max_tokens=100), "stream": True}
+        events = asyncio.ensure_future(run.stream("/v1/chat/completions", body))
+        for reader, writer in idle:
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+        assert not events.done()
+        assert len(await events) > 100
+
+    served(engine(), clients, idle_s=0.4, speed=1)
+
+
+def test_bodies_that_cannot_be_read_are_refused_without_a_traceback(capfd: pytest.CaptureFixture[str]):
+    async def clients(run: Run) -> None:
+        for body in (b"no gzip", b"\x1f\x8b", gzip.compress(b"{}" * 9)[:-9], b""):
+            for encoding in ("gzip", "deflate"):
+                status, _ = await run.post("/v1/completions", body, **{"Content-Encoding": encoding})
+                assert status == 400, (body, encoding)
+        packed = gzip.compress(json.dumps({"prompt": "x", "max_tokens": 1}).encode())
+        assert (await run.post("/v1/completions", packed, **{"Content-Encoding": "gzip"}))[0] == 200
+        bomb = gzip.compress(b" " * (64 << 20))
+        assert (await run.post("/v1/completions", bomb, **{"Content-Encoding": "gzip"}))[0] == 413
+
+    served(engine(), clients)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_malformed_http_leaves_at_most_one_line(capfd: pytest.CaptureFixture[str]):
+    malformed = [
+        b"\x16\x03\x01\x02 no HTTP\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\x1b[31m HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost x\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+    ]
+
+    async def clients(run: Run) -> None:
+        for sent in malformed:
+            reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer.split()[1][:1] == b"4", (sent[:99], answer)
+            writer.close()
+
+    served(engine(), clients, idle_s=2)
+    lines = [line for text in capfd.readouterr() for line in text.splitlines()]
+    assert len(lines) <= len(malformed), lines
+    assert all(len(line) <= 300 and line.isprintable() for line in lines)
+
+
+def test_the_admin_port_refuses_web_pages():
+    async def clients(run: Run) -> None:
+        port = run.server.admin_port
+        at, json_type = f"http://127.0.0.1:{port}/faults", {"Content-Type": "application/json"}
+        for headers, status in (
+            (json_type, 200),
+            ({**json_type, "Host": f"localhost:{port}"}, 200),
+            ({**json_type, "Host": f"[::1]:{port}"}, 200),
+            ({**json_type, "Origin": f"http://127.0.0.1:{port}"}, 200),
+            ({**json_type, "Host": f"attacker.example:{port}"}, 403),
+            ({**json_type, "Host": "127.0.0.1.attacker.example"}, 403),
+            ({**json_type, "Host": "[::1"}, 403),
+            ({**json_type, "Origin": "https://attacker.example"}, 403),
+            ({**json_type, "Origin": "null"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+            ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ):
+            async with run.client.post(at, data=b'{"refuse": {"share": 0}}', headers=headers) as answer:
+                assert answer.status == status, headers
+        async with run.client.get(at, headers={"Host": "attacker.example"}) as answer:
+            assert answer.status == 403
+
+    served(engine(), clients, admin_port=0)
+
+
+@pytest.mark.parametrize(("library", "extra"), [("aiohttp", "serve"), ("tokenizers", "tokenizers")])
+def test_a_missing_extra_is_named_before_anything_is_printed(library: str, extra: str):
+    code = f"import sys; sys.modules[{library!r}] = None; from inferq.cli import app; app(prog_name='inferq')"
+    options = ["--port", "0", "--tokenizer", "missing.json"]
+    command = [sys.executable, "-c", code, "serve", str(SCENARIO), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"pip install 'inferq[{extra}]'" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_repeated_keys_and_booleans_as_tokens_are_refused():
+    async def clients(run: Run) -> None:
+        for body in (
+            b'{"prompt": "x", "prompt": "y"}',
+            b'{"prompt": "x", "stream_options": {"a": 1, "a": 2}}',
+            b'{"prompt": [true, false]}',
+            b'{"prompt": [[1, true]]}',
+            b'{"prompt": [1.0]}',
+            b'{"prompt": true}',
+        ):
+            assert (await run.post("/v1/completions", body))[0] == 400, body
+        assert "repeats the key" in (await run.post("/tokenize", b'{"a": 1, "a": 1}'))[1]["error"]["message"]
+        at = f"http://127.0.0.1:{run.server.admin_port}/faults"
+        kind = {"Content-Type": "application/json"}
+        async with run.client.post(at, data=b'{"refuse": {}, "refuse": {}}', headers=kind) as refused:
+            assert refused.status == 400
+
+    served(engine(), clients, admin_port=0)
 
 
 def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):

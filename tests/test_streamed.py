@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,28 @@ def test_a_column_name_of_another_tool_is_scanned(small: None, tmp_path: Path) -
     frame = pl.DataFrame(fixed(12, 3)).with_columns(itl_slo_s=0.5)
     frame.rename({"itl_slo_s": "tbt_slo_s"}).write_parquet(tmp_path / "work.parquet")
     assert iq.Workload.scan(tmp_path / "work.parquet").frame.equals(iq.Workload(frame).frame)
+
+
+def test_damaged_files_are_named(scanned: iq.Workload, tmp_path: Path) -> None:
+    whole = (tmp_path / "work.parquet").read_bytes()
+    path, dice, refused = tmp_path / "damaged.parquet", random.Random(6), 0
+    for number in range(400):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 6)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        path.write_bytes(damaged[: dice.randrange(len(damaged))] if number % 5 == 0 else damaged)
+        for read in (
+            lambda work: work.frame,
+            lambda work: work.sha256(),
+            lambda work: iq.simulate(work, SYSTEMS["BySession"], out=tmp_path / "damaged"),
+        ):
+            try:
+                read(iq.Workload.scan(path))
+            except iq.TraceError as error:
+                assert "damaged.parquet" in str(error)
+                refused += 1
+        shutil.rmtree(tmp_path / "damaged", ignore_errors=True)
+    assert refused > 500
 
 
 def test_transforms_of_a_scanned_file_equal_those_of_its_frame(scanned: iq.Workload) -> None:

@@ -246,6 +246,16 @@ def test_dolly_by_hand(write: Callable[[str], Path]) -> None:
     assert work.frame.rows() == [(6, 1, "closed_qa"), (2, 2, "open_qa")]
 
 
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_rows_that_end_in_another_character_are_one_short_line(end: str, tmp_path: Path) -> None:
+    rows = ["arrival_s,prompt_tokens,output_tokens", *(f"{row},5,6" for row in range(300))]
+    (tmp_path / "rows.csv").write_text(end.join(rows), encoding="utf-8")
+    with pytest.raises(iq.TraceError) as error:
+        iq.read_trace(tmp_path / "rows.csv")
+    assert f"rows end in U+{ord(end):04X}; they must end in a line feed (U+000A)" in str(error.value)
+    assert len(str(error.value)) < 300
+
+
 def test_an_inferq_table_keeps_every_column_through_csv_and_parquet(tmp_path: Path) -> None:
     frame = iq.Workload(
         {

@@ -220,7 +220,9 @@ def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
     free = card.memory_bytes - 1.2 * 2**30
     weights = ModelShape.of("qwen3-32b").weight_bytes()
     assert engine.kv.tokens == int((0.9 * free - weights / 2) // 131_072)
-    named = iq.Engine.on("qwen3-32b", "h100-80gb", tensor_parallel=2, server="sglang-0.5", gpu_memory_utilization=0.9)
+    named = iq.Engine.on(
+        "qwen3-32b", "h100-80gb", tensor_parallel=2, server="sglang-0.5", gpu_memory_utilization=0.9
+    )
     assert named.kv.tokens == pytest.approx(engine.kv.tokens, rel=1e-3)  # less what one row activates
 
 
@@ -314,7 +316,10 @@ def test_rules_alone_are_further_off_and_one_batch_at_a_time_furthest(all_runs: 
 def test_a_log_of_requests_is_the_engines_own_and_a_longest_length_is_enforced() -> None:
     assumed = Assumptions()
     rows = pl.DataFrame({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [5]})
-    assert engine_for(run(requests=rows), assumed).api_s == 0 and "log of requests" in assumed.settings["api_s"][1]
+    assert (
+        engine_for(run(requests=rows), assumed).api_s == 0
+        and "log of requests" in assumed.settings["api_s"][1]
+    )
     engine = engine_for(run(max_model_len=512), Assumptions())
     assert engine.max_model_len == 512 and engine.api_s == 0.0075
 
@@ -500,6 +505,12 @@ def test_a_damaged_log_of_requests_too(lines: tuple[str, ...], said: str, tmp_pa
         iq.validate(written(tmp_path, HEADER, ROW), requests=log)
 
 
+def test_an_absurd_version_is_named(tmp_path: Path) -> None:
+    for version in ("9" * 5000, f"0.{'9' * 5000}.1"):
+        with pytest.raises(iq.TraceError, match=r"engine_version: must be a version such as 0\.11\.0"):
+            iq.validate(written(tmp_path, HEADER, ROW.replace("0.12.0", version)))
+
+
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path, HEADER, ROW)
     for arguments, said in (
@@ -507,9 +518,15 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"only": {"card": "x"}}, "only: runs have no column 'card'"),
         ({"only": {"tp": 2}}, "only: matches none of 1 run"),
         ({"seed": -1}, "seed"),
+        ({"given": 3}, "given: must be a mapping of columns to values, got 3"),
+        ({"only": [1]}, "only: must be a mapping"),
+        ({"engine": "vllm"}, "engine: must be a function, got 'vllm'"),
     ):
         with pytest.raises(iq.ConfigError, match=said):
             iq.validate(file, **arguments)  # type: ignore[arg-type]
+    for runs in (3, None, [1]):
+        with pytest.raises(iq.ConfigError, match="runs: must be a file or runs of read_runs"):
+            iq.validate(runs)  # type: ignore[arg-type]
     found = iq.validate(file, engine=slots)
     with pytest.raises(iq.ConfigError, match="by: unknown column 'card'"):
         found.errors("card")

@@ -22,6 +22,49 @@ AZURE = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
 CHAT = str(Path(__file__).parent.parent / "docs" / "chat.toml")
 CARD = ["--model", "llama-3.1-8b", "--gpu", "h100-80gb"]
 
+
+def _values_of_another_type() -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Calls whose arguments are replaced, one by one."""
+    engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=4096))
+    work = iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [5, 6], "output_tokens": [3, 4]})
+    slo = iq.Slo(ttft_p99=1.0)
+    card = {"model": "llama-3.1-8b", "gpu": "h100-80gb"}
+    link = iq.Link(0.01, 1e9, 1000)
+    return [
+        (iq.Engine, {"timing": iq.Constant(0.02), "scheduler": iq.Sarathi(), "kv": iq.KvCache(tokens=99)}),
+        *((iq.Engine.on, {**card, "server": server}) for server in (None, "vllm-0.11", "sglang-0.5")),
+        (iq.Cluster, {"engines": engine, "replicas": 2}),
+        (iq.Disaggregated, {"prefill": engine, "decode": engine, "link": link}),
+        (iq.simulate, {"workload": work, "system": engine}),
+        (iq.capacity, {"workload": work, "system": engine, "slo": slo}),
+        (iq.compare, {"workload": work, "systems": {"a": engine, "b": engine}}),
+        (iq.plan, {"workload": work, "slo": slo, "engines": engine}),
+        (iq.Scenario, {"workload": work, "system": engine}),
+        (iq.KvCache, {"tokens": 99}),
+        (iq.Speculation, {"tokens": 3}),
+        (iq.Autoscaler, {"policy": iq.ByQueue(2), "min": 1, "max": 4, "every_s": 0.1, "startup_s": 0.2}),
+        (iq.Failures, {"mtbf_s": 5.0}),
+        *((kind, {}) for kind in (iq.VllmV1, iq.Sglang, iq.Sarathi, iq.PrefixAffinity, iq.PrefixHash)),
+        (iq.gate, {"scenarios": CHAT, "baseline": "missing.json"}),
+        (iq.validate, {"runs": "missing.csv"}),
+    ]
+
+
+def test_arguments_of_another_type_are_named() -> None:
+    """Each argument in turn becomes a number, a text, a list and more: no error of Python itself."""
+    for call, arguments in _values_of_another_type():
+        for name, parameter in inspect.signature(call).parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD or name in ("out", "threads", "progress", "update"):
+                continue
+            for value in (100_000, "x", 3.5, object(), [1], {"a": 1}, None, True):
+                try:
+                    call(**{**arguments, name: value})
+                except (iq.ConfigError, iq.TraceError, iq.SimulationError, FileNotFoundError):
+                    continue
+                except Exception as error:
+                    raise AssertionError(f"{call.__qualname__}({name}={value!r})") from error
+
+
 SHELL: list[tuple[list[str], str, str, str]] = [
     # arguments; what, where, how
     (["replay", AZURE, "--think", "5s"], "5s", "--think", "did you mean|known names"),

@@ -136,10 +136,10 @@ class Scenario:
     """Complete description of a run: a workload, a system and options of `simulate`.
 
     A record of a run reproduces it bit for bit: `Scenario.read(result.scenario).run()`. The same applies to
-    the folder of `Result.write` or `simulate(..., out=…)`. A trace is read again from its path; if its
-    requests have changed, an error is raised. A record contains up to 100 rows of a frame. For more rows it
-    has the SHA-256; the rows are in a file in the same folder, or passed as `rows`. Policies in Python and
-    the function of a `ByKey` cannot be recorded; the error names such a part.
+    the folder of `Result.write` or `simulate(..., out=…)`, which contains the requests. Otherwise a trace is
+    read again from its path; if its requests have changed, an error is raised. A record contains up to 100
+    rows of a frame. For more rows it has the SHA-256; the rows are in a file in the same folder, or passed as
+    `rows`. Policies in Python and the function of a `ByKey` cannot be recorded; the error names such a part.
 
     Args:
         workload: the requests, or the jobs of a network.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
+from inferq.serving.serve import check_extras
 from inferq.serving.serve import serve as serve_system
 from inferq.workload.distributions import LENGTH_DISTRIBUTIONS, LengthDistribution
 from inferq.workload.workload import Workload
@@ -51,6 +52,7 @@ def serve(
 
     Uses the system and the seed of the scenario. Example: inferq serve docs/chat.toml --port 8000
     """
+    check_extras(tokenizer=tokenizer is not None)
     plan = arguments.scenario(scenario, set_)
     show.system(plan.system)
     lengths: LengthDistribution | Workload | None = None

@@ -602,8 +602,8 @@ class Result(Viewed):
         drawn = self._tables.workload
         frames = {f"{name}.parquet": getattr(self, name) for name in ("requests", *names)}
         frames["workload.parquet"] = drawn
-        for frame in () if self._workload is None else self._workload.hashed_rows():
-            if frame is not drawn:
+        for frame in () if self._workload is None else self._workload.hashed_rows(traces=True):
+            if not frame.equals(drawn):
                 frames[rows.file_name(sha256(frame))] = frame
         totals = store.totals_of(self._tables, self._tables.statuses)
         texts = {

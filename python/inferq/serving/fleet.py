@@ -36,8 +36,6 @@ class FleetRequest:
     """Output limit of the client."""
     session: str | None = None
     priority: int = 0
-    salt: bytes = b""
-    """Separates prefixes that must not be shared."""
 
 
 class Listener(Protocol):

@@ -8,13 +8,19 @@ refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from inferq.checks import shown
 from inferq.serving.texts import Texts
 
 MOST_CHOICES = 128
+_MOST_CONTAINERS = 1 << 18
+_STRING_OR_CONTAINER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]', re.DOTALL)
+"""A JSON string, also an unterminated one, or the start of a list or object."""
 _START, _END, _LINE = -1, -2, -3
 """Tokens of the chat template: `<|im_start|>`, role, newline; message; `<|im_end|>`, newline."""
 _UNSUPPORTED = {
@@ -69,14 +75,32 @@ class ApiRequest:
 
 
 def parsed(body: bytes) -> Mapping[str, Any]:
-    """Parse the body as a JSON object."""
+    """Parse the body as a JSON object without repeated keys."""
+    if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:
+        _check_containers(body)
     try:
-        data = json.loads(body)
+        data = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ApiError(400, "the body must be a JSON object")
     return data
+
+
+def _check_containers(body: bytes) -> None:
+    """Refuse bodies of many lists and objects, which occupy 30 times their bytes in memory."""
+    containers = (match for match in _STRING_OR_CONTAINER.finditer(body) if match[0] in (b"[", b"{"))
+    if next(islice(containers, _MOST_CONTAINERS, None), None) is not None:
+        raise ApiError(400, f"the body has more than {_MOST_CONTAINERS:,} lists and objects")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ApiError(400, f"the body repeats the key {shown(repeated)}")
+    return fields
 
 
 def whole(data: Mapping[str, Any], name: str, least: int, most: int = 2**31 - 1) -> int | None:
@@ -112,7 +136,18 @@ def text(param: str, value: object) -> str:
     return value
 
 
-def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: str | None) -> ApiRequest:
+class TooLong(ApiError):
+    """The error of a prompt beyond the context length."""
+
+    def __init__(self, longest: int, size: str, param: str) -> None:
+        super().__init__(
+            400, f"maximum context length is {longest} tokens, got {size} in the prompt", param=param
+        )
+
+
+def request_of(
+    data: Mapping[str, Any], texts: Texts, is_chat: bool, session: str | None, longest: int
+) -> ApiRequest:
     """Validate the body of a request.
 
     Args:
@@ -120,6 +155,7 @@ def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: st
         texts: tokenizer.
         is_chat: whether the body has messages or a prompt.
         session: session id from the headers.
+        longest: upper limit of the tokens of a prompt.
 
     Raises:
         ApiError: a field is invalid or unsupported.
@@ -140,9 +176,12 @@ def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: st
         raise wrong("stream_options", "must be an object and requires stream")
     most = [whole(data, name, 1) for name in ("max_completion_tokens", "max_tokens")]
     user = data.get("user")
+    session = None if session is None else text("X-Session-ID", session)
     salt = data.get("cache_salt")
     return ApiRequest(
-        prompts=[messages(data, texts)] if is_chat else [(ids, []) for ids in prompts(data, texts)],
+        prompts=[messages(data, texts, longest)]
+        if is_chat
+        else [(ids, []) for ids in prompts(data, texts, longest)],
         is_chat=is_chat,
         choices=whole(data, "n", 1, MOST_CHOICES) or 1,
         stream=stream,
@@ -156,7 +195,16 @@ def request_of(data: Mapping[str, Any], texts: Texts, is_chat: bool, session: st
     )
 
 
-def messages(data: Mapping[str, Any], texts: Texts) -> tuple[list[int], list[int]]:
+def _ids(value: str, texts: Texts, before: int, longest: int, param: str) -> list[int]:
+    """Tokens of a text after `before` tokens; a text that is too long is not tokenized."""
+    if texts.token_characters is not None:
+        least = before + -(-len(value) // texts.token_characters)
+        if least > longest:
+            raise TooLong(longest, f"at least {least}", param)
+    return texts.ids(value)
+
+
+def messages(data: Mapping[str, Any], texts: Texts, longest: int) -> tuple[list[int], list[int]]:
     """Tokens of chat messages up to the start of the answer, and the ends of earlier answers.
 
     As in ChatML, each message has five template tokens, and three tokens precede the answer.
@@ -172,7 +220,7 @@ def messages(data: Mapping[str, Any], texts: Texts) -> tuple[list[int], list[int
             raise wrong(where, "must be an object")
         role = text(f"{where}.role", message.get("role"))
         ids += (_START, _role(role), _LINE)
-        ids += _content(where, message, texts)
+        ids += _content(where, message, texts, len(ids), longest)
         if role == "assistant":
             ends.append(len(ids))
         ids += (_END, _LINE)
@@ -185,23 +233,24 @@ def _role(role: str) -> int:
     return _LINE - 1 - int.from_bytes(role.encode()[:7], "little")
 
 
-def _content(where: str, message: Mapping[str, Any], texts: Texts) -> list[int]:
+def _content(where: str, message: Mapping[str, Any], texts: Texts, before: int, longest: int) -> list[int]:
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
         return []
     if isinstance(content, str):
-        return texts.ids(text(f"{where}.content", content))
+        return _ids(text(f"{where}.content", content), texts, before, longest, "messages")
     if not isinstance(content, list):
         raise wrong(f"{where}.content", "must be a string or a list of parts")
     ids: list[int] = []
     for place, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") != "text":
             raise wrong(f"{where}.content.{place}", "must be a part of type text")
-        ids += texts.ids(text(f"{where}.content.{place}.text", part.get("text")))
+        value = text(f"{where}.content.{place}.text", part.get("text"))
+        ids += _ids(value, texts, before + len(ids), longest, "messages")
     return ids
 
 
-def prompts(data: Mapping[str, Any], texts: Texts) -> list[list[int]]:
+def prompts(data: Mapping[str, Any], texts: Texts, longest: int) -> list[list[int]]:
     """Tokens of each prompt: a string, tokens, or a list of either."""
     given = data.get("prompt")
     if isinstance(given, str):
@@ -213,14 +262,16 @@ def prompts(data: Mapping[str, Any], texts: Texts) -> list[list[int]]:
     if len(given) > MOST_CHOICES:
         raise wrong("prompt", f"must be {MOST_CHOICES} prompts at most")
     tokens_of_prompts = []
-    for place, one in enumerate(given):
+    for place, prompt in enumerate(given):
         where = "prompt" if len(given) == 1 else f"prompt.{place}"
-        if isinstance(one, str):
-            ids = texts.ids(text(where, one))
-        elif isinstance(one, list):
-            if not all(isinstance(token, int) and 0 <= token < 2**31 for token in one):
-                raise wrong(where, "tokens must be whole numbers from 0")
-            ids = [int(token) for token in one]
+        if isinstance(prompt, str):
+            ids = _ids(text(where, prompt), texts, 0, longest, "prompt")
+        elif isinstance(prompt, list):
+            if len(prompt) > longest:
+                raise TooLong(longest, str(len(prompt)), "prompt")
+            if not all(type(token) is int and 0 <= token < 2**31 for token in prompt):
+                raise wrong(where, "tokens must be integers from 0")
+            ids = prompt
         else:
             raise wrong(where, "must be a string or tokens")
         if not ids:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from inferq.checks import shown
+from inferq.serving.connections import Handler
 from inferq.serving.requests import ApiError, parsed
 from inferq.serving.service import Service
 
-_MOST_BYTES = 64 << 20
-"""Upper limit of a request body."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_BODY_S = 60.0
+"""Seconds within which a body must arrive."""
 
 
 def _json(data: Any, status: int = 200) -> web.Response:
@@ -29,7 +30,10 @@ async def _as_api_errors(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except ApiError as error:
-        return _json(error.body(), error.status)
+        response = _json(error.body(), error.status)
+        if request.content.exception() is not None:
+            response.force_close()  # the start of the next request is unknown
+        return response
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -41,11 +45,40 @@ async def _as_api_errors(request: web.Request, handler: Handler) -> web.StreamRe
         return _json(ApiError(500, "internal server error", "internal_error").body(), 500)
 
 
+@web.middleware
+async def _from_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse requests that a web page can make the browser of a developer send."""
+    host = request.headers.get("Host", "")
+    if _name(host) not in ("127.0.0.1", "localhost", "::1"):
+        raise ApiError(403, f"the host must be 127.0.0.1 or localhost, got {shown(host)}", "forbidden")
+    origin = request.headers.get("Origin")
+    if origin is not None and origin != f"http://{host}":
+        raise ApiError(403, f"requests from the origin {shown(origin)} are refused", "forbidden")
+    if request.method == "POST" and request.content_type != "application/json":
+        raise ApiError(
+            415, f"Content-Type must be application/json, got {shown(request.content_type)}", "invalid_type"
+        )
+    return await handler(request)
+
+
+def _name(host: str) -> str | None:
+    """The host name without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
 async def _body(request: web.Request) -> bytes:
     try:
-        return await request.read()
+        return await asyncio.wait_for(request.read(), _BODY_S)
+    except asyncio.TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {_BODY_S:g} s") from None
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        reason = " ".join(str(error).split())
+        raise ApiError(400, f"the body cannot be read: {reason}") from None
     except web.HTTPRequestEntityTooLarge:
-        raise ApiError(413, f"the body exceeds {_MOST_BYTES} bytes") from None
+        raise ApiError(413, f"the body exceeds {request.client_max_size} bytes") from None
 
 
 def application(service: Service) -> web.Application:
@@ -61,7 +94,8 @@ def application(service: Service) -> web.Application:
         body = await _body(request)
         received_ns = service.fleet.clock.now_ns()
         session = request.headers.get("X-Session-ID")
-        exchange, requests = service.begin(parsed(body), is_chat, session, received_ns)
+        prepared = await service.in_turn(body, lambda body: service.read(parsed(body), is_chat, session))
+        exchange, requests = service.begin(prepared, received_ns)
         try:
             if not exchange.is_stream:
                 await exchange.over
@@ -97,9 +131,10 @@ def application(service: Service) -> web.Application:
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def tokenize(request: web.Request) -> web.StreamResponse:
-        return _json(service.tokenized(parsed(await _body(request))))
+        body = await _body(request)
+        return _json(await service.in_turn(body, lambda body: service.tokenized(parsed(body))))
 
-    app = web.Application(middlewares=[_as_api_errors], client_max_size=_MOST_BYTES)
+    app = web.Application(middlewares=[_as_api_errors], client_max_size=service.most_bytes)
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/v1/models", models)
@@ -119,7 +154,7 @@ def administration(service: Service) -> web.Application:
         service.change_faults(parsed(await _body(request)))
         return _json(service.current_faults())
 
-    app = web.Application(middlewares=[_as_api_errors])
+    app = web.Application(middlewares=[_as_api_errors, _from_this_machine])
     app.router.add_get("/faults", show)
     app.router.add_post("/faults", change)
     return app

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,9 +72,9 @@ def serve(
             are used row by row, or a list. Default: the client's `max_tokens`, or 128.
         max_waiting: upper limit of waiting requests over all queues; further requests are refused with 503.
             Default: no limit.
-        record: Parquet file for the received requests, written at the end. `simulate` on it, with the same
-            system
-            and seed, repeats the served run exactly.
+        record: Parquet file for the received requests. `simulate` on it, with the same system and seed,
+            repeats the served run exactly. Requests are on disk within about a second and are merged into
+            the file at the end. If the server is killed, the next start with the same file merges them.
         admin_port: port for fault injection, on the loopback address. Default: none. `POST /faults` accepts
             `{"cut": {"share": 0.1, "after_tokens": 5}}` (share of connections that are cut),
             `{"refuse": {"share": 0.1, "status": 429}}`, `{"slow": {"replica": 0, "by_s": 0.1}}` (delay of its
@@ -85,11 +86,10 @@ def serve(
         SimulationError: a policy broke a rule, or the clock overflowed.
         OSError: the port cannot be opened, or the record cannot be written.
     """
+    check_extras(tokenizer=tokenizer is not None)
+    from inferq.serving.service import Settings
+
     member("system", system, SYSTEMS)
-    try:
-        from inferq.serving.service import Settings
-    except ImportError:
-        raise _no_extra() from None
     if tokenizer is not None and characters_per_token is not None:
         raise ConfigError("tokenizer and characters_per_token are mutually exclusive")
     if model is not None and (not isinstance(model, str) or not model):
@@ -104,9 +104,13 @@ def serve(
         seed=seed,
         speed=positive("speed", speed),
         max_waiting=None if max_waiting is None else whole("max_waiting", max_waiting, 1, 2**31 - 1),
-        record=None if record is None else Record(record, engine.kv.block),
+        record=None if record is None else Record(record, engine.kv.block, _log),
     )
-    run(system, settings, host, port, admin_port, lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        run(system, settings, host, port, admin_port, _log)
+    finally:
+        if settings.record is not None:
+            settings.record.release()
 
 
 def run(
@@ -131,7 +135,7 @@ def run(
             log(f"fault injection at http://127.0.0.1:{server.admin_port}/faults")
 
     async def main() -> None:
-        server = Server(system, settings, host, port, admin_port)
+        server = Server(system, settings, host, port, admin_port, log=log)
         try:
             # Without freezing, a garbage collection scans all loaded modules, which takes milliseconds.
             gc.freeze()
@@ -145,6 +149,10 @@ def run(
     asyncio.run(main())
 
 
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _name(model: object) -> str:
     """The name of an engine's model."""
     if isinstance(model, str):
@@ -154,5 +162,17 @@ def _name(model: object) -> str:
     return "inferq"
 
 
-def _no_extra() -> ConfigError:
-    return ConfigError("serve", "needs aiohttp: pip install 'inferq[serve]'")
+def check_extras(*, tokenizer: bool) -> None:
+    """Raise `ConfigError` if an optional library is missing.
+
+    Args:
+        tokenizer: whether a tokenizer file is read.
+    """
+    libraries = [("aiohttp", "serve"), *([("tokenizers", "tokenizers")] if tokenizer else [])]
+    for library, extra in libraries:
+        try:
+            import_module(library)
+        except ImportError:
+            raise ConfigError(
+                extra, f"requires the library {library}: pip install 'inferq[{extra}]'"
+            ) from None

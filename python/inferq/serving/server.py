@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from inferq.serving.connections import IDLE_S, Connections, OneLineLogger
 from inferq.serving.routes import administration, application
 from inferq.serving.service import Service, Settings
 from inferq.systems.system import System
@@ -25,15 +26,27 @@ class Server:
         host: address for clients.
         port: port for clients; 0 selects a free port.
         admin_port: port for fault injection, on the loopback address. None: no such port.
+        log: receives a line for each malformed request.
+        idle_s: seconds after which an idle connection is closed.
     """
 
     def __init__(
-        self, system: System, settings: Settings, host: str, port: int, admin_port: int | None = None
+        self,
+        system: System,
+        settings: Settings,
+        host: str,
+        port: int,
+        admin_port: int | None = None,
+        *,
+        log: Callable[[str], object] = print,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._system, self._settings = system, settings
+        self._log, self._idle_s = log, idle_s
         self._at = (host, port)
         self._admin_at = None if admin_port is None else (LOOPBACK, admin_port)
         self._runners: list[web.AppRunner] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self.stopping = asyncio.Event()
         self.service: Service
 
@@ -45,11 +58,20 @@ class Server:
         self.admin_port: int | None = None
         if self._admin_at is not None:
             self.admin_port = await self._open(administration(self.service), *self._admin_at)
+        self._tasks.append(asyncio.create_task(self.service.write_record()))
 
     async def _open(self, app: web.Application, host: str, port: int) -> int:
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        connections = Connections(app, self._idle_s)
+        runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=self._idle_s,
+            logger=OneLineLogger(self._log),
+        )
         await runner.setup()
         self._runners.append(runner)
+        self._tasks.append(asyncio.create_task(connections.close_idle(runner)))
         await web.TCPSite(runner, host, port, reuse_address=True, backlog=4096).start()
         return int(runner.addresses[0][1])
 
@@ -63,6 +85,9 @@ class Server:
             await self.service.fleet.drained()
         for runner in self._runners:
             await runner.cleanup()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         return self.service.close()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 from inferq.errors import ConfigError
 from inferq.serving.answers import ResponseFormat
@@ -14,7 +16,7 @@ from inferq.serving.faults import Faults
 from inferq.serving.fleet import Fleet, FleetRequest
 from inferq.serving.lengths import Lengths
 from inferq.serving.metrics import Metrics
-from inferq.serving.prompts import Prompts
+from inferq.serving.prompts import Prompt, Prompts
 from inferq.serving.record import Record
 from inferq.serving.requests import ApiError, ApiRequest, messages, prompts, request_of
 from inferq.serving.texts import Texts, Vocabulary
@@ -22,6 +24,15 @@ from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 
 _UNLIMITED = 2**31 - 1
+_MOST_BYTES, _LEAST_BYTES = 64 << 20, 4 << 20
+"""Limits of the upper limit of a request body."""
+_TOKEN_BYTES = 128
+"""Bytes of a body per token of the longest prompt: several prompts, numbers or escape sequences."""
+_LONG_BYTES = 1 << 14
+"""Size above which a body is processed in a thread."""
+_Work = TypeVar("_Work")
+_FLUSH_S = 1.0
+"""Interval at which the record is written to disk."""
 _MOST_ANSWERS = 1024
 """Upper limit of answers per client request."""
 
@@ -39,6 +50,14 @@ class Settings:
     record: Record | None = None
     options: Mapping[str, Any] | None = None
     """Options of `Live`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A client request with its tokenized and hashed prompts."""
+
+    request: ApiRequest
+    prompts: list[Prompt]
 
 
 class Service:
@@ -71,6 +90,12 @@ class Service:
             ),
             default=_UNLIMITED,
         )
+        characters = settings.texts.token_characters or 0
+        self.most_bytes = min(
+            _MOST_BYTES, max(_LEAST_BYTES, self.longest * max(_TOKEN_BYTES, 8 * characters))
+        )
+        """Upper limit of a request body."""
+        self._reader = ThreadPoolExecutor(1, "inferq-bodies")
         self.prompts = Prompts(pools[0].engines[0].kv.block)
         self.vocabulary = Vocabulary(settings.texts)
         self.metrics = Metrics(settings.model, list(chain.from_iterable(_kv_tokens(pool) for pool in pools)))
@@ -91,33 +116,68 @@ class Service:
     def _on_arrival(self, at_ns: int, sent: FleetRequest, request: int) -> None:
         self.metrics.prompt.note(len(sent.prompt.ids))
         if self.settings.record is not None:
-            self.settings.record.add(at_ns, sent, request)
+            self.settings.record.add(at_ns, sent)
 
     def _on_cancel(self, request: int, after_ns: int) -> None:
         if self.settings.record is not None:
             self.settings.record.cancel(request, after_ns)
 
-    def begin(
-        self, data: Mapping[str, Any], is_chat: bool, session: str | None, received_ns: int
-    ) -> tuple[Exchange, list[int]]:
-        """Send a client request to the fleet; return the exchange and the ids of its requests.
+    async def write_record(self) -> None:
+        """Write received requests to disk every second, until cancelled."""
+        record = self.settings.record
+        while record is not None:
+            await asyncio.sleep(_FLUSH_S)
+            await asyncio.shield(asyncio.to_thread(record.flush, self.fleet.failures))
+
+    async def in_turn(self, body: bytes, work: Callable[[bytes], _Work]) -> _Work:
+        """Process a body, in a thread if it is long: it must not delay the tokens of other clients."""
+        if len(body) <= _LONG_BYTES:
+            return work(body)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work, body)
+
+    def read(self, data: Mapping[str, Any], is_chat: bool, session: str | None) -> PreparedRequest:
+        """Validate, tokenize and hash a client request; may run in a thread.
 
         Args:
             data: the body.
             is_chat: whether the body has messages or a prompt.
             session: session id from the headers.
+
+        Raises:
+            ApiError: a field is invalid, or a prompt is too long.
+        """
+        self.check_model(data)
+        request = request_of(data, self.settings.texts, is_chat, session, self.longest)
+        for ids, _ in request.prompts:
+            asked = request.max_tokens
+            if self.longest - len(ids) < (asked or 1):
+                completion = "" if asked is None else f" and {asked} in the completion"
+                raise ApiError(
+                    400,
+                    f"maximum context length is {self.longest} tokens, "
+                    f"got {len(ids)} in the prompt{completion}",
+                    param="prompt" if not request.is_chat else "messages",
+                )
+        return PreparedRequest(
+            request, [self.prompts.read(ids, ends, request.salt) for ids, ends in request.prompts]
+        )
+
+    def begin(self, prepared: PreparedRequest, received_ns: int) -> tuple[Exchange, list[int]]:
+        """Send a client request to the fleet; return the exchange and the ids of its requests.
+
+        Args:
+            prepared: the result of `read`.
             received_ns: simulated time at which the body was received.
 
         Raises:
-            ApiError: the client is commands that.
+            ApiError: the request is refused.
         """
-        self.check_model(data)
-        request = request_of(data, self.settings.texts, is_chat, session)
+        request = prepared.request
         number = self._received
         self._admit(request, number)
-        fleet_requests = self._fleet_requests(request)
+        fleet_requests = self._fleet_requests(prepared)
         self._received += 1
-        form = ResponseFormat(number, self.settings.model, is_chat)
+        form = ResponseFormat(number, self.settings.model, request.is_chat)
         exchange = Exchange(
             form,
             stream=request.stream,
@@ -154,20 +214,12 @@ class Service:
         if most is not None and self.fleet.waiting() >= most:
             raise ApiError(503, f"the queue is full ({most} requests)", "overloaded_error")
 
-    def _fleet_requests(self, request: ApiRequest) -> list[FleetRequest]:
+    def _fleet_requests(self, prepared: PreparedRequest) -> list[FleetRequest]:
         """The fleet requests of a client request."""
+        request = prepared.request
         fleet_requests: list[FleetRequest] = []
-        for ids, ends in request.prompts:
-            room, asked = self.longest - len(ids), request.max_tokens
-            if room < (asked or 1):
-                completion = "" if asked is None else f" and {asked} in the completion"
-                raise ApiError(
-                    400,
-                    f"maximum context length is {self.longest} tokens, "
-                    f"got {len(ids)} in the prompt{completion}",
-                    param="prompt" if not request.is_chat else "messages",
-                )
-            prompt = self.prompts.read(ids, ends, request.salt)
+        for prompt in prepared.prompts:
+            room, asked = self.longest - len(prompt.ids), request.max_tokens
             for _ in range(request.choices):
                 tokens = self.settings.lengths.of(
                     self.fleet.asked + len(fleet_requests),
@@ -177,22 +229,24 @@ class Service:
                     ignore_eos=request.ignore_eos,
                 )
                 most = room if asked is None else asked
-                fleet_requests.append(
-                    FleetRequest(prompt, tokens, most, request.session, request.priority, request.salt)
-                )
+                fleet_requests.append(FleetRequest(prompt, tokens, most, request.session, request.priority))
         return fleet_requests
 
     def _on_answer(self, choice: Choice) -> None:
         """Store a complete answer, which later prompts may continue."""
         sent = choice.sent
         answer = self.vocabulary.ids(choice.request, choice.tokens)
-        self.prompts.remember(sent.prompt, answer, choice.request, sent.salt)
+        self.prompts.remember(sent.prompt, answer, choice.request)
 
     def tokenized(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Tokens of a prompt or of messages."""
         self.check_model(data)
         texts = self.settings.texts
-        ids = messages(data, texts)[0] if "messages" in data else prompts(data, texts)[0]
+        ids = (
+            messages(data, texts, self.longest)[0]
+            if "messages" in data
+            else prompts(data, texts, self.longest)[0]
+        )
         return {"count": len(ids), "max_model_len": self.longest, "tokens": ids, "token_strs": None}
 
     def models(self) -> dict[str, Any]:
@@ -225,10 +279,12 @@ class Service:
 
     def close(self) -> dict[str, Any] | None:
         """End the run and write the record; return the tables, or None after an error."""
-        tables = None if self.fleet.error is not None else self.fleet.close()
-        if self.settings.record is not None:
-            self.settings.record.close(self.fleet.failures)
-        return tables
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        try:
+            return None if self.fleet.error is not None else self.fleet.close()
+        finally:
+            if self.settings.record is not None:
+                self.settings.record.close(self.fleet.failures)
 
 
 def _kv_tokens(pool: Pool) -> list[int | None]:

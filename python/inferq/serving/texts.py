@@ -21,6 +21,8 @@ class Texts(Protocol):
     """A tokenizer with words that are one token each, also in sequence."""
 
     words: list[str]
+    token_characters: int | None
+    """Upper limit of characters per token; None if unknown."""
 
     def ids(self, text: str) -> list[int]:
         """Tokens of a text as numbers, equal if and only if their texts are equal."""
@@ -33,6 +35,7 @@ class Characters:
     def __init__(self, per_token: int) -> None:
         """Set the number of characters, at least 1."""
         self._size = whole("characters_per_token", per_token, 1, 1024)
+        self.token_characters: int | None = self._size
         letters = "abcdefghijklmnopqrstuvwxyz"
 
         def word(number: int) -> str:
@@ -68,6 +71,7 @@ class Tokenizer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         place = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
         self._file = TokenizerFile(place)
+        self.token_characters: int | None = None  # normalizers and unknown words have no limit
         self.words = self._single_token_words()
 
     def ids(self, text: str) -> list[int]:

@@ -358,8 +358,8 @@ def _streamed(
             tables = _part_by_part(parts, system, options, threads, progress, store)
             drawn = parts.frame if isinstance(parts, FrameParts) else tables.workload
             rows, names, column = parts.rows, parts.columns, parts.column
-        for frame in source.hashed_rows():
-            if frame is not drawn:
+        for frame in source.hashed_rows(traces=True):
+            if not frame.equals(drawn):
                 store.frame(file_name(sha256(frame)), frame)
         facts = common_facts(tables, source, system, options)
 

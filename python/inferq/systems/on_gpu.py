@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
-from inferq.checks import whole
+from inferq.checks import finite, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import Scheduler
 from inferq.systems.kv_cache import KvCache
@@ -69,6 +69,10 @@ class OnGpu:
             raise ConfigError(
                 "prefix_cache", "cannot be combined with kv: set KvCache(prefix_cache=…) instead"
             )
+        if self.tensor_parallel is not None:
+            whole("tensor_parallel", self.tensor_parallel, 1)
+        if self.gpu_memory_utilization is not None:
+            finite("gpu_memory_utilization", self.gpu_memory_utilization)
         one_of("weights", self.weights, get_args(Weights))
         one_of("kv_dtype", self.kv_dtype, get_args(KvType))
         one_of("backend", self.backend or "vllm", _BACKENDS)

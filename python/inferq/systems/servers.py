@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from inferq.checks import nearest
+from inferq.checks import nearest, shown
 from inferq.description import read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, Scheduler, Speculation
@@ -76,7 +76,7 @@ class Server:
         """
         match = re.fullmatch(r"([a-z]+-\d+\.\d+)((?:\.\d+)*)", str(name).strip().lower())
         if match is None or match[1] not in _table():
-            raise ConfigError("server", f"unknown server {name!r}{_nearest(str(name))}")
+            raise ConfigError("server", f"unknown server {shown(name)}{_nearest(str(name))}")
         number = match[1].partition("-")[2] + match[2]
         return cls(match[1], tuple(map(int, number.split("."))), card)
 
@@ -322,7 +322,7 @@ _GRAPHS = ((160, (512, 512)), (60, (256, 512)), (35, (32, 160)), (20, (24, 80)),
 
 def _nearest(name: str) -> str:
     """A hint: the nearest version of the named program, or else the nearest name."""
-    match = re.fullmatch(r"([a-z]+)-?v?(\d+)(?:\.(\d+))?.*", name.strip().lower())
+    match = re.fullmatch(r"([a-z]+)-?v?(\d{1,9})(?:\.(\d{1,9}))?(?!\d).*", name.strip().lower())
     same = [server for server in _table() if match and server.startswith(f"{match[1]}-")]
     vllm, sglang = (
         [server for server in _table() if server.startswith(engine)] for engine in ("vllm", "sglang")

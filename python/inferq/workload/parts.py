@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
@@ -19,6 +19,8 @@ from inferq.errors import TraceError
 from inferq.inputs import guarded, parquet_height, path_of
 from inferq.workload.columns import ALIASES, COLUMNS, checked, class_names, sha256_of
 from inferq.workload.prefixes import EXPLICIT, LaterLinks
+
+T = TypeVar("T")
 
 ROWS = 2**17
 """Rows in a part: 131,072. Parts of a synthetic workload must be a multiple of four."""
@@ -105,7 +107,7 @@ class Scanned(Parts):
             )
         self.rows = sum(parquet_height(file, partial(TraceError, str(file))) for file in files)
         self._lazy = pl.scan_parquet(files, glob=False)
-        schema = guarded(self._lazy.collect_schema, partial(TraceError, self.path))
+        schema = self._guarded(self._lazy.collect_schema)
         aliases = {
             name: column for name, column in ALIASES.items() if name in schema and column not in schema
         }
@@ -124,37 +126,45 @@ class Scanned(Parts):
             )
         self.classes = self._classes(schema["class"]) if "class" in schema else None
 
+    def _guarded(self, read: Callable[[], T]) -> T:
+        """Call a polars reader; errors name the file."""
+        return guarded(read, partial(TraceError, self.path))
+
+    def _collected(self, lazy: pl.LazyFrame) -> pl.DataFrame:
+        return self._guarded(lazy.collect)
+
     def _classes(self, kind: pl.DataType) -> list[str]:
         """Return the names of an `Enum`, or the sorted names in the files, as in a canonical frame."""
         if isinstance(kind, pl.Enum):
             return kind.categories.to_list()
         names = pl.col("class").cast(pl.String).drop_nulls().unique().sort()
-        classes: list[str] = self._lazy.select(names).collect()["class"].to_list()
+        classes: list[str] = self._collected(self._lazy.select(names))["class"].to_list()
         return classes
 
     def column(self, name: str) -> Iterator[pl.Series]:
         """Yield a canonical column by parts."""
         for first in range(0, self.rows, ROWS):
-            yield self._canonical(self._lazy.select(name).slice(first, ROWS).collect(), first)[name]
+            yield self._canonical(self._collected(self._lazy.select(name).slice(first, ROWS)), first)[name]
 
     def frame(self) -> pl.DataFrame:
         """Return all rows."""
-        return self._canonical(self._lazy.collect(), 0)
+        return self._canonical(self._collected(self._lazy), 0)
 
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """Yield the column `arrival_s` with NaN for null."""
         for first in range(0, self.rows, ROWS):
-            part = self._lazy.select(pl.col("arrival_s").cast(pl.Float64)).slice(first, ROWS).collect()
+            column = self._lazy.select(pl.col("arrival_s").cast(pl.Float64))
+            part = self._collected(column.slice(first, ROWS))
             yield part["arrival_s"].fill_null(float("nan")).to_numpy()
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Yield checked slices of the files; errors name the file and the row."""
         for first in range(0, self.rows, ROWS):
-            yield self._canonical(self._lazy.slice(first, ROWS).collect(), first)
+            yield self._canonical(self._collected(self._lazy.slice(first, ROWS)), first)
 
     def later_links(self) -> LaterLinks | None:
         """Return the links from the columns that link rows, which are read in advance."""
-        return _later_links(self._lazy, self.columns)
+        return self._guarded(lambda: _later_links(self._lazy, self.columns))
 
     def _canonical(self, frame: pl.DataFrame, first: int) -> pl.DataFrame:
         if "class" in frame.columns and frame["class"].null_count() == 0:

@@ -244,10 +244,12 @@ def _trace(path: str, table: Mapping[str, Any], store: RowStore) -> Workload:
     table_of(path, table, None, ("trace",))
     columns, recorded = table.get("columns"), "sha256" in table
     file = store.path(table["trace"], recorded=recorded)
-    frame = None if not recorded or file.exists() else store.find(str(table["sha256"]))
+    frame = store.find(str(table["sha256"])) if recorded else None
     if frame is not None:
         how = {name: table[name] for name in _READING if name in table and name != "sha256"}
-        return Workload._of(frame, metadata=dict(table.get("metadata", {})), origin=Origin(how, frame))
+        # The metadata of a record lists the transforms too, which are applied again.
+        metadata = {name: value for name, value in table.get("metadata", {}).items() if name != "changes"}
+        return Workload._of(frame, metadata=metadata, origin=Origin(how, frame))
     trace = read_trace(
         file,
         table.get("format"),

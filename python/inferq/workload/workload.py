@@ -816,8 +816,12 @@ class Workload(Viewed):
             described["transforms"] = [step.to_json() for step in steps]
         return described
 
-    def hashed_rows(self) -> Iterator[pl.DataFrame]:
-        """Yield the rows that the description names by SHA-256, except those of traces and scanned files."""
+    def hashed_rows(self, *, traces: bool = False) -> Iterator[pl.DataFrame]:
+        """Yield the rows that the description names by SHA-256, except those of scanned files.
+
+        Args:
+            traces: include the rows of traces, which the description names by their path too.
+        """
         source, origin = self._source, self._origin
         inner = [part for _, part in source.parts] if isinstance(source, Mix) else []
         if (
@@ -826,11 +830,13 @@ class Workload(Viewed):
             and "sha256" in rows.to_json(source, self.sha256)
         ):
             yield source
+        if origin is not None and traces:
+            yield origin.frame
         for step in self._steps if origin is None else origin.steps:
             yield from step.rows()
             inner += step.workloads()
         for workload in inner:
-            yield from workload.hashed_rows()
+            yield from workload.hashed_rows(traces=traces)
 
     def sha256(self) -> str:
         """Return the SHA-256 of the columns, before transforms that wait for the draw."""

@@ -170,7 +170,7 @@ def compare(
                 raise error.within(name, ": ") from None
     if baseline is None:
         baseline = next(iter(named))
-    elif baseline not in named:
+    elif not isinstance(baseline, str) or baseline not in named:
         raise ConfigError("baseline", f"unknown system {baseline!r}{nearest(str(baseline), named)}")
     confidence = between("confidence", confidence, 0, 1)
     if by not in (None, "class"):

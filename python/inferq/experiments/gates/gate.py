@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from inferq.checks import whole
+from inferq.checks import shown, whole
 from inferq.description import member, read_fields
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.arguments import check_options
@@ -137,7 +137,10 @@ def gate(
         False
     """
     report = checked(
-        read_trials(scenarios, prices=Prices.of(prices)), Path(baseline), update=update, threads=threads
+        read_trials(scenarios, prices=Prices.of(prices)),
+        path_of("baseline", baseline),
+        update=update,
+        threads=threads,
     )
     return accepted(report) if update else report
 
@@ -155,6 +158,8 @@ def read_trials(
         ConfigError: a scenario is wrong, names are not unique, or there is no scenario.
         OSError: a file cannot be read.
     """
+    if not isinstance(scenarios, (str, os.PathLike, Iterable)):
+        raise ConfigError("scenarios", f"must be files or directories, got {shown(scenarios)}")
     paths = [scenarios] if isinstance(scenarios, (str, os.PathLike)) else list(scenarios)
     files: dict[str, Path] = {}
     for path in (path_of("scenarios", given) for given in paths):

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from inferq.checks import whole
+from inferq.checks import shown, whole
 from inferq.errors import ConfigError
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.engines import Engines, Misfit, given, on_gpus
@@ -182,7 +182,10 @@ def _units(replicas: Any) -> tuple[int, ...]:
     """The possible sizes of a fleet."""
     if replicas is None:
         return tuple(range(1, 1025))
-    sizes = (replicas,) if isinstance(replicas, int) else tuple(replicas)
+    try:
+        sizes = (replicas,) if isinstance(replicas, (int, float, str)) else tuple(replicas)
+    except TypeError:
+        raise ConfigError("replicas", f"must be a number or several, got {shown(replicas)}") from None
     if not sizes:
         raise ConfigError("replicas", "must contain at least one choice")
     return tuple(sorted({whole("replicas", size, 1, MOST_REPLICAS) for size in sizes}))

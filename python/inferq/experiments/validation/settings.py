@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from inferq.checks import shown
 from inferq.errors import ConfigError
 from inferq.experiments.validation.calibration_rows import share_of
 from inferq.experiments.validation.measured_run import MeasuredRun
@@ -24,6 +25,8 @@ from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files
 
 _BLOCK = 16
+_MOST_DIGITS = 9
+"""Maximum digits of a number in a version."""
 _ENDINGS = re.compile(r"-(hf|instruct|chat|base|it|bf16|fp16|v0\.\d|2\d{3})$")
 
 
@@ -116,7 +119,14 @@ def timing_of(engine: Engine) -> str:
 def version_of(run: MeasuredRun) -> tuple[int, ...] | None:
     """The release of the server as numbers, or None."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", run.engine_version or "")
-    return tuple(int(part) for part in match[1].split(".")) if match else None
+    if match is None:
+        return None
+    parts = match[1].split(".")
+    if max(map(len, parts)) > _MOST_DIGITS:
+        raise run.wrong(
+            "engine_version", f"must be a version such as 0.11.0, got {shown(run.engine_version)}"
+        )
+    return tuple(map(int, parts))
 
 
 def release_of(run: MeasuredRun, card: Gpu) -> Server:

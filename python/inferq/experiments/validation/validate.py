@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from inferq._lazy import np, pl
-from inferq.checks import whole
+from inferq.checks import shown, whole
 from inferq.display.text import counted
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.validation.calibration_rows import calibrated_on
@@ -85,6 +85,11 @@ def validate(
         ('1024', "vLLM's default for an API server on h100-80gb")
     """
     whole("seed", seed, 0, 2**64 - 1)
+    for name, value in (("given", given), ("only", only)):
+        if not isinstance(value, (Mapping, type(None))):
+            raise ConfigError(name, f"must be a mapping of columns to values, got {shown(value)}")
+    if not callable(engine):
+        raise ConfigError("engine", f"must be a function, got {shown(engine)}")
     if isinstance(runs, (str, os.PathLike)):
         measured = read_runs(runs, requests=requests, given=given)
     else:
@@ -93,7 +98,10 @@ def validate(
                 "requests" if given is None else "given",
                 "requires a file of runs, got runs that were already read",
             )
-        measured = list(runs)
+        is_several = isinstance(runs, Iterable)
+        measured = list(runs) if is_several else []
+        if not is_several or not all(isinstance(run, MeasuredRun) for run in measured):
+            raise ConfigError("runs", f"must be a file or runs of read_runs, got {shown(runs)}")
     selected = _selected(measured, only or {})
     validated = [row for group in _groups(selected) for row in _simulated(group, engine, seed)]
     place = {run.id: at for at, run in enumerate(selected)}

@@ -26,6 +26,11 @@ _UNSUPPORTED = {
     r"qwen3-(next|coder-next)|qwen3\.5": "most of its layers have a state in place of keys and values",
 }
 """Popular model families that are not supported, with the reason."""
+_NUMBERS = re.compile(r"\d+")
+_WORDS = re.compile(r"[a-z]+")
+_UNITS = re.compile(r"(?<=\d)g?b(?![a-z])")
+_NEUTRAL = ("hf", "chat", "instruct")
+"""Words that do not distinguish models."""
 _OWN = {
     "models": "use the model's config.json instead",
     "gpus": "describe your own GPU instead: timing.Gpu(…), on the command line a TOML file of its fields",
@@ -52,23 +57,34 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
         for family, reason in _UNSUPPORTED.items() if kind == "models" else ():
             if re.search(family, plain):
                 raise ConfigError(field, f"{name} is not supported: {reason}; no known model replaces it")
-        longer = [known for known in names if plain and known.startswith(plain)]
-        hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, names)
-        if kind == "models" and not longer:
-            # Another family is not a typing error: gemma-3-27b is not llama-3-70b.
-            related = [
-                known for known in names if get_close_matches(_family(plain), [_family(known)], cutoff=0.7)
-            ]
-            hint = nearest(name, related) if related else f"; known names: {', '.join(names)}"
+        hint = near(plain, list(names))
         if "; known names" in hint:
             hint = f"; {_OWN[kind]}{hint}"
         raise ConfigError(field, f"unknown name {name!r}{hint}")
     return names[plain]
 
 
-def _family(name: str) -> str:
-    """The leading letters of a model's name."""
-    return name[: len(name) - len(name.lstrip("abcdefghijklmnopqrstuvwxyz"))]
+def _is_misspelled(name: str, known: str) -> bool:
+    """Whether a name may be a misspelling of a known one, and not the name of another model or GPU.
+
+    Its numbers are numbers of the known name, in the same order, and both have similar words: `h20` is not
+    `h200`, `gb200` is not `b200`, and `llama-4-scout` is not `llama-3-8b`.
+    """
+    numbers = iter(_NUMBERS.findall(known))
+    if not all(number in numbers for number in _NUMBERS.findall(name)):
+        return False
+    words, known_words = _words(name), _words(known)
+    return _have_similar(words, known_words) and _have_similar(known_words, words)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, without those that do not distinguish models or GPUs."""
+    return [word for word in _WORDS.findall(_UNITS.sub("", name)) if word not in _NEUTRAL]
+
+
+def _have_similar(words: list[str], others: list[str]) -> bool:
+    """Whether each word is, or if it is long resembles, one of the others."""
+    return all(word in others or (len(word) > 2 and get_close_matches(word, others)) for word in words)
 
 
 def known_gpus() -> pl.DataFrame:
@@ -102,8 +118,10 @@ def known_gpus() -> pl.DataFrame:
 
 
 def near(value: object, names: list[str]) -> str:
-    """A hint: names that begin with `value`, else the nearest name."""
-    longer = [
-        name for name in dict.fromkeys(names) if isinstance(value, str) and value and name.startswith(value)
-    ]
-    return f"; did you mean {' or '.join(longer)}?" if longer else nearest(str(value), names)
+    """A hint: names that extend `value`, else a name of which it is a misspelling, else all names."""
+    plain = str(value).strip().lower()
+    longer = [name for name in dict.fromkeys(names) if plain and name.startswith(f"{plain}-")]
+    if longer:
+        return f"; did you mean {' or '.join(longer)}?"
+    similar = [name for name in names if _is_misspelled(plain, name)]
+    return nearest(plain, similar) if similar else f"; known names: {', '.join(dict.fromkeys(names))}"

@@ -23,6 +23,8 @@ from inferq.workload.traces.token_counters import Counter
 _HEAD_BYTES = 1 << 16
 _SAMPLED_RECORDS = 100
 """Number of records that determine the fields of a JSON file."""
+_MOST_REASON = 200
+"""Maximum characters of an error of polars, which may contain all columns."""
 _MOST_TEXT = 1 << 30
 """Maximum bytes of a JSON file, which needs many times as much memory."""
 _MOST_UNPACKED = 64 << 20
@@ -166,7 +168,11 @@ class Source:
         if self.kind == "json":
             return list(self._fields)
         if self.kind == "csv":
-            line = self._head.decode("utf-8-sig", errors="ignore").splitlines()[0]
+            head = self._head.decode("utf-8-sig", errors="ignore")
+            line = head.splitlines()[0]
+            end = head[len(line) : len(line) + 1]
+            if end not in ("", "\r", "\n"):
+                raise self.error(f"rows end in U+{ord(end):04X}; they must end in a line feed (U+000A)")
             names = next(csv.reader([line]), [])
         else:
             names = list(parquet_schema(self._unpacked if self._packed else self.path, self.error))
@@ -237,7 +243,9 @@ class Source:
             return pl.read_csv(content, columns=names, infer_schema=False, glob=False)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             self._check_fields()
-            raise self.error(f"cannot be read as CSV: {str(error).splitlines()[0]}") from error
+            reason = str(error).splitlines()[0]
+            brief = reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]}…"
+            raise self.error(f"cannot be read as CSV: {brief}") from error
 
     def _check_fields(self) -> None:
         """Raise an error for the first row of a CSV file with more fields than the header."""
