@@ -88,7 +88,7 @@ class EngineOptions:
         gpu_memory_utilization: Share of GPU memory for the engine. Default: the server's.
         kv_tokens: KV cache capacity in tokens, or unlimited. Default: free GPU memory; 432000 without
             --model.
-        block: Tokens per KV cache block. Default: 16.
+        block: Tokens per KV cache block. Default: the server's; 16 without --model.
         prefix_cache: Prefix caching: blocks (hash-based, vLLM), radix (SGLang) or none. Default: the
             server's; none without --model.
         timing: Timing model: {timings}; for example Constant:0.05,
@@ -173,7 +173,8 @@ class EngineOptions:
             raise ConfigError("--block", "requires --kv-tokens; free GPU memory is divided into blocks of 16")
         own_cache = None
         if self.kv_tokens is not None:
-            own_cache = options.cache(self.kv_tokens, self.block, self._cache_kind)
+            block = {} if self.block is None else {"block": self.block}
+            own_cache = {"tokens": options.kv_tokens(self.kv_tokens), **block}
         timing = None if self.timing is None or name == "roofline" else options.timing(self.timing)
         return Engine.on(
             self.model,
@@ -185,7 +186,7 @@ class EngineOptions:
             **self._on_gpu_only(),
             timing="roofline" if name == "roofline" else timing,
             kv=own_cache,
-            prefix_cache=self._cache_kind if own_cache is None else None,
+            prefix_cache=self._cache_kind,
             first_token=self._first_token,
             overhead=options.overhead(self.overhead),
         )

@@ -96,7 +96,7 @@ class Engine(Viewed, Description):
         kv_dtype: KvType = "bf16",
         backend: str | None = None,
         timing: TimingModel | Literal["roofline"] | None = None,
-        kv: KvCache | None = None,
+        kv: KvCache | Mapping[str, Any] | None = None,
         prefix_cache: Literal["blocks", "radix", "none"] | None = None,
         overhead: Overhead | None = None,
         api_s: float | None = None,
@@ -137,9 +137,9 @@ class Engine(Viewed, Description):
                 shipped.
             timing: replaces the table or roofline. `"roofline"`: use no table, so that engines with and
                 without a table are compared by the same model.
-            kv: replaces the computed KV cache.
-            prefix_cache: prefix cache of the computed KV cache, as for `KvCache`; `"none"` disables it.
-                Default: the server's.
+            kv: KV cache size: a `KvCache`, or a table of its fields. Unset fields are the server's, also
+                the `block` and `prefix_cache` of `KvCache(tokens=…)`. Default: the memory left.
+            prefix_cache: prefix cache, as for `KvCache`; `"none"` disables it. Default: the server's.
             overhead: host time added to every iteration; `Overhead()` disables it. Default: the server's, as
                 far as it was measured.
             api_s: as for the class. Default: the server's.
@@ -274,7 +274,9 @@ class Engine(Viewed, Description):
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)
         for name, kind in (("kv", KvCache), ("overhead", Overhead)):
             if name in parts:
-                parts[name] = read_fields(f"{path}.{name}", parts[name], kind)
+                given, parts[name] = parts[name], read_fields(f"{path}.{name}", parts[name], kind)
+                if name == "kv" and isinstance(given, Mapping):
+                    parts[name] = given  # unset fields are the server's
         try:
             return cls.on(**parts)
         except ConfigError as error:

@@ -219,10 +219,6 @@ class Server:
         kind = _table()[self.name]["scheduler"]
         if type(scheduler).__name__ != kind:
             raise ConfigError("scheduler", f"{self.name} has {kind}, not {type(scheduler).__name__}")
-        if prefix_cache == "none" and self.prefix_cache == "radix":
-            raise ConfigError(
-                "prefix_cache", f"{self.name} has a radix tree; to disable it, pass kv=KvCache(…)"
-            )
         if prefix_cache not in (None, "none", self.prefix_cache):
             raise ConfigError("prefix_cache", f"{self.name} has {self.prefix_cache!r}, not {prefix_cache!r}")
 
@@ -269,11 +265,11 @@ class Server:
                     source += ", limited by max_seqs · max_model_len or by the budget"
                 line(name, value, source)
         if "kv" in given:
-            lines.append(f"  kv {kv!r}: as given")
+            lines.append(f"  kv_tokens {'unlimited' if kv.tokens is None else f'{kv.tokens:,}'}: as given")
         else:
             line("gpu_memory_utilization", f"{share:g}", sources["gpu_memory_utilization"])
-            line("block", kv.block, sources["block"])
-            line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
+        line("block", kv.block, sources["block"])
+        line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
         if longest is None:
             lines.append("  max_model_len: unknown for this model")
         else:
