@@ -107,7 +107,7 @@ def panels(result: iq.Result) -> list[str]:
 
 def test_the_timeline_has_a_panel_of_the_prefix_cache():
     with_cache, without = (iq.simulate(WORKLOAD, system) for system in (engine(), engine(None)))
-    assert panels(with_cache) == [*panels(without), "prompt tokens found in the prefix cache"]
+    assert panels(with_cache) == [*panels(without), "cache hit rate"]
 
 
 def test_the_chart_of_the_hit_rate_follows_the_samples():
@@ -133,8 +133,8 @@ def test_the_page_of_a_run_has_the_hit_rate(tmp_path: Path):
         iq.report(iq.simulate(WORKLOAD, system), tmp_path / f"{name}.html")
     page, plain = ((tmp_path / f"{name}.html").read_text() for name in ("with", "without"))
     share = iq.simulate(WORKLOAD, FLEET).summary()["hit_rate"].item()
-    assert f"{100 * share:.3g} %" in page
-    assert "hit rate of the prefix cache" in page
+    assert f"{100 * share:.3g}\xa0%" in page
+    assert "cache hit rate" in page
     assert "hit rate" not in plain.lower()
 
 
@@ -153,17 +153,17 @@ def test_the_command_line_prints_the_hit_rate(tmp_path: Path):
         CliRunner().invoke(app, ["simulate", str(scenario(tmp_path, kind))]).output
         for kind in ("blocks", "none")
     )
-    assert "of the prompt tokens were found" in with_cache
+    assert "prefix cache: hit rate" in with_cache
     assert "finished" in without or "completed" in without
     assert "prefix cache" not in without
 
 
 def test_the_theory_command_accepts_a_hit_rate(tmp_path: Path):
-    asked = ["theory", str(scenario(tmp_path, "blocks")), "--hit-rate"]
-    said, refused = (CliRunner().invoke(app, [*asked, rate]) for rate in ("0.4", "0.9"))
-    assert "at a hit rate of 0.4, as stated" in said.output
-    assert "an endless cache finds" in refused.output
-    assert refused.exit_code != 0
+    command = ["theory", str(scenario(tmp_path, "blocks")), "--hit-rate"]
+    valid, invalid = (CliRunner().invoke(app, [*command, rate]) for rate in ("0.4", "0.9"))
+    assert "hit rate 0.4 as configured" in valid.output
+    assert "hit_rate: must be at most" in invalid.output
+    assert invalid.exit_code != 0
 
 
 def scenario(place: Path, kind: str) -> Path:

@@ -324,7 +324,7 @@ def test_a_scenario_supports_prefixes_and_prefix_caches(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(_SCENARIO)
     assert Scenario.read(tmp_path / "s.toml").run().requests["cached_tokens"].to_list() == [0] + [160] * 39
     for old, new, message in (
-        ('"blocks"', '"block"', r"kv\.prefix_cache: must be 'blocks' or 'radix' or None, is 'block'"),
+        ('"blocks"', '"block"', r"kv\.prefix_cache: must be 'blocks' or 'radix' or None, got 'block'"),
         ("tokens = 160 }", "tokens = 0 }", r"workload\.prefix\.tokens: "),
         (", tokens = 160 }", " }", r"workload\.prefix\.tokens: missing"),
         ('text = "system"', 'name = "system"', r"workload\.prefix: unknown field 'name'|prefix\.name"),

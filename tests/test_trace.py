@@ -585,7 +585,7 @@ def test_damaged_files_never_crash(samples: Path, write: Callable[[bytes], Path]
     assert errors > 10
 
 
-# Real traces: numbers of shared/traces/README.md
+# Real traces: published numbers
 
 SUMMARY = [
     ("azure_llm_2023_code", 8819, 3435.9, (2048, 1469, 5188, 7436), (28, 13, 55, 251)),
