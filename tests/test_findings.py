@@ -517,3 +517,44 @@ def test_percentiles_of_parts_are_those_of_numpy(cut: list[list[float]]) -> None
         assert np.array_equal(
             told, np.percentile(whole, percents) if whole.size else [np.nan] * 6, equal_nan=True
         )
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    ("bytes_per_s", "paths", "times"),
+    [
+        # 40 prompts of 100 tokens arrive, and without a slow link complete, within 39 s: 4000 / 39 bytes/s.
+        (10.0, {}, 4000 / 39 / 10),
+        (10.0, {"concurrent": None}, 4000 / 39 / 10),
+        (10.0, {"concurrent": 4}, 4000 / 39 / 40),
+        (10.0, {"concurrent": 20}, None),
+        (200.0, {}, None),
+    ],
+)
+def test_kv_traffic_is_compared_with_the_link(
+    tmp_path: Path, bytes_per_s: float, paths: dict[str, Any], times: float | None, stored: bool
+) -> None:
+    rows = {
+        "arrival_s": [float(at) for at in range(40)],
+        "prompt_tokens": [100] * 40,
+        "output_tokens": [2] * 40,
+    }
+    link = iq.Link(latency_s=0.0, bytes_per_s=bytes_per_s, bytes_per_token=1.0, **paths)
+    engine = _engine(kv=iq.KvCache.unlimited())
+    fleet = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link)
+    run = iq.simulate(rows, fleet, **({"out": tmp_path / "run"} if stored else {}))
+    findings = [finding for finding in run.findings if finding.kind == "link"]
+    ratios = [one.data["traffic_bytes_per_s"] / one.data["capacity_bytes_per_s"] for one in findings]
+    assert ratios == ([] if times is None else [pytest.approx(times)])
+
+
+def test_transfers_share_the_link_by_default() -> None:
+    # Both prompts complete at 1 s. Each transfer of 100 bytes takes 10 s, one after the other.
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    rows = {"arrival_s": [0.0, 0.0], "prompt_tokens": [100, 100], "output_tokens": [2, 2]}
+    for paths, expected in (({}, [10.0, 20.0]), ({"concurrent": None}, [10.0, 10.0])):
+        link = iq.Link(0.0, 10.0, 1.0, **paths)
+        fleet = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link)
+        assert iq.simulate(rows, fleet).requests["handoff_s"].to_list() == expected
+        assert iq.Disaggregated.from_json(fleet.to_json()) == fleet
+    assert iq.Link(0.0, 10.0, 1.0, concurrent="unlimited") == iq.Link(0.0, 10.0, 1.0, concurrent=None)

@@ -59,6 +59,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Requests wait for a replica, but all replicas failed and none restarts.",
             "Set `repair_s` of `Failures`, or add an autoscaler.",
         ),
+        "link": Kind(
+            "critical",
+            "Requests bring more KV bytes per second than the hand-off link transfers.",
+            "Use a faster link, raise `concurrent` if the link has several paths, or do not disaggregate.",
+        ),
         "nothing-arrived": Kind(
             "critical",
             "The run ended before the first request arrived.",

@@ -157,6 +157,49 @@ def _links(run: RunFacts) -> Iterator[Finding]:
             )
 
 
+def _kv_traffic(run: RunFacts) -> Iterator[Finding]:
+    """KV traffic of completed prompts that exceeds a hand-off link."""
+    if "prefilled_s" not in run.requests or "prefill_replica" not in run.requests:
+        return
+    first = 0
+    for pool in pools_of(run.system):
+        replicas, first = range(first, first + sum(pool.counts)), first + sum(pool.counts)
+        if pool.hands_to is None:
+            continue
+        link, count, tokens, spans = pool.hands_to[1], 0, 0, [(math.inf, -math.inf)] * 2
+        for prompts, at, arrived, ready, moved in run.parts(
+            *("prompt_tokens", "prefill_replica", "arrival_s", "prefilled_s", "handoff_s")
+        ):
+            sent = ~np.isnan(ready) & ~np.isnan(moved) & (at >= replicas.start) & (at < replicas.stop)
+            if sent.any():
+                count += int(sent.sum())
+                tokens += int(prompts[sent].sum())
+                spans = [
+                    (min(begin, float(times[sent].min())), max(end, float(times[sent].max())))
+                    for (begin, end), times in zip(spans, (arrived, ready), strict=True)
+                ]
+        arriving_s, completing_s = (end - begin for begin, end in spans)
+        kv_bytes = tokens * (link.bytes_per_token or 0)
+        paths = link.concurrent if isinstance(link.concurrent, int) else 1
+        busy_s = (count * link.latency_s + kv_bytes / link.bytes_per_s) / paths
+        if count < _LEAST_REQUESTS or not busy_s > completing_s > 0:
+            continue
+        # A slow link blocks prefill replicas, so that prompts complete more slowly than requests arrive.
+        traffic = kv_bytes / (min(arriving_s, completing_s) or completing_s)
+        capacity = link.bytes_per_s * paths
+        effect = (
+            "no transfer waits (concurrent=None), so latencies are too low"
+            if link.concurrent is None
+            else "transfers wait ever longer"
+        )
+        yield Finding(
+            "link",
+            f"requests bring {number(traffic / 1e9)} GB/s of KV, {number(traffic / capacity)} times the "
+            f"{number(capacity / 1e9)} GB/s of the hand-off link; {effect}; use a faster link",
+            {"traffic_bytes_per_s": traffic, "capacity_bytes_per_s": capacity, "count": count},
+        )
+
+
 def _clock(run: RunFacts) -> Iterator[Finding]:
     for note in run.notes:
         yield Finding("epoch-times", note)
@@ -362,5 +405,5 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 _CHECKS = (
     *(_nothing_measured, _cut_off, tail.long_tails, _turns),
-    *(_clock, _iterations, _links, _objectives, _memory, _caches, _drafts),
+    *(_clock, _iterations, _links, _kv_traffic, _objectives, _memory, _caches, _drafts),
 )
