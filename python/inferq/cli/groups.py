@@ -99,6 +99,7 @@ class EngineOptions:
         overhead: Host time per iteration, such as base_s=0.001,per_sequence_s=1e-5,overlapped=true, or none.
             Default: the server's.
         first_token: Iteration that yields the first token: prefill, or decode for one iteration later.
+            Default: prefill; decode for disaggregated pools.
     """
 
     model: str | None = None
@@ -118,7 +119,7 @@ class EngineOptions:
     timing: str | None = None
     backend: str | None = None
     overhead: str | None = None
-    first_token: str = "prefill"
+    first_token: str | None = None
 
     def engine(self) -> Engine:
         """The engine: of a model on a GPU, or an illustration.
@@ -135,8 +136,8 @@ class EngineOptions:
         return cast("Literal['blocks', 'radix', 'none'] | None", self.prefix_cache)  # checked by the engine
 
     @property
-    def _first_token(self) -> Literal["prefill", "decode"]:
-        return cast("Literal['prefill', 'decode']", self.first_token)  # checked by the engine
+    def _first_token(self) -> Literal["prefill", "decode"] | None:
+        return cast("Literal['prefill', 'decode'] | None", self.first_token)  # checked by the engine
 
     def _scheduler(self) -> Scheduler | dict[str, int]:
         return options.scheduler(self.scheduler, token_budget=self.token_budget, max_seqs=self.max_seqs)
@@ -156,7 +157,7 @@ class EngineOptions:
             if isinstance(scheduler, Scheduler)
             else read_fields("--scheduler", scheduler, VllmV1),
             kv=options.cache(self.kv_tokens or "432000", self.block, self._cache_kind),
-            first_token=self._first_token,
+            first_token=self._first_token or "prefill",
             max_model_len=self.max_model_len,
             overhead=options.overhead(self.overhead),
         )

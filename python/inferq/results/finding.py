@@ -278,6 +278,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "`mixed=True` has no effect without `chunk_tokens`.",
             "Set `chunk_tokens`.",
         ),
+        "first-token": Kind(
+            "info",
+            "Where first tokens of a disaggregated fleet are counted, which determines its TTFT.",
+            'Set `first_token` of the engines: `"decode"` is what clients of vLLM, Dynamo and llm-d receive.',
+        ),
         "assumption": Kind(
             "info",
             "An assumption that a plan makes.",

@@ -200,6 +200,21 @@ def _kv_traffic(run: RunFacts) -> Iterator[Finding]:
         )
 
 
+_FIRST_TOKENS = {
+    "decode": "first tokens are counted on the decode side, after the hand-off, as clients of vLLM, Dynamo "
+    "and llm-d receive them (first_token='decode')",
+    "prefill": "first tokens are counted on the prefill side, before the hand-off; TTFT excludes the "
+    "transfer and the decode queue, which clients of vLLM, Dynamo and llm-d include (first_token='prefill')",
+}
+
+
+def _first_tokens(run: RunFacts) -> Iterator[Finding]:
+    """Where first tokens of disaggregated fleets are counted."""
+    conventions = {pool.engines[0].first_token for pool in pools_of(run.system) if pool.hands_to is not None}
+    for convention in sorted(conventions):
+        yield Finding("first-token", _FIRST_TOKENS[convention], {"first_token": convention})
+
+
 def _clock(run: RunFacts) -> Iterator[Finding]:
     for note in run.notes:
         yield Finding("epoch-times", note)
@@ -405,5 +420,5 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 _CHECKS = (
     *(_nothing_measured, _cut_off, tail.long_tails, _turns),
-    *(_clock, _iterations, _links, _kv_traffic, _objectives, _memory, _caches, _drafts),
+    *(_clock, _iterations, _links, _kv_traffic, _first_tokens, _objectives, _memory, _caches, _drafts),
 )

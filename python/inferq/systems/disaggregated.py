@@ -89,6 +89,10 @@ class Disaggregated(Description):
     longest prompt. Chunked prompts: `Sarathi`. Replicas are numbered from 0, prefill replicas first. A
     scheduler written in Python is copied (`copy.deepcopy`) for every replica.
 
+    Engines of `Engine.on` without `first_token` emit the first token on the decode side, after the transfer,
+    as clients of vLLM, Dynamo and llm-d receive it. `first_token="prefill"` emits it when the prompt
+    completes.
+
     Source: bari2025 App. E.3, Alg. 5 (DistServe).
 
     Args:
@@ -130,12 +134,25 @@ class Disaggregated(Description):
         for name in ("prefill_router", "decode_router"):
             router = plain(name, getattr(self, name), (Router,))
             router.to_json()  # type: ignore[attr-defined]  # a router
+        self._choose_first_token()
         theirs, ours = self.prefill[0].first_token, self.decode[0].first_token
         if theirs != ours:
             raise ConfigError(
                 "decode",
                 f"first_token is {ours!r}, but {theirs!r} for prefill; set the same convention for both",
             )
+
+    def _choose_first_token(self) -> None:
+        """Set the convention of engines that leave it open: the other side's, or else `"decode"`."""
+        sides = {"prefill": self.prefill, "decode": self.decode}
+        given = [engine.first_token for engine, _ in sides.values() if not engine.first_token_is_default]
+        chosen: dict[int, Engine] = {}  # one object for both sides if they share an engine
+        for name, (engine, replicas) in sides.items():
+            if engine.first_token_is_default:
+                engine = chosen.setdefault(
+                    id(engine), engine.with_first_token(given[0] if given else "decode")
+                )
+                object.__setattr__(self, name, (engine, replicas))
 
     def to_json(self) -> dict[str, Any]:
         """Return the system as JSON-ready values with a `kind`; the inverse of `from_json`."""
