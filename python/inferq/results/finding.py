@@ -190,6 +190,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Requests depend on requests that did not finish. They are excluded from all metrics.",
             "Fix the cause: rejected, abandoned or lost requests of the same session or job.",
         ),
+        "client-wait": Kind(
+            "warning",
+            "Requests waited at their clients (`max_in_flight` reached). This wait is in no latency.",
+            "Raise `max_in_flight`, lower the rate, or read `client_s` together with the latencies.",
+        ),
         "never-sent": Kind(
             "warning",
             "Requests were due while `max_in_flight` was reached. They are excluded from all metrics.",

@@ -129,6 +129,40 @@ def _cut_off(run: RunFacts) -> Iterator[Finding]:
         )
 
 
+def _client_waits(run: RunFacts) -> Iterator[Finding]:
+    """Requests that waited at their clients, with the offered and the served rate."""
+    if "client_s" not in run.requests:
+        return
+    rows = waiting = served = 0
+    waited_s = longest_s = 0.0
+    due, sent = [math.inf, -math.inf], [math.inf, -math.inf]
+    for measured, arrival, finish, client in run.parts("measured", "arrival_s", "finish_s", "client_s"):
+        here = client[measured]
+        rows, waiting = rows + here.size, waiting + int((here > 0).sum())
+        waited_s += float(here.sum())
+        longest_s = max(longest_s, float(here.max(initial=0.0)))
+        is_served = measured & ~np.isnan(finish)
+        served += int(is_served.sum())
+        for span, low, high in ((due, arrival - client, arrival - client), (sent, arrival, finish)):
+            span[0] = min(span[0], float(low[is_served].min(initial=math.inf)))
+            span[1] = max(span[1], float(high[is_served].max(initial=-math.inf)))
+    if waiting < _CUT_OFF * rows or not waiting or not sent[1] > sent[0]:
+        return
+    rate = served / (sent[1] - sent[0])
+    offered = (served - 1) / (due[1] - due[0]) if due[1] > due[0] else None
+    load = "all requests at once" if offered is None else f"{number(offered)} requests per second"
+    yield Finding(
+        "client-wait",
+        f"{waiting:,} of {counted(rows, 'request')} waited at the client, {number(waited_s / rows)} s on "
+        f"average and up to {number(longest_s)} s (max_in_flight reached); offered: {load}, served: "
+        f"{number(rate)} per second; latencies exclude this wait, see client_s",
+        {
+            **{"count": waiting, "total": rows, "client_mean_s": waited_s / rows, "client_max_s": longest_s},
+            **{"offered_per_s": offered, "served_per_s": rate},
+        },
+    )
+
+
 def _objectives(run: RunFacts) -> Iterator[Finding]:
     """Per-request objectives that every request would meet."""
     for name in ("ttft_slo_s", "itl_slo_s"):
@@ -419,6 +453,6 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 
 _CHECKS = (
-    *(_nothing_measured, _cut_off, tail.long_tails, _turns),
+    *(_nothing_measured, _cut_off, tail.long_tails, _turns, _client_waits),
     *(_clock, _iterations, _links, _kv_traffic, _first_tokens, _objectives, _memory, _caches, _drafts),
 )
