@@ -331,7 +331,12 @@ def test_what_a_horizon_cuts_off_is_counted(stored: bool, tmp_path: Path) -> Non
     findings = iq.simulate(rows, wide, horizon_s=0.505, **out).findings
     (finding,) = [one for one in findings if one.kind != "overload"]
     late = sum(1 for one in outputs if one > 50)
-    assert finding.kind == "horizon" and finding.data == {"count": late, "total": 40, "horizon_s": 0.505}
+    assert finding.kind == "horizon" and finding.data == {
+        "count": late,
+        "total": 40,
+        "horizon_s": 0.505,
+        "without": {"queue": 0, "ttft": 0},
+    }
     whole = iq.simulate(rows, wide, horizon_s=9.0)
     assert "horizon" not in _kinds(whole)
 
@@ -558,3 +563,20 @@ def test_transfers_share_the_link_by_default() -> None:
         assert iq.simulate(rows, fleet).requests["handoff_s"].to_list() == expected
         assert iq.Disaggregated.from_json(fleet.to_json()) == fleet
     assert iq.Link(0.0, 10.0, 1.0, concurrent="unlimited") == iq.Link(0.0, 10.0, 1.0, concurrent=None)
+
+
+def test_the_horizon_names_every_latency_that_it_cuts() -> None:
+    # One sequence at a time, 0.1 s per token: requests 0, 1, 2 have 50, 2 and 50 tokens and are served in
+    # [0, 5), [5, 5.2) and from 5.2 s on. At 10 s, 3 of 40 have a first token, and 2 have finished.
+    engine = iq.Engine(
+        timing=iq.Constant(0.1),
+        scheduler=iq.VllmV1(token_budget=64, max_seqs=1, async_scheduling=False, pause_s=0),
+        kv=iq.KvCache(tokens=6000),
+    )
+    rows = [
+        {"arrival_s": i * 0.1, "prompt_tokens": 10, "output_tokens": 2 if i % 2 else 50} for i in range(40)
+    ]
+    run = iq.simulate(iq.Workload(rows), engine, horizon_s=10.0)
+    (finding,) = [finding for finding in run.findings if finding.kind == "horizon"]
+    assert finding.data["count"] == 38 and finding.data["without"] == {"queue": 37, "ttft": 37}
+    assert "queue lacks 37, TTFT lacks 37, E2E and TPOT lack 38 of them" in finding

@@ -97,8 +97,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "horizon": Kind(
             "warning",
-            "At least 5 % of the measured requests were unfinished at the horizon. E2E and TPOT cover only "
-            "the others, which are faster.",
+            "At least 5 % of the measured requests were unfinished at the horizon. E2E and TPOT exclude "
+            "them, queue and TTFT those without admission or first token; the others are faster.",
             "Remove `horizon_s`, or set `cooldown`.",
         ),
         "long-tail": Kind(

@@ -13,6 +13,7 @@ from inferq._lazy import NDArray, np, pl
 from inferq.display.text import counted, listed, number, percent
 from inferq.results import tail
 from inferq.results.finding import Finding, by_severity
+from inferq.results.metric import LABELS
 from inferq.results.percentiles import percentiles
 from inferq.results.run_facts import RunFacts
 from inferq.results.tables import STATUSES
@@ -113,19 +114,26 @@ def _measured(run: RunFacts) -> tuple[int, list[int]]:
 
 
 def _cut_off(run: RunFacts) -> Iterator[Finding]:
-    """Requests unfinished at the horizon: the long ones, which the latencies lack."""
+    """Requests unfinished at the horizon, which the latencies lack: the long ones and the late ones."""
     horizon_s = run.options.get("horizon_s")
     if horizon_s is None or "job" in run.requests:
         return
     _, by_status = _measured(run)
     count, unfinished = sum(by_status), by_status[STATUSES.index("unfinished")]
     if unfinished >= _CUT_OFF * count and unfinished < count:
+        without = {"queue": 0, "ttft": 0}
+        for measured, status, *times in run.parts("measured", "status", "admitted_s", "first_token_s"):
+            here = measured & (status == STATUSES.index("unfinished"))
+            for name, time in zip(without, times, strict=True):
+                without[name] += int(np.isnan(time[here]).sum())
+        lacks = [f"{LABELS[name]} lacks {lost:,}" for name, lost in without.items() if lost]
         yield Finding(
             "horizon",
             f"{unfinished:,} of {count:,} measured requests were unfinished when the run ended at "
-            f"{number(horizon_s)} s; E2E and TPOT cover only the others, which are faster; remove the "
-            "horizon, or set a cool-down",
-            {"count": unfinished, "total": count, "horizon_s": horizon_s},
+            f"{number(horizon_s)} s: {', '.join([*lacks, f'E2E and TPOT lack {unfinished:,}'])} of them; the "
+            "others are faster, so these latencies are too low; remove the horizon, or set a cool-down",
+            {"count": unfinished, "total": count, "horizon_s": horizon_s}
+            | {f"without_{name}": lost for name, lost in without.items()},
         )
 
 
