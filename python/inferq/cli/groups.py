@@ -279,7 +279,7 @@ _METAVARS = {
     **{"failures": "FIELD=VALUE,…", "seed": "N", "horizon": "SECONDS", "warmup": "CUT", "cooldown": "CUT"},
     "max_in_flight": "N",
 }
-_NAMES = {"ramp_s": ("--ramp",), "tensor_parallel": ("--tensor-parallel", "--tp")}
+_NAMES = {"ramp_s": ("--ramp",), "spread": ("--spread",), "tensor_parallel": ("--tensor-parallel", "--tp")}
 """Options whose name differs from the field."""
 _TEXTS: Mapping[str, Callable[[str | None], Any]] = {"think": options.think}
 """Fields that the command line parses from a text."""
@@ -350,7 +350,7 @@ def _parameters(group: type[Any], names: tuple[str, ...]) -> list[inspect.Parame
             typed = Annotated[
                 hint,  # type: ignore[valid-type]
                 option(
-                    _METAVARS[field.name],
+                    _METAVARS.get(field.name),
                     helps[field.name],
                     *_NAMES.get(field.name, ()),
                     panel=PANELS[group],

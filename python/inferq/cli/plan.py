@@ -40,7 +40,7 @@ def plan(
         str,
         option("NAME|FILE", "Model to serve: a name or a config.json.", show_default=False, panel=_CHOICES),
     ],
-    trace_options: Annotated[TraceOptions, Only(("head", "output_tokens", "rate", "speed"))],
+    trace_options: Annotated[TraceOptions, Only(("head", "output_tokens", "spread", "rate", "speed"))],
     trace_format: TraceFormat,
     gpus: Annotated[
         str | None,

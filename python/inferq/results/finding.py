@@ -155,6 +155,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "A value is implausible in its unit, such as an SLO of 500 s or a link of 50 bytes per second.",
             "Convert the value. Times are in seconds, link bandwidths in bytes per second.",
         ),
+        "coarse-arrivals": Kind(
+            "warning",
+            "Recorded arrival times are rounded to a coarse grid, so each grid point is a burst.",
+            "Spread them within the grid step: `--spread`, `spread = true` or `.spread()`.",
+        ),
         "time-origin": Kind(
             "warning",
             "Arrival times start far from 0. Warm-up, horizon and timeline count from 0.",

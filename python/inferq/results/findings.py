@@ -22,6 +22,7 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 from inferq.timing import Constant, MixedSolo
+from inferq.workload.grid import grid_of
 
 _LEAST_REQUESTS = 20
 """A mean rate of fewer requests is not checked."""
@@ -34,6 +35,9 @@ _CUT_OFF = 0.05
 
 _SLOW_LINK = 1e6
 """Bytes per second. KV caches have gigabytes; links between replicas have a thousand times this bandwidth."""
+
+_COARSE_S = 0.05
+"""Seconds. A finer grid of arrivals is near the time of an iteration."""
 
 _IDLE_RATE = 0.05
 """Requests per second. A lower rate on a mostly empty server suggests a wrong unit."""
@@ -292,6 +296,22 @@ def _clock(run: RunFacts) -> Iterator[Finding]:
         )
 
 
+def _coarse_arrivals(run: RunFacts) -> Iterator[Finding]:
+    """Arrivals on a coarse grid, which become bursts."""
+    if "arrival_s" not in run.columns or "job" in run.requests:
+        return
+    times = pl.concat(run.column("arrival_s")).drop_nulls()
+    grid = grid_of(np.sort(times.cast(pl.Float64).to_numpy()))
+    if grid is not None and grid.step_s >= _COARSE_S:
+        yield Finding(
+            "coarse-arrivals",
+            f"{percent(grid.tied / len(times))} of arrivals share their instant with another one, up to "
+            f"{grid.most:,} at once, on a grid of {number(grid.step_s)} s; latencies are those of bursts; "
+            "if the times were rounded, spread them: --spread, .spread()",
+            {"count": grid.tied, "total": len(times), "step_s": grid.step_s, "most": grid.most},
+        )
+
+
 def _iterations(run: RunFacts) -> Iterator[Finding]:
     for engine, path in _engines(run.system):
         shortest_s = engine.timing.shortest_iteration_s()
@@ -462,5 +482,16 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 _CHECKS = (
     *(_nothing_measured, _cut_off, tail.long_tails, _turns, _client_waits),
-    *(_clock, _iterations, _links, _kv_traffic, _first_tokens, _objectives, _memory, _caches, _drafts),
+    *(
+        _clock,
+        _coarse_arrivals,
+        _iterations,
+        _links,
+        _kv_traffic,
+        _first_tokens,
+        _objectives,
+        _memory,
+        _caches,
+        _drafts,
+    ),
 )
