@@ -279,7 +279,12 @@ _METAVARS = {
     **{"failures": "FIELD=VALUE,…", "seed": "N", "horizon": "SECONDS", "warmup": "CUT", "cooldown": "CUT"},
     "max_in_flight": "N",
 }
-_NAMES = {"ramp_s": ("--ramp",), "spread": ("--spread",), "tensor_parallel": ("--tensor-parallel", "--tp")}
+_NAMES = {
+    "ramp_s": ("--ramp",),
+    "deltas": ("--deltas",),
+    "spread": ("--spread",),
+    "tensor_parallel": ("--tensor-parallel", "--tp"),
+}
 """Options whose name differs from the field."""
 _TEXTS: Mapping[str, Callable[[str | None], Any]] = {"think": options.think}
 """Fields that the command line parses from a text."""

@@ -150,6 +150,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Prefix cache hits are therefore wrong.",
             "Let turns follow the answer: `--think 20`, `.with_think(…)` or `.with_session_arrivals(…)`.",
         ),
+        "delta-prompts": Kind(
+            "warning",
+            "Prompts of later turns are shorter than the conversation before them. If they hold only the new "
+            "tokens, prefill, KV memory and cache hits are too low.",
+            "Accumulate them: `--deltas`, `deltas = true` or `.accumulate_turns()`.",
+        ),
         "unit": Kind(
             "warning",
             "A value is implausible in its unit, such as an SLO of 500 s or a link of 50 bytes per second.",

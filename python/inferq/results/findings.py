@@ -39,8 +39,14 @@ _SLOW_LINK = 1e6
 _COARSE_S = 0.05
 """Seconds. A finer grid of arrivals is near the time of an iteration."""
 
+_GRID_ROWS = 100_000
+"""Rows of the workload that are searched for a grid of arrivals."""
+
 _IDLE_RATE = 0.05
 """Requests per second. A lower rate on a mostly empty server suggests a wrong unit."""
+
+_DELTA_SHARE = 0.5
+"""Clients that cut long conversations shorten fewer turns."""
 
 _OBJECTIVE_S = {"ttft": 60.0, "itl": 10.0, "tpot": 10.0, "queue": 60.0, "e2e": 3600.0}
 """Objectives from these on suggest a wrong unit: in milliseconds they would be common values."""
@@ -300,8 +306,13 @@ def _coarse_arrivals(run: RunFacts) -> Iterator[Finding]:
     """Arrivals on a coarse grid, which become bursts."""
     if "arrival_s" not in run.columns or "job" in run.requests:
         return
-    times = pl.concat(run.column("arrival_s")).drop_nulls()
-    grid = grid_of(np.sort(times.cast(pl.Float64).to_numpy()))
+    parts: list[NDArray[np.float64]] = []
+    for part in run.column("arrival_s"):
+        parts.append(part.drop_nulls().cast(pl.Float64).to_numpy())
+        if sum(map(len, parts)) >= _GRID_ROWS:
+            break
+    times = np.concatenate(parts)[:_GRID_ROWS]
+    grid = grid_of(np.sort(times))
     if grid is not None and grid.step_s >= _COARSE_S:
         yield Finding(
             "coarse-arrivals",
@@ -439,8 +450,38 @@ def _turns(run: RunFacts) -> Iterator[Finding]:
         )
 
 
-def _turn_before(run: RunFacts) -> NDArray[np.int64] | None:
-    """For each row of the workload the row that its prompt continues; −1 if none, or if it waits for it."""
+def _deltas(run: RunFacts) -> Iterator[Finding]:
+    """Later turns whose prompts are shorter than the conversation before them."""
+    if "job" in run.requests or not {"prompt_tokens", "output_tokens"} <= {*run.columns}:
+        return
+    before = _turn_before(run, waits=False)
+    if before is None:
+        return
+    prompts, outputs = (
+        pl.concat(run.column(name)).cast(pl.Int64).to_numpy() for name in ("prompt_tokens", "output_tokens")
+    )
+    later = np.flatnonzero(before >= 0)
+    history = (prompts + outputs)[before[later]]
+    short = prompts[later] < history
+    if not later.size or short.sum() < _DELTA_SHARE * later.size:
+        return
+    first = int(short.argmax())
+    yield Finding(
+        "delta-prompts",
+        f"{int(short.sum()):,} of {later.size:,} later turns have fewer prompt tokens than the conversation "
+        f"before them (row {later[first]}: {prompts[later[first]]:,}, before it {history[first]:,}); if "
+        "prompts hold only the new tokens, accumulate them: --deltas, .accumulate_turns()",
+        {"count": int(short.sum()), "total": int(later.size), "row": int(later[first])},
+    )
+
+
+def _turn_before(run: RunFacts, waits: bool = True) -> NDArray[np.int64] | None:
+    """For each row of the workload the row that its prompt continues; −1 if none.
+
+    Args:
+        run: the run.
+        waits: whether rows that wait for the row before them count as −1.
+    """
     names = {*run.columns}
     if "continues" in names:
         before = pl.concat(run.column("continues")).fill_null(-1).cast(pl.Int64)
@@ -452,9 +493,9 @@ def _turn_before(run: RunFacts) -> NDArray[np.int64] | None:
         before = frame.with_columns(row=rows).select(row_before.alias("before"))["before"].fill_null(-1)
     else:
         return None
-    waits = pl.concat(run.column("think_s")).is_not_null() if "think_s" in names else None
-    if waits is not None:
-        before = pl.select(pl.when(waits).then(-1).otherwise(before)).to_series()
+    if waits and "think_s" in names:
+        is_waiting = pl.concat(run.column("think_s")).is_not_null()
+        before = pl.select(pl.when(is_waiting).then(-1).otherwise(before)).to_series()
     values: NDArray[np.int64] = before.to_numpy()
     return values
 
@@ -481,7 +522,7 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 
 _CHECKS = (
-    *(_nothing_measured, _cut_off, tail.long_tails, _turns, _client_waits),
+    *(_nothing_measured, _cut_off, tail.long_tails, _turns, _deltas, _client_waits),
     *(
         _clock,
         _coarse_arrivals,

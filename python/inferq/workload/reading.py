@@ -44,6 +44,7 @@ TRANSFORMS = (
         "at_rate",
         "speed",
         "spread",
+        "accumulate_turns",
         "window",
         "head",
         "sample",

@@ -26,6 +26,7 @@ class TraceOptions:
     Args:
         head: Use only the first requests of the trace.
         output_tokens: Output tokens of every request.
+        deltas: Prompts of later turns hold only the new tokens: add the earlier turns of the session.
         spread: Spread arrivals that share an instant of a coarse grid (whole seconds) over the grid step.
         rate: Requests per second: scales arrival times; draws Poisson arrivals if the trace has none.
         request_rate: Draw new arrivals at this rate, as load generators do; `inf` sends all requests at once.
@@ -39,6 +40,7 @@ class TraceOptions:
 
     head: int | None = None
     output_tokens: int | None = None
+    deltas: bool = False
     spread: bool = False
     rate: float | None = None
     request_rate: float | None = None
@@ -65,6 +67,11 @@ class TraceOptions:
         columns = trace._source.columns
         notes += _reading_notes(trace)
         trace = self._completed(trace, columns, notes, needs)
+        if self.deltas:
+            if not has_conversations(trace):
+                raise ConfigError("deltas", "the trace has no turns of conversations")
+            trace = trace.accumulate_turns()
+            notes.append("prompts of later turns extended by the earlier turns of their session")
         if self.spread:
             trace = self._spread(trace, notes)
         if self.concurrency is not None:

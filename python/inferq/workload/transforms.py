@@ -101,6 +101,19 @@ def spread(frame: pl.DataFrame, seed: int, draw: int, step_s: float | None) -> p
     return frame.with_columns(pl.Series("arrival_s", moved))
 
 
+def accumulate_turns(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Add to each turn's prompt the prompts and outputs of the earlier turns of its session."""
+    for name in ("session_id", "output_tokens"):
+        need(frame, "accumulate_turns", name)
+    for name in ("prefix_hashes", "prefix_parts", "continues"):
+        if name in frame.columns:
+            raise TraceError("accumulate_turns", f"not supported with {name}, which describes whole prompts")
+    tokens = (pl.col("prompt_tokens") + pl.col("output_tokens")).cast(pl.Int64)
+    history = (tokens.cum_sum() - tokens).over("session_id")
+    prompts = pl.col("prompt_tokens") + pl.when(pl.col("session_id").is_null()).then(0).otherwise(history)
+    return checked(frame.with_columns(prompts.alias("prompt_tokens")))
+
+
 def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
     cut = frame.slice(start, stop - start)
     if not start or "continues" not in cut.columns:
@@ -381,6 +394,7 @@ APPLY: dict[str, Callable[..., Any]] = {
         speed,
         at_rate,
         spread,
+        accumulate_turns,
         window,
         head,
         part,

@@ -438,6 +438,24 @@ class Workload(Viewed):
         step = None if step_s is None else positive("step_s", step_s)
         return self._then("spread", draw=whole("seed", seed, 0, 2**64 - 1), step_s=step)
 
+    def accumulate_turns(self) -> Workload:
+        """Add to each turn's prompt the prompts and outputs of the earlier turns of its session.
+
+        For logs whose prompts hold only the new tokens of a turn. A server receives the whole conversation.
+
+        Raises:
+            TraceError: there are no sessions or no outputs, or a column describes whole prompts
+                (`prefix_hashes`, `prefix_parts`, `continues`).
+
+        Example:
+            >>> import inferq as iq
+            >>> turns = {"session_id": ["a", "a"], "turn": [0, 1], "arrival_s": [0, 30]}
+            >>> log = iq.Workload({**turns, "prompt_tokens": [1000, 32], "output_tokens": [50, 10]})
+            >>> log.accumulate_turns().frame["prompt_tokens"].to_list()
+            [1000, 1082]
+        """
+        return self._then("accumulate_turns")
+
     def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
         """Select requests with `start_s` ≤ arrival < `end_s`, with arrivals relative to `start_s`.
 
