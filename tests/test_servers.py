@@ -207,6 +207,32 @@ def test_a_small_cache_limits_the_request_length_unless_a_server_is_named() -> N
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "max_model_len": 0}, "max_model_len"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seqs": "a"}}, "scheduler.max_seqs: "),
         ("qwen3-8b", "h200", {"scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
+        # vLLM: "max_num_batched_tokens must be greater than or equal to max_num_seqs"; both servers refuse a
+        # length above the model's.
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"scheduler": {"token_budget": 100, "max_seqs": 1024}},
+            r"scheduler.token_budget: vllm-0.33 requires at least max_seqs .1,024., got 100",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"server": "vllm-0.14", "scheduler": iq.VllmV1(token_budget=100, max_seqs=1024)},
+            "scheduler.token_budget: vllm-0.14 requires",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"max_model_len": 400_000},
+            "max_model_len: vllm-0.33 does not start with more than the 131,072 tokens .* got 400,000",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"server": "sglang-0.5", "max_model_len": 131_073},
+            "max_model_len: sgl",
+        ),
         ("llama-3.1-8b", "a10g", {"max_model_len": 131_072}, "max_model_len: vllm-0.33 does not start"),
     ],
 )

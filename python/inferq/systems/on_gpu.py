@@ -99,7 +99,14 @@ class OnGpu:
         """The maximum tokens of a request, before the KV cache limits it."""
         if self.max_model_len is None:
             return self.shape.max_model_len
-        return whole("max_model_len", self.max_model_len, 1, 2**31 - 1)
+        given, own = whole("max_model_len", self.max_model_len, 1, 2**31 - 1), self.shape.max_model_len
+        if own is not None and given > own:
+            raise ConfigError(
+                "max_model_len",
+                f"{self.served_by.name} does not start with more than the {own:,} tokens of "
+                f"{self.shape.name}, got {given:,}; set max_model_len={own} or less",
+            )
+        return given
 
     @cached_property
     def full_scheduler(self) -> Scheduler:
