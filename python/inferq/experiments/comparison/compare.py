@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from inferq._lazy import pl
 from inferq.checks import between, nearest, whole
 from inferq.description import member
+from inferq.display.text import counted, number
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
 from inferq.experiments.arguments import (
@@ -231,9 +233,25 @@ def compare(
         scenario=recorded(
             source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}
         ),
+        requests=_requests(source, drawn),
         _rows=_rows(evidence, keys, named, baseline, confidence, priced),
         _values=_values(evidence, keys),
     )
+
+
+def _requests(source: Workload, drawn: pl.DataFrame) -> str:
+    """The number, the source and the mean rate of the requests of the first seed."""
+    facts = source.metadata
+    origin = "drawn from distributions" if source.is_synthetic else "from a frame"
+    if facts.get("source"):
+        origin = f"from {PurePath(str(facts['source'])).name}"
+    text = f"{counted(drawn.height, 'request')} {origin}"
+    times = drawn["arrival_s"].drop_nulls() if "arrival_s" in drawn.columns else None
+    span_s = 0.0 if times is None or times.is_empty() else times[-1] - times[0]
+    if not span_s > 0:
+        return text
+    run = " in the first run" if source.is_synthetic else ""
+    return f"{text} at {number((drawn.height - 1) / span_s)} per second{run}"
 
 
 def _rows(
