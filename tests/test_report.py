@@ -18,6 +18,7 @@ from inferq.display import document
 from inferq.display.style import DARK, INK
 from inferq.display.text import number, percent, seconds, sentence
 from inferq.reports import run_data
+from inferq.reports.stability import in_the_long_run
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -562,3 +563,21 @@ def test_the_picture_in_the_guide_is_the_one_that_it_makes(tmp_path: Path, monke
         re.findall(r"<text[^>]*>([^<]*)", one.read_text("utf-8")) for one in (Path("queue.svg"), shown)
     ]
     assert letters[0] == letters[1] and len(letters[0]) > 5
+
+
+def test_the_load_is_a_share_of_the_attainable_rate() -> None:
+    # The upper bound is only named; the share refers to the guarantee with the fewest missing hypotheses.
+    verdict = iq.theory.stability(synthetic(500, 8, 400, 100), ENGINE)
+    lines = in_the_long_run(verdict, "requests")
+    guarantees = [bound for bound in verdict.bounds if bound.kind == "guarantee"]
+    least = min(sum(not need.met for need in bound.hypotheses) for bound in guarantees)
+    best = max(
+        bound.capacity_per_s
+        for bound in guarantees
+        if sum(not need.met for need in bound.hypotheses) == least
+    )
+    (limit,) = [line for line in lines if line.startswith("Tightest upper bound")]
+    assert "%" not in limit and limit.endswith("which may not be attainable.")
+    (attained,) = [line for line in lines if line.startswith("Attainable: ")]
+    assert f"{number(best)} requests per second" in attained
+    assert f"the load is {percent(verdict.rate / best)} of it" in attained
