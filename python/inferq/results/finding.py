@@ -217,6 +217,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Correct the times or the replica numbers of these events.",
         ),
         # Comparisons, capacity searches and plans.
+        "model-error": Kind(
+            "warning",
+            "A significant difference is smaller than the median error of the model on measured servers.",
+            "Measure both systems, or rely on larger differences. Errors of both systems may partly cancel.",
+        ),
         "one-seed": Kind(
             "warning",
             "The comparison has one seed, so there are no intervals and no verdicts.",

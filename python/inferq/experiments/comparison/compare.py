@@ -26,6 +26,7 @@ from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
+from inferq.experiments.comparison.model_error import of_rows
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.progress import Progress
@@ -34,6 +35,7 @@ from inferq.results.finding import Finding, by_severity
 from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
+from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
@@ -221,6 +223,11 @@ def compare(
         text = "there are no intervals and no verdicts; use at least ten seeds"
         findings.append(Finding("one-seed", text, {"seeds": 1}))
     findings += of_objectives(slo)
+    rows = _rows(evidence, keys, named, baseline, confidence, priced)
+    if any(
+        engine.on_card for system in named.values() for pool in pools_of(system) for engine in pool.engines
+    ):
+        findings += [finding for finding in [of_rows(rows)] if finding is not None]
     return Comparison(
         systems=tuple(named),
         baseline=baseline,
@@ -234,7 +241,7 @@ def compare(
             source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}
         ),
         requests=_requests(source, drawn),
-        _rows=_rows(evidence, keys, named, baseline, confidence, priced),
+        _rows=rows,
         _values=_values(evidence, keys),
     )
 
