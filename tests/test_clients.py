@@ -53,7 +53,7 @@ def test_a_fleet_respects_the_limit_and_latencies_start_when_requests_are_sent(m
     sent, left = rows["arrival_s"].to_numpy(), rows["finish_s"].to_numpy()
     assert max(int(((sent <= at) & (left > at)).sum()) for at in sent) == most
     assert np.allclose(rows["ttft_s"], rows["first_token_s"] - rows["arrival_s"], atol=1e-9)
-    free = iq.simulate(random_requests(5), fleet, max_in_flight=60).requests
+    free = iq.simulate(random_requests(5), fleet, max_in_flight=60).requests.drop("client_s")
     assert free.equals(iq.simulate(random_requests(5), fleet).requests)
 
 
@@ -96,7 +96,7 @@ def test_a_network_does_not_support_the_limit() -> None:
 def test_a_closed_loop_of_equal_requests_equals_a_backlog_with_a_limit() -> None:
     lengths = {"prompt_tokens": [16] * 24, "output_tokens": [6] * 24}
     loop = iq.simulate(iq.Workload(lengths).closed_loop(4), SLOTS).requests
-    backlog = iq.simulate(iq.Workload(lengths).at_once(), SLOTS, max_in_flight=4).requests
+    backlog = iq.simulate(iq.Workload(lengths).at_once(), SLOTS, max_in_flight=4).requests.drop("client_s")
     assert loop.equals(backlog)
 
 
@@ -292,3 +292,35 @@ def test_a_canceled_request_leaves_immediately_or_with_its_next_token() -> None:
     ]
     with pytest.raises(iq.TraceError, match="row 0: cancel_s is -1"):
         iq.simulate({**work, "cancel_s": [-1.0, 1, 1, 1, 1]}, engine)
+
+
+def test_the_wait_at_the_client_is_reported(tmp_path: Path) -> None:
+    # Four requests a second, one in flight, each served for 1 s: request i is due at i / 4 and sent at i.
+    rows = {"arrival_s": [i / 4 for i in range(40)], "prompt_tokens": [1] * 40, "output_tokens": [1] * 40}
+    server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    run = iq.simulate(rows, server, max_in_flight=1)
+    waits = [i - i / 4 for i in range(40)]
+    assert run.requests["client_s"].to_list() == pytest.approx(waits)
+    summary = run.summary().row(0, named=True)
+    assert (summary["client_mean"], summary["client_max"]) == pytest.approx((sum(waits) / 40, waits[-1]))
+    (finding,) = [finding for finding in run.findings if finding.kind == "client-wait"]
+    assert finding.data["count"] == 39
+    assert (finding.data["offered_per_s"], finding.data["served_per_s"]) == pytest.approx((4.0, 1.0))
+    read = iq.Result.read(run.write(tmp_path / "run"))
+    assert read.requests.collect()["client_s"].to_list() == run.requests["client_s"].to_list()
+    free = iq.simulate(rows, server)
+    assert "client_s" not in free.requests.columns and "client_mean" not in free.summary().columns
+
+
+def test_turns_wait_at_the_client_from_the_end_of_their_think_time() -> None:
+    # The turn of a is due 0.5 s after a's answer, at 1.5 s, and b holds the only connection until 2 s.
+    rows = {
+        "arrival_s": [0.0, 0.0, 0.0],
+        "prompt_tokens": [1] * 3,
+        "output_tokens": [1] * 3,
+        "session_id": ["a", "b", "a"],
+        "think_s": [None, None, 0.5],
+    }
+    server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    waits = iq.simulate(rows, server, max_in_flight=1).requests.sort("id")["client_s"]
+    assert waits.to_list() == [0.0, 1.0, 0.5]

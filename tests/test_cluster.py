@@ -565,3 +565,39 @@ def test_a_large_fleet_has_fewer_samples_and_not_more_memory() -> None:
     assert 100 <= timeline["time_s"].n_unique() <= 250
     with pytest.raises(iq.SimulationError, match="timeline_s is too short"):
         iq.simulate(work((0.0, 10, 1), (1000.0, 10, 1)), fleet, timeline_s=0.1)
+
+
+def test_first_tokens_of_a_server_come_from_the_decode_side() -> None:
+    # Prefill 0.1 s, hand-off 0.05 + 1000 · 1000 / 1e7 = 0.15 s, decode 0.1 s, one sequence at a time.
+    # The first request decodes in [0.25, 0.75); the second waits for it until 0.75 s.
+    rows = {"arrival_s": [0.0, 0.0], "prompt_tokens": [1000, 1000], "output_tokens": [5, 5]}
+    for options, times in (({}, [0.35, 0.85]), ({"first_token": "prefill"}, [0.1, 0.2])):
+        served = iq.Engine.on(
+            "llama-3.1-8b",
+            "h100-80gb",
+            timing=iq.Constant(0.1),
+            scheduler=iq.VllmV1(max_seqs=1, token_budget=4096, async_scheduling=False),
+            kv=iq.KvCache(tokens=100_000),
+            overhead=iq.Overhead(),
+            api_s=0,
+            **options,
+        )
+        link = iq.Link(latency_s=0.05, bytes_per_s=1e7, bytes_per_token=1000, concurrent=None)
+        fleet = iq.Disaggregated(prefill=(served, 1), decode=(served, 1), link=link)
+        assert fleet.prefill[0] is fleet.decode[0] and fleet.prefill[0].on_card["model"] == "llama-3.1-8b"
+        assert iq.Disaggregated.from_json(fleet.to_json()) == fleet
+        run = iq.simulate(rows, fleet)
+        assert run.requests["ttft_s"].to_list() == pytest.approx(times)
+        (finding,) = [finding for finding in run.findings if finding.kind == "first-token"]
+        assert finding.data == {"first_token": options.get("first_token", "decode")}
+
+
+def test_an_engine_with_an_open_convention_follows_the_other_side() -> None:
+    served = iq.Engine.on("llama-3.1-8b", "h100-80gb")
+    plain = dataclasses.replace(served, first_token="prefill")
+    for sides in ((served, plain), (plain, served)):
+        fleet = iq.Disaggregated(
+            prefill=(sides[0], 1), decode=(sides[1], 1), link=iq.Link(0.0, 1e9, bytes_per_token=1)
+        )
+        assert fleet.prefill[0].first_token == fleet.decode[0].first_token == "prefill"
+    assert served.first_token == "prefill"

@@ -331,7 +331,13 @@ def test_what_a_horizon_cuts_off_is_counted(stored: bool, tmp_path: Path) -> Non
     findings = iq.simulate(rows, wide, horizon_s=0.505, **out).findings
     (finding,) = [one for one in findings if one.kind != "overload"]
     late = sum(1 for one in outputs if one > 50)
-    assert finding.kind == "horizon" and finding.data == {"count": late, "total": 40, "horizon_s": 0.505}
+    assert finding.kind == "horizon" and finding.data == {
+        "count": late,
+        "total": 40,
+        "horizon_s": 0.505,
+        "without_queue": 0,
+        "without_ttft": 0,
+    }
     whole = iq.simulate(rows, wide, horizon_s=9.0)
     assert "horizon" not in _kinds(whole)
 
@@ -517,3 +523,61 @@ def test_percentiles_of_parts_are_those_of_numpy(cut: list[list[float]]) -> None
         assert np.array_equal(
             told, np.percentile(whole, percents) if whole.size else [np.nan] * 6, equal_nan=True
         )
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    ("bytes_per_s", "paths", "times"),
+    [
+        # 40 prompts of 100 tokens arrive, and without a slow link complete, within 39 s: 4000 / 39 bytes/s.
+        (10.0, {}, 4000 / 39 / 10),
+        (10.0, {"concurrent": None}, 4000 / 39 / 10),
+        (10.0, {"concurrent": 4}, 4000 / 39 / 40),
+        (10.0, {"concurrent": 20}, None),
+        (200.0, {}, None),
+    ],
+)
+def test_kv_traffic_is_compared_with_the_link(
+    tmp_path: Path, bytes_per_s: float, paths: dict[str, Any], times: float | None, stored: bool
+) -> None:
+    rows = {
+        "arrival_s": [float(at) for at in range(40)],
+        "prompt_tokens": [100] * 40,
+        "output_tokens": [2] * 40,
+    }
+    link = iq.Link(latency_s=0.0, bytes_per_s=bytes_per_s, bytes_per_token=1.0, **paths)
+    engine = _engine(kv=iq.KvCache.unlimited())
+    fleet = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link)
+    run = iq.simulate(rows, fleet, **({"out": tmp_path / "run"} if stored else {}))
+    findings = [finding for finding in run.findings if finding.kind == "link"]
+    ratios = [one.data["traffic_bytes_per_s"] / one.data["capacity_bytes_per_s"] for one in findings]
+    assert ratios == ([] if times is None else [pytest.approx(times)])
+
+
+def test_transfers_share_the_link_by_default() -> None:
+    # Both prompts complete at 1 s. Each transfer of 100 bytes takes 10 s, one after the other.
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    rows = {"arrival_s": [0.0, 0.0], "prompt_tokens": [100, 100], "output_tokens": [2, 2]}
+    for paths, expected in (({}, [10.0, 20.0]), ({"concurrent": None}, [10.0, 10.0])):
+        link = iq.Link(0.0, 10.0, 1.0, **paths)
+        fleet = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=link)
+        assert iq.simulate(rows, fleet).requests["handoff_s"].to_list() == expected
+        assert iq.Disaggregated.from_json(fleet.to_json()) == fleet
+    assert iq.Link(0.0, 10.0, 1.0, concurrent="unlimited") == iq.Link(0.0, 10.0, 1.0, concurrent=None)
+
+
+def test_the_horizon_names_every_latency_that_it_cuts() -> None:
+    # One sequence at a time, 0.1 s per token: requests 0, 1, 2 have 50, 2 and 50 tokens and are served in
+    # [0, 5), [5, 5.2) and from 5.2 s on. At 10 s, 3 of 40 have a first token, and 2 have finished.
+    engine = iq.Engine(
+        timing=iq.Constant(0.1),
+        scheduler=iq.VllmV1(token_budget=64, max_seqs=1, async_scheduling=False, pause_s=0),
+        kv=iq.KvCache(tokens=6000),
+    )
+    rows = [
+        {"arrival_s": i * 0.1, "prompt_tokens": 10, "output_tokens": 2 if i % 2 else 50} for i in range(40)
+    ]
+    run = iq.simulate(iq.Workload(rows), engine, horizon_s=10.0)
+    (finding,) = [finding for finding in run.findings if finding.kind == "horizon"]
+    assert finding.data["count"] == 38 and finding.data["without_ttft"] == finding.data["without_queue"] == 37
+    assert "queue lacks 37, TTFT lacks 37, E2E and TPOT lack 38 of them" in finding

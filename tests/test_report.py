@@ -18,6 +18,7 @@ from inferq.display import document
 from inferq.display.style import DARK, INK
 from inferq.display.text import number, percent, seconds, sentence
 from inferq.reports import run_data
+from inferq.reports.stability import in_the_long_run
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -134,6 +135,7 @@ def test_an_unstable_run_is_called_so(tmp_path: Path):
 
 def test_a_comparison_has_a_page(tmp_path: Path):
     from inferq.experiments.comparison.compare import compare
+    from inferq.experiments.comparison.tables import difference
 
     whole = iq.Engine(timing=ENGINE.timing, scheduler=iq.VllmV0(), kv=ENGINE.kv)
     systems = {"sarathi": ENGINE, "vllm-v0": whole}
@@ -144,17 +146,24 @@ def test_a_comparison_has_a_page(tmp_path: Path):
     for row in found.frame.filter(system="vllm-v0").rows(named=True):
         line = held.of("td")[held.of("td").index(row["metric"]) :][:5]
         assert line[2] == seconds(row["mean"]) and line[4] == row["verdict"]
-        words = {"better": "better in", "worse": "worse in"}.get(row["verdict"], "shows no difference in")
+        words = {"better": "better in", "worse": "worse in"}.get(row["verdict"])
+        words = words or f"shows no significant difference in {row['metric']} ({difference(row)})"
         assert any(words in one and row["metric"] in one for one in held.of("li"))
     for finding in found.findings:
         assert any(finding.message[:40] in one for one in held.of("li"))
     scenario = json.loads(held.of("pre")[-1])
     assert scenario["systems"]["vllm-v0"] == whole.to_json()
     assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == synthetic(300, 8, 600, 60).to_json()
+    times = synthetic(300, 8, 600, 60).draw(0).frame["arrival_s"]
+    rate = number(299 / (times[-1] - times[0]))
+    assert f"300 requests drawn from distributions at {rate} per second in the first run" in held.of("p")[0]
     assert "3 seeds, 0 to 2." in " ".join(held.of("p"))
     trace = iq.read_trace(Path(__file__).parent.parent / "traces" / "azure_2023.csv").at_rate(9)
     few = compare(trace.head(40), systems, metrics=["ttft_p99", "failed_share"])  # no interval: not judged
     text = iq.report(few, tmp_path / "few.html").read_text(encoding="utf-8")
+    # The trace is scaled to 9/s, its first 40 requests arrive at another rate.
+    times = trace.head(40).frame["arrival_s"]
+    assert f"40 requests from azure_2023.csv at {number(39 / (times[-1] - times[0]))} per second" in text
     assert "vllm-v0 differs, without a verdict, in ttft_p99" in text
     assert "is equal in all" not in text and "not distinguishable" not in text
 
@@ -554,3 +563,21 @@ def test_the_picture_in_the_guide_is_the_one_that_it_makes(tmp_path: Path, monke
         re.findall(r"<text[^>]*>([^<]*)", one.read_text("utf-8")) for one in (Path("queue.svg"), shown)
     ]
     assert letters[0] == letters[1] and len(letters[0]) > 5
+
+
+def test_the_load_is_a_share_of_the_attainable_rate() -> None:
+    # The upper bound is only named; the share refers to the guarantee with the fewest missing hypotheses.
+    verdict = iq.theory.stability(synthetic(500, 8, 400, 100), ENGINE)
+    lines = in_the_long_run(verdict, "requests")
+    guarantees = [bound for bound in verdict.bounds if bound.kind == "guarantee"]
+    least = min(sum(not need.met for need in bound.hypotheses) for bound in guarantees)
+    best = max(
+        bound.capacity_per_s
+        for bound in guarantees
+        if sum(not need.met for need in bound.hypotheses) == least
+    )
+    (limit,) = [line for line in lines if line.startswith("Tightest upper bound")]
+    assert "%" not in limit and limit.endswith("which may not be attainable.")
+    (attained,) = [line for line in lines if line.startswith("Attainable: ")]
+    assert f"{number(best)} requests per second" in attained
+    assert f"the load is {percent(verdict.rate / best)} of it" in attained

@@ -190,7 +190,12 @@ def test_a_small_cache_limits_the_request_length_unless_a_server_is_named() -> N
             {"server": "vllm-0.33", "tensor_parallel": 1},
             "tensor_parallel: .*does not fit",
         ),
-        ("qwen3-8b", "h200", {"server": "sglang-0.5", "prefix_cache": "none"}, "prefix_cache: .*radix tree"),
+        (
+            "qwen3-8b",
+            "h200",
+            {"server": "sglang-0.5", "prefix_cache": "blocks"},
+            "prefix_cache: .*has 'radix'",
+        ),
         (
             "qwen3-8b",
             "h200",
@@ -202,6 +207,32 @@ def test_a_small_cache_limits_the_request_length_unless_a_server_is_named() -> N
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "max_model_len": 0}, "max_model_len"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seqs": "a"}}, "scheduler.max_seqs: "),
         ("qwen3-8b", "h200", {"scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
+        # vLLM: "max_num_batched_tokens must be greater than or equal to max_num_seqs"; both servers refuse a
+        # length above the model's.
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"scheduler": {"token_budget": 100, "max_seqs": 1024}},
+            r"scheduler.token_budget: vllm-0.33 requires at least max_seqs .1,024., got 100",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"server": "vllm-0.14", "scheduler": iq.VllmV1(token_budget=100, max_seqs=1024)},
+            "scheduler.token_budget: vllm-0.14 requires",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"max_model_len": 400_000},
+            "max_model_len: vllm-0.33 does not start with more than the 131,072 tokens .* got 400,000",
+        ),
+        (
+            "llama-3.1-8b",
+            "h100-80gb",
+            {"server": "sglang-0.5", "max_model_len": 131_073},
+            "max_model_len: sgl",
+        ),
         ("llama-3.1-8b", "a10g", {"max_model_len": 131_072}, "max_model_len: vllm-0.33 does not start"),
     ],
 )
@@ -229,3 +260,60 @@ def test_the_command_line_accepts_servers(tmp_path: Path) -> None:
     assert wrong.exit_code != 0 and "the nearest is vllm-0.11" in wrong.output.replace("\n", " ")
     wrong = run.invoke(app, ["replay", str(trace), "--server", "vllm-0.33"])
     assert wrong.exit_code != 0 and "requires --model and --gpu" in wrong.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("server", "kv", "options", "block", "kind"),
+    [
+        # The size alone changes: block and prefix cache are the server's.
+        ("vllm-0.33", iq.KvCache(tokens=4000), {}, 16, "blocks"),
+        ("vllm-0.33", {"tokens": 4000}, {}, 16, "blocks"),
+        ("sglang-0.5", iq.KvCache(tokens=4000), {}, 1, "radix"),
+        ("sglang-0.5", {"tokens": 4000}, {}, 1, "radix"),
+        # Fields that are set remain.
+        ("vllm-0.33", iq.KvCache(tokens=4000, block=32), {}, 32, "blocks"),
+        ("sglang-0.5", {"tokens": 4000, "block": 16}, {}, 16, "radix"),
+        ("sglang-0.5", iq.KvCache(tokens=4000, prefix_cache="radix"), {}, 16, "radix"),
+        # Prefix caching is disabled by name.
+        ("vllm-0.33", iq.KvCache(tokens=4000), {"prefix_cache": "none"}, 16, None),
+        ("sglang-0.5", {"tokens": 4000}, {"prefix_cache": "none"}, 1, None),
+        ("vllm-0.33", {"tokens": 4000, "prefix_cache": None}, {}, 16, None),
+    ],
+)
+def test_a_given_kv_size_changes_nothing_else(
+    server: str, kv: object, options: dict[str, object], block: int, kind: str | None
+):
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", server=server, kv=kv, max_model_len=2000, **options)
+    assert engine.kv == iq.KvCache(tokens=4000, block=block, prefix_cache=kind)
+
+
+def test_the_kv_size_of_a_scenario_or_a_command_keeps_prefix_caching():
+    table = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "kv": {"tokens": 4000}}
+    expected = iq.KvCache(tokens=4000, prefix_cache="blocks")
+    assert iq.Engine.from_json(table).kv == expected
+    assert "kv_tokens 4,000: as given" in iq.Engine.from_json(table).explain()
+    assert "prefix_cache blocks: enable_prefix_caching" in iq.Engine.from_json(table).explain()
+    assert iq.Engine.from_json({**table, "kv": "unlimited"}).kv == iq.KvCache(
+        tokens=None, prefix_cache="blocks"
+    )
+
+
+def test_a_larger_kv_cache_never_lowers_the_hit_rate():
+    # Ten sessions of four turns; all 64 blocks of a session's history are reused if the cache keeps them.
+    turns = [(turn * 100.0 + session, f"s{session}", turn) for turn in range(4) for session in range(10)]
+    workload = iq.Workload(
+        {
+            "arrival_s": [at for at, _, _ in turns],
+            "prompt_tokens": [1024 * (turn + 1) for _, _, turn in turns],
+            "output_tokens": [1] * len(turns),
+            "session_id": [session for _, session, _ in turns],
+            "turn": [turn for _, _, turn in turns],
+        }
+    )
+    cached = [
+        iq.simulate(workload, iq.Engine.on("llama-3.1-8b", "h100-80gb", kv=iq.KvCache(tokens=tokens)))
+        .requests["cached_tokens"]
+        .sum()
+        for tokens in (8192, 80_000)
+    ]
+    assert cached == [0, 10 * (1024 + 2048 + 3072)]

@@ -176,7 +176,7 @@ def test_sessions_close_their_loops_over_clusters_and_hand_offs() -> None:
     chat = turns((0.0, 10, 2, "a", None), (0.0, 10, 2, "b", None), (0.1, 10, 2, "a", 1.0))
     both = iq.simulate(chat, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
     assert rows(both, "replica", "arrival_s", "finish_s") == [(0, 0.0, 2.0), (1, 0.0, 2.0), (0, 3.0, 5.0)]
-    link = iq.Link(latency_s=0.5, bytes_per_s=1.0, bytes_per_token=0)
+    link = iq.Link(latency_s=0.5, bytes_per_s=1.0, bytes_per_token=0, concurrent=None)
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
     handed = iq.simulate(chat, split)
     assert rows(handed, "arrival_s", "finish_s") == [(0.0, 2.5), (0.0, 2.5), (3.5, 6.0)]

@@ -337,5 +337,6 @@ def test_a_scenario_supports_prefixes_and_prefix_caches(tmp_path: Path) -> None:
 def test_an_engine_on_a_gpu_supports_prefix_caches() -> None:
     kv = iq.Engine.on("llama-3.1-8b", "a100-80gb", prefix_cache="radix").kv
     assert kv == iq.KvCache(tokens=kv.tokens, prefix_cache="radix")
-    with pytest.raises(iq.ConfigError, match="prefix_cache: cannot be combined with kv"):
-        iq.Engine.on("llama-3.1-8b", "a100-80gb", kv=iq.KvCache(tokens=900), prefix_cache="radix")
+    own = iq.KvCache(tokens=900, prefix_cache="blocks")
+    with pytest.raises(iq.ConfigError, match="prefix_cache: 'radix' conflicts with 'blocks' of kv; set one"):
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", kv=own, prefix_cache="radix")

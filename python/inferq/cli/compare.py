@@ -36,7 +36,7 @@ def compare(
             help="TOML files, the first is the baseline; with --engines one trace.",
         ),
     ],
-    trace_options: Annotated[TraceOptions, Only(("head", "rate"))],
+    trace_options: Annotated[TraceOptions, Only(("head", "deltas", "spread", "rate"))],
     trace_format: TraceFormat,
     engines: Annotated[
         str | None,

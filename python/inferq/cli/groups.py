@@ -88,7 +88,7 @@ class EngineOptions:
         gpu_memory_utilization: Share of GPU memory for the engine. Default: the server's.
         kv_tokens: KV cache capacity in tokens, or unlimited. Default: free GPU memory; 432000 without
             --model.
-        block: Tokens per KV cache block. Default: 16.
+        block: Tokens per KV cache block. Default: the server's; 16 without --model.
         prefix_cache: Prefix caching: blocks (hash-based, vLLM), radix (SGLang) or none. Default: the
             server's; none without --model.
         timing: Timing model: {timings}; for example Constant:0.05,
@@ -99,6 +99,7 @@ class EngineOptions:
         overhead: Host time per iteration, such as base_s=0.001,per_sequence_s=1e-5,overlapped=true, or none.
             Default: the server's.
         first_token: Iteration that yields the first token: prefill, or decode for one iteration later.
+            Default: prefill; decode for disaggregated pools.
     """
 
     model: str | None = None
@@ -118,7 +119,7 @@ class EngineOptions:
     timing: str | None = None
     backend: str | None = None
     overhead: str | None = None
-    first_token: str = "prefill"
+    first_token: str | None = None
 
     def engine(self) -> Engine:
         """The engine: of a model on a GPU, or an illustration.
@@ -135,8 +136,8 @@ class EngineOptions:
         return cast("Literal['blocks', 'radix', 'none'] | None", self.prefix_cache)  # checked by the engine
 
     @property
-    def _first_token(self) -> Literal["prefill", "decode"]:
-        return cast("Literal['prefill', 'decode']", self.first_token)  # checked by the engine
+    def _first_token(self) -> Literal["prefill", "decode"] | None:
+        return cast("Literal['prefill', 'decode'] | None", self.first_token)  # checked by the engine
 
     def _scheduler(self) -> Scheduler | dict[str, int]:
         return options.scheduler(self.scheduler, token_budget=self.token_budget, max_seqs=self.max_seqs)
@@ -156,7 +157,7 @@ class EngineOptions:
             if isinstance(scheduler, Scheduler)
             else read_fields("--scheduler", scheduler, VllmV1),
             kv=options.cache(self.kv_tokens or "432000", self.block, self._cache_kind),
-            first_token=self._first_token,
+            first_token=self._first_token or "prefill",
             max_model_len=self.max_model_len,
             overhead=options.overhead(self.overhead),
         )
@@ -173,7 +174,8 @@ class EngineOptions:
             raise ConfigError("--block", "requires --kv-tokens; free GPU memory is divided into blocks of 16")
         own_cache = None
         if self.kv_tokens is not None:
-            own_cache = options.cache(self.kv_tokens, self.block, self._cache_kind)
+            block = {} if self.block is None else {"block": self.block}
+            own_cache = {"tokens": options.kv_tokens(self.kv_tokens), **block}
         timing = None if self.timing is None or name == "roofline" else options.timing(self.timing)
         return Engine.on(
             self.model,
@@ -185,7 +187,7 @@ class EngineOptions:
             **self._on_gpu_only(),
             timing="roofline" if name == "roofline" else timing,
             kv=own_cache,
-            prefix_cache=self._cache_kind if own_cache is None else None,
+            prefix_cache=self._cache_kind,
             first_token=self._first_token,
             overhead=options.overhead(self.overhead),
         )
@@ -277,7 +279,12 @@ _METAVARS = {
     **{"failures": "FIELD=VALUE,…", "seed": "N", "horizon": "SECONDS", "warmup": "CUT", "cooldown": "CUT"},
     "max_in_flight": "N",
 }
-_NAMES = {"ramp_s": ("--ramp",), "tensor_parallel": ("--tensor-parallel", "--tp")}
+_NAMES = {
+    "ramp_s": ("--ramp",),
+    "deltas": ("--deltas",),
+    "spread": ("--spread",),
+    "tensor_parallel": ("--tensor-parallel", "--tp"),
+}
 """Options whose name differs from the field."""
 _TEXTS: Mapping[str, Callable[[str | None], Any]] = {"think": options.think}
 """Fields that the command line parses from a text."""
@@ -348,7 +355,7 @@ def _parameters(group: type[Any], names: tuple[str, ...]) -> list[inspect.Parame
             typed = Annotated[
                 hint,  # type: ignore[valid-type]
                 option(
-                    _METAVARS[field.name],
+                    _METAVARS.get(field.name),
                     helps[field.name],
                     *_NAMES.get(field.name, ()),
                     panel=PANELS[group],

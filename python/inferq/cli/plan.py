@@ -40,7 +40,9 @@ def plan(
         str,
         option("NAME|FILE", "Model to serve: a name or a config.json.", show_default=False, panel=_CHOICES),
     ],
-    trace_options: Annotated[TraceOptions, Only(("head", "output_tokens", "rate", "speed"))],
+    trace_options: Annotated[
+        TraceOptions, Only(("head", "output_tokens", "deltas", "spread", "rate", "speed"))
+    ],
     trace_format: TraceFormat,
     gpus: Annotated[
         str | None,

@@ -173,6 +173,8 @@ def result(run: Result, prices: Prices | None = None) -> None:
     grid(run_tables.latencies(rows))
     lines(measured(run))
     lines(run_tables.LEGEND)
+    if "client_mean" in rows[0][1]:
+        lines([run_tables.CLIENT])
     if api := run_tables.at_the_api(run):
         lines([f"TTFT and E2E include {api} of API overhead"])
     if shares := run_tables.shares(run):

@@ -63,9 +63,7 @@ def document(
     )
 
 
-def _lead(
-    result: Result, sizes: list[tuple[str, int]], limits: run_charts.Limits
-) -> tuple[FittedChart, ...]:
+def _lead(result: Result, sizes: list[tuple[str, int]], limits: run_charts.Limits) -> tuple[FittedChart, ...]:
     """TTFT and ITL by percentile, with the objectives."""
     dashed = " Dashed: the objective." if any(limits.get(name) for name in _LEAD) else ""
     of = "stages" if result.has_jobs else "requests"
@@ -190,7 +188,8 @@ def _latency(
     over = "Percentiles are over measured requests, those of ITL over all gaps."
     api = run_tables.at_the_api(result)
     of_api = f" TTFT and E2E include {api} of API overhead." if api else ""
-    note = f"{run_tables.MEANING}{of_api} {over}{left_out}"
+    client = f" {run_tables.CLIENT}." if "client_mean" in rows[0][1] else ""
+    note = f"{run_tables.MEANING}{client}{of_api} {over}{left_out}"
     grids = [
         run_tables.latencies(
             [(name, row) for name, row in rows if name in shown],

@@ -23,6 +23,8 @@ MEANING = (
     "E2E: arrival to last token. Queue: wait for admission."
 )
 """The same for a page."""
+CLIENT = "client: wait at the client before sending (max_in_flight), in no other latency"
+"""The definition of the client's wait, which only runs with `max_in_flight` have."""
 _MOST_REPLICAS = 32
 """A table of more replicas is not shown."""
 
@@ -65,7 +67,7 @@ def latencies(rows: Rows, title: str = "", note: str = "", names: Mapping[str, s
             *([name] if several else []),
             *(seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS),
         ]
-        for latency in QUANTITIES
+        for latency in (*QUANTITIES, *(["client"] if "client_mean" in rows[0][1] else []))
         for place, (name, row) in enumerate(rows)
     ]
     header = ("", *(["class"] if several else []), *STATISTICS)

@@ -56,7 +56,7 @@ def in_this_run(seen: Observed, arriving_s: float) -> str:
 
 
 def in_the_long_run(verdict: Stability, unit: str, *, given: str = "") -> list[str]:
-    """The long-run behavior of the queue according to theory, and the tightest upper bound.
+    """The long-run behavior of the queue according to theory, the tightest bound and the attainable rate.
 
     Args:
         verdict: the verdict of theory.
@@ -68,9 +68,23 @@ def in_the_long_run(verdict: Stability, unit: str, *, given: str = "") -> list[s
     binding = verdict.binding
     if binding is None or verdict.deciding is binding:
         return [answer]
-    load = "" if verdict.load is None else f"; the load is {percent(verdict.load)} of it"
     capacity = f"{number(binding.capacity_per_s)} {unit} per second"
-    return [answer, f"Tightest upper bound: {capacity} ({binding.name}){load}."]
+    limit = f"Tightest upper bound: {capacity} ({binding.name}), which may not be attainable."
+    return [answer, limit, *_attainable(verdict, unit)]
+
+
+def _attainable(verdict: Stability, unit: str) -> list[str]:
+    """The load as a share of the rate that a guarantee with the fewest missing hypotheses attains."""
+    guarantees = [bound for bound in verdict.bounds if bound.kind == "guarantee" and bound.load is not None]
+    if not guarantees:
+        return []
+    near = min(guarantees, key=lambda bound: (sum(not need.met for need in bound.hypotheses), bound.load))
+    missing = [need.name for need in near.hypotheses if not need.met]
+    condition = f", given {' and '.join(missing)}" if missing else ""
+    return [
+        f"Attainable: {number(near.capacity_per_s)} {unit} per second ({near.name}{condition}); the load is "
+        f"{percent(near.load or 0.0)} of it."
+    ]
 
 
 def _queue(verdict: Stability, unit: str, when: str) -> str:

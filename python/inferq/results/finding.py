@@ -59,6 +59,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Requests wait for a replica, but all replicas failed and none restarts.",
             "Set `repair_s` of `Failures`, or add an autoscaler.",
         ),
+        "link": Kind(
+            "critical",
+            "Requests bring more KV bytes per second than the hand-off link transfers.",
+            "Use a faster link, raise `concurrent` if the link has several paths, or do not disaggregate.",
+        ),
         "nothing-arrived": Kind(
             "critical",
             "The run ended before the first request arrived.",
@@ -92,8 +97,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "horizon": Kind(
             "warning",
-            "At least 5 % of the measured requests were unfinished at the horizon. E2E and TPOT cover only "
-            "the others, which are faster.",
+            "At least 5 % of the measured requests were unfinished at the horizon. E2E and TPOT exclude "
+            "them, queue and TTFT those without admission or first token; the others are faster.",
             "Remove `horizon_s`, or set `cooldown`.",
         ),
         "long-tail": Kind(
@@ -145,10 +150,21 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Prefix cache hits are therefore wrong.",
             "Let turns follow the answer: `--think 20`, `.with_think(…)` or `.with_session_arrivals(…)`.",
         ),
+        "delta-prompts": Kind(
+            "warning",
+            "Prompts of later turns are shorter than the conversation before them. If they hold only the new "
+            "tokens, prefill, KV memory and cache hits are too low.",
+            "Accumulate them: `--deltas`, `deltas = true` or `.accumulate_turns()`.",
+        ),
         "unit": Kind(
             "warning",
             "A value is implausible in its unit, such as an SLO of 500 s or a link of 50 bytes per second.",
             "Convert the value. Times are in seconds, link bandwidths in bytes per second.",
+        ),
+        "coarse-arrivals": Kind(
+            "warning",
+            "Recorded arrival times are rounded to a coarse grid, so each grid point is a burst.",
+            "Spread them within the grid step: `--spread`, `spread = true` or `.spread()`.",
         ),
         "time-origin": Kind(
             "warning",
@@ -185,6 +201,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Requests depend on requests that did not finish. They are excluded from all metrics.",
             "Fix the cause: rejected, abandoned or lost requests of the same session or job.",
         ),
+        "client-wait": Kind(
+            "warning",
+            "Requests waited at their clients (`max_in_flight` reached). This wait is in no latency.",
+            "Raise `max_in_flight`, lower the rate, or read `client_s` together with the latencies.",
+        ),
         "never-sent": Kind(
             "warning",
             "Requests were due while `max_in_flight` was reached. They are excluded from all metrics.",
@@ -196,6 +217,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Correct the times or the replica numbers of these events.",
         ),
         # Comparisons, capacity searches and plans.
+        "model-error": Kind(
+            "warning",
+            "A significant difference is smaller than the median error of the model on measured servers.",
+            "Measure both systems, or rely on larger differences. Errors of both systems may partly cancel.",
+        ),
         "one-seed": Kind(
             "warning",
             "The comparison has one seed, so there are no intervals and no verdicts.",
@@ -272,6 +298,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "info",
             "`mixed=True` has no effect without `chunk_tokens`.",
             "Set `chunk_tokens`.",
+        ),
+        "first-token": Kind(
+            "info",
+            "Where first tokens of a disaggregated fleet are counted, which determines its TTFT.",
+            'Set `first_token` of the engines: `"decode"` is what clients of vLLM, Dynamo and llm-d receive.',
         ),
         "assumption": Kind(
             "info",

@@ -13,6 +13,7 @@ from inferq._lazy import NDArray, np, pl
 from inferq.display.text import counted, listed, number, percent
 from inferq.results import tail
 from inferq.results.finding import Finding, by_severity
+from inferq.results.metric import LABELS
 from inferq.results.percentiles import percentiles
 from inferq.results.run_facts import RunFacts
 from inferq.results.tables import STATUSES
@@ -21,6 +22,7 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 from inferq.timing import Constant, MixedSolo
+from inferq.workload.grid import grid_of
 
 _LEAST_REQUESTS = 20
 """A mean rate of fewer requests is not checked."""
@@ -34,8 +36,17 @@ _CUT_OFF = 0.05
 _SLOW_LINK = 1e6
 """Bytes per second. KV caches have gigabytes; links between replicas have a thousand times this bandwidth."""
 
+_COARSE_S = 0.05
+"""Seconds. A finer grid of arrivals is near the time of an iteration."""
+
+_GRID_ROWS = 100_000
+"""Rows of the workload that are searched for a grid of arrivals."""
+
 _IDLE_RATE = 0.05
 """Requests per second. A lower rate on a mostly empty server suggests a wrong unit."""
+
+_DELTA_SHARE = 0.5
+"""Clients that cut long conversations shorten fewer turns."""
 
 _OBJECTIVE_S = {"ttft": 60.0, "itl": 10.0, "tpot": 10.0, "queue": 60.0, "e2e": 3600.0}
 """Objectives from these on suggest a wrong unit: in milliseconds they would be common values."""
@@ -113,20 +124,61 @@ def _measured(run: RunFacts) -> tuple[int, list[int]]:
 
 
 def _cut_off(run: RunFacts) -> Iterator[Finding]:
-    """Requests unfinished at the horizon: the long ones, which the latencies lack."""
+    """Requests unfinished at the horizon, which the latencies lack: the long ones and the late ones."""
     horizon_s = run.options.get("horizon_s")
     if horizon_s is None or "job" in run.requests:
         return
     _, by_status = _measured(run)
     count, unfinished = sum(by_status), by_status[STATUSES.index("unfinished")]
     if unfinished >= _CUT_OFF * count and unfinished < count:
+        without = {"queue": 0, "ttft": 0}
+        for measured, status, *times in run.parts("measured", "status", "admitted_s", "first_token_s"):
+            here = measured & (status == STATUSES.index("unfinished"))
+            for name, time in zip(without, times, strict=True):
+                without[name] += int(np.isnan(time[here]).sum())
+        lacks = [f"{LABELS[name]} lacks {lost:,}" for name, lost in without.items() if lost]
         yield Finding(
             "horizon",
             f"{unfinished:,} of {count:,} measured requests were unfinished when the run ended at "
-            f"{number(horizon_s)} s; E2E and TPOT cover only the others, which are faster; remove the "
-            "horizon, or set a cool-down",
-            {"count": unfinished, "total": count, "horizon_s": horizon_s},
+            f"{number(horizon_s)} s: {', '.join([*lacks, f'E2E and TPOT lack {unfinished:,}'])} of them; the "
+            "others are faster, so these latencies are too low; remove the horizon, or set a cool-down",
+            {"count": unfinished, "total": count, "horizon_s": horizon_s}
+            | {f"without_{name}": lost for name, lost in without.items()},
         )
+
+
+def _client_waits(run: RunFacts) -> Iterator[Finding]:
+    """Requests that waited at their clients, with the offered and the served rate."""
+    if "client_s" not in run.requests:
+        return
+    rows = waiting = served = 0
+    waited_s = longest_s = 0.0
+    due, sent = [math.inf, -math.inf], [math.inf, -math.inf]
+    for measured, arrival, finish, client in run.parts("measured", "arrival_s", "finish_s", "client_s"):
+        here = client[measured]
+        rows, waiting = rows + here.size, waiting + int((here > 0).sum())
+        waited_s += float(here.sum())
+        longest_s = max(longest_s, float(here.max(initial=0.0)))
+        is_served = measured & ~np.isnan(finish)
+        served += int(is_served.sum())
+        for span, low, high in ((due, arrival - client, arrival - client), (sent, arrival, finish)):
+            span[0] = min(span[0], float(low[is_served].min(initial=math.inf)))
+            span[1] = max(span[1], float(high[is_served].max(initial=-math.inf)))
+    if waiting < _CUT_OFF * rows or not waiting or not sent[1] > sent[0]:
+        return
+    rate = served / (sent[1] - sent[0])
+    offered = (served - 1) / (due[1] - due[0]) if due[1] > due[0] else None
+    load = "all requests at once" if offered is None else f"{number(offered)} requests per second"
+    yield Finding(
+        "client-wait",
+        f"{waiting:,} of {counted(rows, 'request')} waited at the client, {number(waited_s / rows)} s on "
+        f"average and up to {number(longest_s)} s (max_in_flight reached); offered: {load}, served: "
+        f"{number(rate)} per second; latencies exclude this wait, see client_s",
+        {
+            **{"count": waiting, "total": rows, "client_mean_s": waited_s / rows, "client_max_s": longest_s},
+            **{"offered_per_s": offered, "served_per_s": rate},
+        },
+    )
 
 
 def _objectives(run: RunFacts) -> Iterator[Finding]:
@@ -155,6 +207,64 @@ def _links(run: RunFacts) -> Iterator[Finding]:
                 f"{number(link.bytes_per_s)}e9",
                 {"link_bytes_per_s": link.bytes_per_s},
             )
+
+
+def _kv_traffic(run: RunFacts) -> Iterator[Finding]:
+    """KV traffic of completed prompts that exceeds a hand-off link."""
+    if "prefilled_s" not in run.requests or "prefill_replica" not in run.requests:
+        return
+    first = 0
+    for pool in pools_of(run.system):
+        replicas, first = range(first, first + sum(pool.counts)), first + sum(pool.counts)
+        if pool.hands_to is None:
+            continue
+        link, count, tokens, spans = pool.hands_to[1], 0, 0, [(math.inf, -math.inf)] * 2
+        for prompts, at, arrived, ready, moved in run.parts(
+            *("prompt_tokens", "prefill_replica", "arrival_s", "prefilled_s", "handoff_s")
+        ):
+            sent = ~np.isnan(ready) & ~np.isnan(moved) & (at >= replicas.start) & (at < replicas.stop)
+            if sent.any():
+                count += int(sent.sum())
+                tokens += int(prompts[sent].sum())
+                spans = [
+                    (min(begin, float(times[sent].min())), max(end, float(times[sent].max())))
+                    for (begin, end), times in zip(spans, (arrived, ready), strict=True)
+                ]
+        arriving_s, completing_s = (end - begin for begin, end in spans)
+        kv_bytes = tokens * (link.bytes_per_token or 0)
+        paths = link.concurrent if isinstance(link.concurrent, int) else 1
+        busy_s = (count * link.latency_s + kv_bytes / link.bytes_per_s) / paths
+        if count < _LEAST_REQUESTS or not busy_s > completing_s > 0:
+            continue
+        # A slow link blocks prefill replicas, so that prompts complete more slowly than requests arrive.
+        traffic = kv_bytes / (min(arriving_s, completing_s) or completing_s)
+        capacity = link.bytes_per_s * paths
+        effect = (
+            "no transfer waits (concurrent=None), so latencies are too low"
+            if link.concurrent is None
+            else "transfers wait ever longer"
+        )
+        yield Finding(
+            "link",
+            f"requests bring {number(traffic / 1e9)} GB/s of KV, {number(traffic / capacity)} times the "
+            f"{number(capacity / 1e9)} GB/s of the hand-off link; {effect}; use a faster link",
+            {"traffic_bytes_per_s": traffic, "capacity_bytes_per_s": capacity, "count": count},
+        )
+
+
+_FIRST_TOKENS = {
+    "decode": "first tokens are counted on the decode side, after the hand-off, as clients of vLLM, Dynamo "
+    "and llm-d receive them (first_token='decode')",
+    "prefill": "first tokens are counted on the prefill side, before the hand-off; TTFT excludes the "
+    "transfer and the decode queue, which clients of vLLM, Dynamo and llm-d include (first_token='prefill')",
+}
+
+
+def _first_tokens(run: RunFacts) -> Iterator[Finding]:
+    """Where first tokens of disaggregated fleets are counted."""
+    conventions = {pool.engines[0].first_token for pool in pools_of(run.system) if pool.hands_to is not None}
+    for convention in sorted(conventions):
+        yield Finding("first-token", _FIRST_TOKENS[convention], {"first_token": convention})
 
 
 def _clock(run: RunFacts) -> Iterator[Finding]:
@@ -189,6 +299,27 @@ def _clock(run: RunFacts) -> Iterator[Finding]:
             f"the mean rate is {number(rate)} per second, and a request was present {percent(in_system)} of "
             "the time; times are read as seconds; for milliseconds, use --time-unit ms (time_unit='ms')",
             {"rate_per_s": rate, "requests_in_system": in_system},
+        )
+
+
+def _coarse_arrivals(run: RunFacts) -> Iterator[Finding]:
+    """Arrivals on a coarse grid, which become bursts."""
+    if "arrival_s" not in run.columns or "job" in run.requests:
+        return
+    parts: list[NDArray[np.float64]] = []
+    for part in run.column("arrival_s"):
+        parts.append(part.drop_nulls().cast(pl.Float64).to_numpy())
+        if sum(map(len, parts)) >= _GRID_ROWS:
+            break
+    times = np.concatenate(parts)[:_GRID_ROWS]
+    grid = grid_of(np.sort(times))
+    if grid is not None and grid.step_s >= _COARSE_S:
+        yield Finding(
+            "coarse-arrivals",
+            f"{percent(grid.tied / len(times))} of arrivals share their instant with another one, up to "
+            f"{grid.most:,} at once, on a grid of {number(grid.step_s)} s; latencies are those of bursts; "
+            "if the times were rounded, spread them: --spread, .spread()",
+            {"count": grid.tied, "total": len(times), "step_s": grid.step_s, "most": grid.most},
         )
 
 
@@ -319,8 +450,38 @@ def _turns(run: RunFacts) -> Iterator[Finding]:
         )
 
 
-def _turn_before(run: RunFacts) -> NDArray[np.int64] | None:
-    """For each row of the workload the row that its prompt continues; −1 if none, or if it waits for it."""
+def _deltas(run: RunFacts) -> Iterator[Finding]:
+    """Later turns whose prompts are shorter than the conversation before them."""
+    if "job" in run.requests or not {"prompt_tokens", "output_tokens"} <= {*run.columns}:
+        return
+    before = _turn_before(run, waits=False)
+    if before is None:
+        return
+    prompts, outputs = (
+        pl.concat(run.column(name)).cast(pl.Int64).to_numpy() for name in ("prompt_tokens", "output_tokens")
+    )
+    later = np.flatnonzero(before >= 0)
+    history = (prompts + outputs)[before[later]]
+    short = prompts[later] < history
+    if not later.size or short.sum() < _DELTA_SHARE * later.size:
+        return
+    first = int(short.argmax())
+    yield Finding(
+        "delta-prompts",
+        f"{int(short.sum()):,} of {later.size:,} later turns have fewer prompt tokens than the conversation "
+        f"before them (row {later[first]}: {prompts[later[first]]:,}, before it {history[first]:,}); if "
+        "prompts hold only the new tokens, accumulate them: --deltas, .accumulate_turns()",
+        {"count": int(short.sum()), "total": int(later.size), "row": int(later[first])},
+    )
+
+
+def _turn_before(run: RunFacts, waits: bool = True) -> NDArray[np.int64] | None:
+    """For each row of the workload the row that its prompt continues; −1 if none.
+
+    Args:
+        run: the run.
+        waits: whether rows that wait for the row before them count as −1.
+    """
     names = {*run.columns}
     if "continues" in names:
         before = pl.concat(run.column("continues")).fill_null(-1).cast(pl.Int64)
@@ -332,9 +493,9 @@ def _turn_before(run: RunFacts) -> NDArray[np.int64] | None:
         before = frame.with_columns(row=rows).select(row_before.alias("before"))["before"].fill_null(-1)
     else:
         return None
-    waits = pl.concat(run.column("think_s")).is_not_null() if "think_s" in names else None
-    if waits is not None:
-        before = pl.select(pl.when(waits).then(-1).otherwise(before)).to_series()
+    if waits and "think_s" in names:
+        is_waiting = pl.concat(run.column("think_s")).is_not_null()
+        before = pl.select(pl.when(is_waiting).then(-1).otherwise(before)).to_series()
     values: NDArray[np.int64] = before.to_numpy()
     return values
 
@@ -361,6 +522,17 @@ def _cut_text(cut: dict[str, float]) -> str:
 
 
 _CHECKS = (
-    *(_nothing_measured, _cut_off, tail.long_tails, _turns),
-    *(_clock, _iterations, _links, _objectives, _memory, _caches, _drafts),
+    *(_nothing_measured, _cut_off, tail.long_tails, _turns, _deltas, _client_waits),
+    *(
+        _clock,
+        _coarse_arrivals,
+        _iterations,
+        _links,
+        _kv_traffic,
+        _first_tokens,
+        _objectives,
+        _memory,
+        _caches,
+        _drafts,
+    ),
 )

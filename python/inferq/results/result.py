@@ -93,7 +93,8 @@ class Result(Viewed):
         tokens − 1), null for one token), `max_itl_s` (longest gap between two tokens), `e2e_s` (last token −
         arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`. With `Restart` also
         `discarded_tokens` (emitted and discarded), with `Speculation` also `drafted_tokens` (verified) and
-        `accepted_tokens` (of these), with `Failures` also `retries`.
+        `accepted_tokens` (of these), with `Failures` also `retries`, with `max_in_flight` also `client_s`
+        (from when a request was due to `arrival_s`, when its client sent it; in no latency).
 
         A request that waits for others (a turn with `think_s`, a later stage of a job) has a row after they
         finish; `arrival_s` is its own arrival.

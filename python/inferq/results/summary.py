@@ -139,7 +139,8 @@ def summary(
         "total_token_throughput": (outputs + sums["prompts"]) / span_s,
         "request_goodput": sums["good"] / span_s,
     }
-    for name in QUANTITIES:  # one at a time: a stored result reads each column when needed
+    waits = ("client",) if "client_s" in tables.requests else ()
+    for name in (*QUANTITIES, *waits):  # one at a time: a stored result reads each column when needed
         is_gap = name == "itl"
         statistics = _gaps(tables, keys, named, count) if is_gap else measured.statistics(f"{name}_s")
         table.update({f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS})

@@ -205,6 +205,9 @@ def _served(
     else:
         frame = source.ready(options["seed"])
         tables = _run(system, frame, session_flow(frame), None, options, threads, progress)[0]
+        if "max_in_flight" in options:
+            assert isinstance(tables.requests, RequestColumns)
+            tables.requests = tables.requests.with_columns({"client_s": _client_s(tables, frame)})
     return Result(tables, record, source, system)
 
 
@@ -271,6 +274,18 @@ def _gated(
     if start_s >= end_s:
         tables.findings.append(nothing_measured(options))
     return tables
+
+
+def _client_s(tables: RunTables, frame: pl.DataFrame) -> NDArray[np.float64]:
+    """For each request the time from when it was due to when its client sent it."""
+    due_s, flow = frame["arrival_s"].to_numpy().copy(), session_flow(frame)
+    ids, finish_s = tables.requests["id"], np.full(frame.height, np.nan)
+    finish_s[ids] = tables.requests["finish_s"]
+    if flow is not None:
+        before, after = np.repeat(np.arange(frame.height), np.diff(flow.children_start)), flow.children
+        due_s[after] = finish_s[before] + flow.delay_s[after]
+    waited_s: NDArray[np.float64] = np.maximum(tables.requests["arrival_s"] - due_s[ids], 0.0)
+    return waited_s
 
 
 def _end_s(tables: RunTables, horizon_s: float | None) -> float:

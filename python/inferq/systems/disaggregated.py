@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_in, fields_of, plain, read, read_fields
 from inferq.errors import ConfigError
@@ -30,8 +30,9 @@ class Link(Description):
         bytes_per_s: bytes per second of engine transfer, above 0.
         bytes_per_token: KV bytes of a token, 0 or above. Default: those of the prefill engine's model, if
             `Engine.on` created it.
-        concurrent: maximum concurrent transfers over the whole link, 1 or above; further transfers wait,
-            first come, first served. None: no limit.
+        concurrent: maximum concurrent transfers over the whole link, 1 or above, each with `bytes_per_s`;
+            further transfers wait, first come, first served. Default: 1, so that all transfers share the
+            bandwidth. None, in TOML `"unlimited"`: no limit, so that transfers never wait.
 
     Raises:
         ConfigError: a number outside these ranges, or a latency that rounds to 0 although it is not 0.
@@ -40,7 +41,7 @@ class Link(Description):
         Llama-3-8B has 131,072 KV bytes per token; a prompt of 1,000 tokens over 25 GB/s takes 5.2 ms:
 
         >>> import inferq as iq
-        >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).to_json()
+        >>> iq.Link(0.0001, 25e9, 131_072).to_json()
         {'latency_s': 0.0001, 'bytes_per_s': 25000000000.0, 'bytes_per_token': 131072, 'concurrent': 1}
 
         For a known model they are the default:
@@ -54,10 +55,12 @@ class Link(Description):
     latency_s: float
     bytes_per_s: float
     bytes_per_token: float | None = None
-    concurrent: int | None = None
+    concurrent: int | Literal["unlimited"] | None = 1
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        if self.concurrent == "unlimited":
+            object.__setattr__(self, "concurrent", None)
         Description.__post_init__(self)
         for name in ("latency_s", "bytes_per_s", "bytes_per_token"):
             if (getattr(self, name) or 0) < 0:
@@ -85,6 +88,10 @@ class Disaggregated(Description):
     Whole prompts, engine at a time, as in the source: `VllmV0(max_seqs=1)` with a token budget above the
     longest prompt. Chunked prompts: `Sarathi`. Replicas are numbered from 0, prefill replicas first. A
     scheduler written in Python is copied (`copy.deepcopy`) for every replica.
+
+    Engines of `Engine.on` without `first_token` emit the first token on the decode side, after the transfer,
+    as clients of vLLM, Dynamo and llm-d receive it. `first_token="prefill"` emits it when the prompt
+    completes.
 
     Source: bari2025 App. E.3, Alg. 5 (DistServe).
 
@@ -127,12 +134,25 @@ class Disaggregated(Description):
         for name in ("prefill_router", "decode_router"):
             router = plain(name, getattr(self, name), (Router,))
             router.to_json()  # type: ignore[attr-defined]  # a router
+        self._choose_first_token()
         theirs, ours = self.prefill[0].first_token, self.decode[0].first_token
         if theirs != ours:
             raise ConfigError(
                 "decode",
                 f"first_token is {ours!r}, but {theirs!r} for prefill; set the same convention for both",
             )
+
+    def _choose_first_token(self) -> None:
+        """Set the convention of engines that leave it open: the other side's, or else `"decode"`."""
+        sides = {"prefill": self.prefill, "decode": self.decode}
+        given = [engine.first_token for engine, _ in sides.values() if not engine.first_token_is_default]
+        chosen: dict[int, Engine] = {}  # one object for both sides if they share an engine
+        for name, (engine, replicas) in sides.items():
+            if engine.first_token_is_default:
+                engine = chosen.setdefault(
+                    id(engine), engine.with_first_token(given[0] if given else "decode")
+                )
+                object.__setattr__(self, name, (engine, replicas))
 
     def to_json(self) -> dict[str, Any]:
         """Return the system as JSON-ready values with a `kind`; the inverse of `from_json`."""

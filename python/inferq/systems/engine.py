@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +73,8 @@ class Engine(Viewed, Description):
     on_card: Mapping[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What `Engine.on` used: `model`, `gpu`, `tensor_parallel` and so on, and in `explained` the sources of
     timing, memory and settings. Empty if the parts were given directly, and after `dataclasses.replace`."""
+    first_token_is_default: bool = field(default=False, init=False, compare=False, repr=False)
+    """Whether `Engine.on` chose `first_token`, so that `Disaggregated` may choose it."""
 
     def __post_init__(self) -> None:
         """Reject an API time in milliseconds."""
@@ -96,11 +98,11 @@ class Engine(Viewed, Description):
         kv_dtype: KvType = "bf16",
         backend: str | None = None,
         timing: TimingModel | Literal["roofline"] | None = None,
-        kv: KvCache | None = None,
+        kv: KvCache | Mapping[str, Any] | None = None,
         prefix_cache: Literal["blocks", "radix", "none"] | None = None,
         overhead: Overhead | None = None,
         api_s: float | None = None,
-        first_token: Literal["prefill", "decode"] = "prefill",
+        first_token: Literal["prefill", "decode"] | None = None,
     ) -> Engine:
         """Create the engine that serves a model on a GPU, with measured times and the memory left for KV.
 
@@ -137,13 +139,14 @@ class Engine(Viewed, Description):
                 shipped.
             timing: replaces the table or roofline. `"roofline"`: use no table, so that engines with and
                 without a table are compared by the same model.
-            kv: replaces the computed KV cache.
-            prefix_cache: prefix cache of the computed KV cache, as for `KvCache`; `"none"` disables it.
-                Default: the server's.
+            kv: KV cache size: a `KvCache`, or a table of its fields. Unset fields are the server's, also
+                the `block` and `prefix_cache` of `KvCache(tokens=…)`. Default: the memory left.
+            prefix_cache: prefix cache, as for `KvCache`; `"none"` disables it. Default: the server's.
             overhead: host time added to every iteration; `Overhead()` disables it. Default: the server's, as
                 far as it was measured.
             api_s: as for the class. Default: the server's.
-            first_token: as for the class.
+            first_token: as for the class. Default: `"prefill"`; in a `Disaggregated`, `"decode"`, because
+                clients of vLLM, Dynamo and llm-d receive the first token from the decode side.
 
         Raises:
             ConfigError: an unknown model, GPU or server, with the nearest known name; a `config.json` without
@@ -181,8 +184,15 @@ class Engine(Viewed, Description):
             overhead=overhead,
             api_s=api_s,
         )
-        engine = cls(**on_gpu.parts(), first_token=first_token)
+        engine = cls(**on_gpu.parts(), first_token=first_token or "prefill")
         engine._record(on_gpu.provenance())
+        object.__setattr__(engine, "first_token_is_default", first_token is None)
+        return engine
+
+    def with_first_token(self, first_token: Literal["prefill", "decode"]) -> Engine:
+        """Return the same engine with another convention of the first token."""
+        engine = replace(self, first_token=first_token)
+        engine._record(self.on_card)
         return engine
 
     def _record(self, origin: Mapping[str, Any]) -> None:
@@ -274,7 +284,9 @@ class Engine(Viewed, Description):
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)
         for name, kind in (("kv", KvCache), ("overhead", Overhead)):
             if name in parts:
-                parts[name] = read_fields(f"{path}.{name}", parts[name], kind)
+                given, parts[name] = parts[name], read_fields(f"{path}.{name}", parts[name], kind)
+                if name == "kv" and isinstance(given, Mapping):
+                    parts[name] = given  # unset fields are the server's
         try:
             return cls.on(**parts)
         except ConfigError as error:

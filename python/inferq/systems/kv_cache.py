@@ -7,6 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_of
 
+BLOCK = 16
+"""Default tokens of a block."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvCache(Description):
@@ -40,7 +43,7 @@ class KvCache(Description):
     part: ClassVar[str | None] = "kv"
 
     tokens: int | None
-    block: int = 16
+    block: int = BLOCK
     prefix_cache: Literal["blocks", "radix"] | None = None
 
     @classmethod

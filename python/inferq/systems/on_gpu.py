@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 from inferq.checks import finite, whole
+from inferq.description import read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import Scheduler
-from inferq.systems.kv_cache import KvCache
+from inferq.systems.kv_cache import BLOCK, KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.servers import CONTEXT_BYTES, Server
 from inferq.timing import Roofline, TimingModel, TimingTable
@@ -56,19 +57,18 @@ class OnGpu:
     kv_dtype: KvType
     backend: str | None
     timing: TimingModel | Literal["roofline"] | None
-    kv: KvCache | None
+    kv: KvCache | Mapping[str, Any] | None
     prefix_cache: Literal["blocks", "radix", "none"] | None
     overhead: Overhead | None
     api_s: float | None
 
     def __post_init__(self) -> None:
         """Reject unknown words, a scheduler outside its limits, and a mismatch with the server."""
-        if not isinstance(self.kv, (KvCache, type(None))):
-            raise ConfigError("kv", f"must be a KvCache(…), got {self.kv!r}")
-        if self.kv is not None and self.prefix_cache is not None:
-            raise ConfigError(
-                "prefix_cache", "cannot be combined with kv: set KvCache(prefix_cache=…) instead"
-            )
+        if not isinstance(self.kv, (KvCache, Mapping, type(None))):
+            raise ConfigError("kv", f"must be a KvCache(…) or a table of its fields, got {self.kv!r}")
+        kind = self._kv_fields.get("prefix_cache")
+        if kind is not None and self.prefix_cache is not None:
+            raise ConfigError("prefix_cache", f"{self.prefix_cache!r} conflicts with {kind!r} of kv; set one")
         if self.tensor_parallel is not None:
             whole("tensor_parallel", self.tensor_parallel, 1)
         if self.gpu_memory_utilization is not None:
@@ -86,7 +86,7 @@ class OnGpu:
             if getattr(self._policy, name, None) is not None:
                 whole(f"scheduler.{name}", getattr(self._policy, name), 1, 2**31 - 1)
         if self.server is not None:
-            self.served_by.check(self._policy, self.prefix_cache if self.kv is None else self.kv.prefix_cache)
+            self.served_by.check(self._policy, self.prefix_cache or kind)
         if not isinstance(self.timing, (TimingModel, type(None))) and self.timing != "roofline":
             raise ConfigError("timing", f"must be a timing model or 'roofline', got {self.timing!r}")
 
@@ -103,7 +103,14 @@ class OnGpu:
         """The maximum tokens of a request, before the KV cache limits it."""
         if self.max_model_len is None:
             return self.shape.max_model_len
-        return whole("max_model_len", self.max_model_len, 1, 2**31 - 1)
+        given, own = whole("max_model_len", self.max_model_len, 1, 2**31 - 1), self.shape.max_model_len
+        if own is not None and given > own:
+            raise ConfigError(
+                "max_model_len",
+                f"{self.served_by.name} does not start with more than the {own:,} tokens of "
+                f"{self.shape.name}, got {given:,}; set max_model_len={own} or less",
+            )
+        return given
 
     @cached_property
     def full_scheduler(self) -> Scheduler:
@@ -194,26 +201,42 @@ class OnGpu:
         )
 
     @cached_property
+    def _kv_fields(self) -> Mapping[str, Any]:
+        """The fields of the KV cache that the caller set.
+
+        In a `KvCache` without a prefix cache, a block of the default size counts as not set.
+        """
+        if not isinstance(self.kv, KvCache):
+            return {} if self.kv is None else self._read_kv(self.kv)
+        if self.kv.prefix_cache is not None:
+            return self.kv.to_json()
+        return {"tokens": self.kv.tokens, **({} if self.kv.block == BLOCK else {"block": self.kv.block})}
+
+    @staticmethod
+    def _read_kv(table: Mapping[str, Any]) -> Mapping[str, Any]:
+        fields = read_fields("kv", table, KvCache).to_json()
+        return {name: fields[name] for name in table}
+
+    @cached_property
     def kv_cache(self) -> KvCache:
-        """The KV cache that is given, or one that fills the memory left."""
-        if self.kv is not None:
-            return self.kv
+        """The server's KV cache with the fields that are given; by default it fills the memory left."""
         kind = self.prefix_cache or self.served_by.prefix_cache
-        memory = self.memory(self.gpus)
-        return KvCache(
-            tokens=memory.tokens, block=memory.block, prefix_cache=None if kind == "none" else kind
-        )
+        own = {"block": self.served_by.block, "prefix_cache": None if kind == "none" else kind}
+        if self.kv is None:
+            memory = self.memory(self.gpus)
+            own |= {"tokens": memory.tokens, "block": memory.block}
+        return KvCache(**{**own, **self._kv_fields})
 
     @cached_property
     def room_tokens(self) -> int | None:
         """The tokens that the GPU has memory for, if the KV cache that is given holds more."""
-        if self.kv is None or self.kv.tokens is None:
+        if self.kv is None or self.kv_cache.tokens is None:
             return None
         try:
             room = self.memory(self.gpus).tokens
         except ConfigError:  # the model does not fit
             return None
-        return room if self.kv.tokens > room else None
+        return room if self.kv_cache.tokens > room else None
 
     @cached_property
     def longest_held(self) -> int | None:
@@ -305,7 +328,7 @@ class OnGpu:
     def _settings(self) -> set[str]:
         """The settings that the caller gave, fields of the scheduler included."""
         fields = set(self.scheduler or ()) if not isinstance(self.scheduler, Scheduler) else {"scheduler"}
-        return fields | {name for name in _SETTINGS if getattr(self, name) is not None}
+        return fields | {name for name in _SETTINGS if getattr(self, name) is not None} | {*self._kv_fields}
 
     def _timing_source(self) -> str:
         """Where the timing model comes from, as the end of a line."""
@@ -333,7 +356,7 @@ class OnGpu:
             return [f"memory: {self.memory(self.gpus).explain()}"]
         room = self.room_tokens
         return [
-            f"memory: {self.kv!r}, as given",
+            f"memory: {self.kv_cache!r}, size as given",
             *([] if room is None else [f"  the GPU has room for {room:,} tokens"]),
         ]
 

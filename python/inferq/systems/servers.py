@@ -204,7 +204,19 @@ class Server:
                 fields["token_budget"] = min(fields["token_budget"], fields["max_seqs"] * max_model_len)
             if "max_seqs" not in given:
                 fields["max_seqs"] = min(fields["max_seqs"], fields["token_budget"])
-        return kind(**fields)
+        policy = kind(**fields)
+        self.check_limits(policy)
+        return policy
+
+    def check_limits(self, scheduler: object) -> None:
+        """Reject limits with which this server does not start."""
+        budget, sequences = getattr(scheduler, "token_budget", None), getattr(scheduler, "max_seqs", None)
+        if self.engine == "vllm" and budget is not None and sequences is not None and budget < sequences:
+            raise ConfigError(
+                "scheduler.token_budget",
+                f"{self.name} requires at least max_seqs ({sequences:,}), got {budget:,}; raise token_budget "
+                "or lower max_seqs",
+            )
 
     def check(self, scheduler: object, prefix_cache: str | None) -> None:
         """Reject parts that this server lacks.
@@ -214,15 +226,12 @@ class Server:
             prefix_cache: the caller's choice. None: the server's.
 
         Raises:
-            ConfigError: the scheduler or the prefix cache of another server.
+            ConfigError: the scheduler or the prefix cache of another server, or limits that it refuses.
         """
         kind = _table()[self.name]["scheduler"]
         if type(scheduler).__name__ != kind:
             raise ConfigError("scheduler", f"{self.name} has {kind}, not {type(scheduler).__name__}")
-        if prefix_cache == "none" and self.prefix_cache == "radix":
-            raise ConfigError(
-                "prefix_cache", f"{self.name} has a radix tree; to disable it, pass kv=KvCache(…)"
-            )
+        self.check_limits(scheduler)
         if prefix_cache not in (None, "none", self.prefix_cache):
             raise ConfigError("prefix_cache", f"{self.name} has {self.prefix_cache!r}, not {prefix_cache!r}")
 
@@ -269,11 +278,11 @@ class Server:
                     source += ", limited by max_seqs · max_model_len or by the budget"
                 line(name, value, source)
         if "kv" in given:
-            lines.append(f"  kv {kv!r}: as given")
+            lines.append(f"  kv_tokens {'unlimited' if kv.tokens is None else f'{kv.tokens:,}'}: as given")
         else:
             line("gpu_memory_utilization", f"{share:g}", sources["gpu_memory_utilization"])
-            line("block", kv.block, sources["block"])
-            line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
+        line("block", kv.block, sources["block"])
+        line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
         if longest is None:
             lines.append("  max_model_len: unknown for this model")
         else:

@@ -366,7 +366,7 @@ class Step:
             kind, arguments = f"with_{column}", {column: arguments["lengths"]}
         elif kind == "part":
             kind, arguments = "split", {"at": arguments["at"], "part": int(arguments["second"])}
-        elif kind == "sample":
+        elif kind in ("sample", "spread"):
             arguments["seed"] = arguments.pop("draw")
         elif kind == "concat":
             del arguments["step"]

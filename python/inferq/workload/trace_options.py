@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from inferq.checks import positive, whole
 from inferq.errors import ConfigError
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Exponential, Gamma, Poisson
+from inferq.workload.grid import grid_of
 from inferq.workload.transforms import turns_by_session
 from inferq.workload.workload import Workload
 
@@ -25,6 +26,8 @@ class TraceOptions:
     Args:
         head: Use only the first requests of the trace.
         output_tokens: Output tokens of every request.
+        deltas: Prompts of later turns hold only the new tokens: add the earlier turns of the session.
+        spread: Spread arrivals that share an instant of a coarse grid (whole seconds) over the grid step.
         rate: Requests per second: scales arrival times; draws Poisson arrivals if the trace has none.
         request_rate: Draw new arrivals at this rate, as load generators do; `inf` sends all requests at once.
         burstiness: Shape of the gamma gaps of `request_rate`; 1 is Poisson, smaller values are burstier.
@@ -37,6 +40,8 @@ class TraceOptions:
 
     head: int | None = None
     output_tokens: int | None = None
+    deltas: bool = False
+    spread: bool = False
     rate: float | None = None
     request_rate: float | None = None
     burstiness: float | None = None
@@ -62,6 +67,13 @@ class TraceOptions:
         columns = trace._source.columns
         notes += _reading_notes(trace)
         trace = self._completed(trace, columns, notes, needs)
+        if self.deltas:
+            if not has_conversations(trace):
+                raise ConfigError("deltas", "the trace has no turns of conversations")
+            trace = trace.accumulate_turns()
+            notes.append("prompts of later turns extended by the earlier turns of their session")
+        if self.spread:
+            trace = self._spread(trace, notes)
         if self.concurrency is not None:
             return self._closed_loop(trace, notes)
         if self.request_rate == math.inf:
@@ -135,6 +147,16 @@ class TraceOptions:
                 "(--output-tokens, .with_outputs(…)), or map a column of the file",
             )
         return trace
+
+    def _spread(self, trace: Workload, notes: list[str]) -> Workload:
+        """The requests with tied arrivals spread over the step of their grid."""
+        if "arrival_s" not in trace._source.columns:
+            raise ConfigError("spread", "the trace has no arrival times")
+        grid = grid_of(trace.frame["arrival_s"].to_numpy())
+        if grid is None:
+            raise ConfigError("spread", "the trace has no coarse grid of tied arrival times")
+        notes.append(f"{grid.tied:,} arrivals at shared instants spread over {grid.step_s:.4g} s (seed 0)")
+        return trace.spread(grid.step_s)
 
     def _closed_loop(self, trace: Workload, notes: list[str]) -> Workload:
         users = whole("concurrency", self.concurrency, 1, 2**32 - 1)

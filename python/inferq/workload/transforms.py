@@ -20,6 +20,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.workload import prefixes
 from inferq.workload.columns import COLUMNS, as_series, check_sorted, checked
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
+from inferq.workload.grid import grid_of, on_grid
 
 if TYPE_CHECKING:
     from inferq.workload.workload import Workload
@@ -80,6 +81,37 @@ def at_rate(frame: pl.DataFrame, seed: int, rate: float) -> pl.DataFrame:
             f"rate {rate} is too far from the current {(frame.height - 1) / span} requests per second",
         )
     return speed(frame, seed, factor)
+
+
+def spread(frame: pl.DataFrame, seed: int, draw: int, step_s: float | None) -> pl.DataFrame:
+    """Draw arrivals on a grid uniformly within the step after their instant. Rows keep their order."""
+    need(frame, "spread", "arrival_s")
+    arrivals = frame["arrival_s"].to_numpy()
+    if step_s is None:
+        grid = grid_of(arrivals)
+        if grid is None:
+            raise TraceError("spread", "found no grid of tied arrivals; set step_s")
+        step_s = grid.step_s
+    instants, counts = np.unique(arrivals, return_counts=True)
+    if not (counts > 1).any():
+        raise TraceError("spread", "no two requests arrive at the same instant")
+    is_rounded = on_grid(arrivals - instants[counts > 1][0], step_s)
+    offsets = np.random.Generator(np.random.PCG64(subseed(draw, "spread"))).random(arrivals.size) * step_s
+    moved = np.sort(np.where(is_rounded, arrivals + offsets, arrivals))
+    return frame.with_columns(pl.Series("arrival_s", moved))
+
+
+def accumulate_turns(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Add to each turn's prompt the prompts and outputs of the earlier turns of its session."""
+    for name in ("session_id", "output_tokens"):
+        need(frame, "accumulate_turns", name)
+    for name in ("prefix_hashes", "prefix_parts", "continues"):
+        if name in frame.columns:
+            raise TraceError("accumulate_turns", f"not supported with {name}, which describes whole prompts")
+    tokens = (pl.col("prompt_tokens") + pl.col("output_tokens")).cast(pl.Int64)
+    history = (tokens.cum_sum() - tokens).over("session_id")
+    prompts = pl.col("prompt_tokens") + pl.when(pl.col("session_id").is_null()).then(0).otherwise(history)
+    return checked(frame.with_columns(prompts.alias("prompt_tokens")))
 
 
 def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
@@ -361,6 +393,8 @@ APPLY: dict[str, Callable[..., Any]] = {
     for transform in (
         speed,
         at_rate,
+        spread,
+        accumulate_turns,
         window,
         head,
         part,

@@ -414,6 +414,49 @@ class Workload(Viewed):
         """
         return self._then("speed", factor=positive("factor", factor))
 
+    def spread(self, step_s: float | None = None, *, seed: int = 0) -> Workload:
+        """Draw arrivals on a coarse grid uniformly within the step after their instant.
+
+        Published times are often rounded (BurstGPT to 1 s, Mooncake to 3 s), and read literally each grid
+        point is a burst. The grid contains the first instant with ties. Arrivals off the grid do not move.
+        Rows keep their order; the sorted times are assigned in that order.
+
+        Args:
+            step_s: step of the grid in seconds. Default: the most frequent gap between instants with ties.
+            seed: seed of the draw, separate from that of the run.
+
+        Raises:
+            ConfigError: an argument is out of range.
+            TraceError: there are no arrivals, no ties, or no grid was found.
+
+        Example:
+            >>> import inferq as iq
+            >>> rounded = iq.Workload({"arrival_s": [0, 0, 0, 1, 1, 5], "prompt_tokens": [9] * 6})
+            >>> times = rounded.spread(1.0, seed=1).frame["arrival_s"]
+            >>> times.floor().to_list(), times.n_unique()
+            ([0.0, 0.0, 0.0, 1.0, 1.0, 5.0], 6)
+        """
+        step = None if step_s is None else positive("step_s", step_s)
+        return self._then("spread", draw=whole("seed", seed, 0, 2**64 - 1), step_s=step)
+
+    def accumulate_turns(self) -> Workload:
+        """Add to each turn's prompt the prompts and outputs of the earlier turns of its session.
+
+        For logs whose prompts hold only the new tokens of a turn. A server receives the whole conversation.
+
+        Raises:
+            TraceError: there are no sessions or no outputs, or a column describes whole prompts
+                (`prefix_hashes`, `prefix_parts`, `continues`).
+
+        Example:
+            >>> import inferq as iq
+            >>> turns = {"session_id": ["a", "a"], "turn": [0, 1], "arrival_s": [0, 30]}
+            >>> log = iq.Workload({**turns, "prompt_tokens": [1000, 32], "output_tokens": [50, 10]})
+            >>> log.accumulate_turns().frame["prompt_tokens"].to_list()
+            [1000, 1082]
+        """
+        return self._then("accumulate_turns")
+
     def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
         """Select requests with `start_s` ≤ arrival < `end_s`, with arrivals relative to `start_s`.
 

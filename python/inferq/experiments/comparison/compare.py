@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from inferq._lazy import pl
 from inferq.checks import between, nearest, whole
 from inferq.description import member
+from inferq.display.text import counted, number
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
 from inferq.experiments.arguments import (
@@ -24,6 +26,7 @@ from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
+from inferq.experiments.comparison.model_error import of_rows
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.progress import Progress
@@ -32,6 +35,7 @@ from inferq.results.finding import Finding, by_severity
 from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
+from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
@@ -219,6 +223,11 @@ def compare(
         text = "there are no intervals and no verdicts; use at least ten seeds"
         findings.append(Finding("one-seed", text, {"seeds": 1}))
     findings += of_objectives(slo)
+    rows = _rows(evidence, keys, named, baseline, confidence, priced)
+    if any(
+        engine.on_card for system in named.values() for pool in pools_of(system) for engine in pool.engines
+    ):
+        findings += [finding for finding in [of_rows(rows)] if finding is not None]
     return Comparison(
         systems=tuple(named),
         baseline=baseline,
@@ -231,9 +240,25 @@ def compare(
         scenario=recorded(
             source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}
         ),
-        _rows=_rows(evidence, keys, named, baseline, confidence, priced),
+        requests=_requests(source, drawn),
+        _rows=rows,
         _values=_values(evidence, keys),
     )
+
+
+def _requests(source: Workload, drawn: pl.DataFrame) -> str:
+    """The number, the source and the mean rate of the requests of the first seed."""
+    facts = source.metadata
+    origin = "drawn from distributions" if source.is_synthetic else "from a frame"
+    if facts.get("source"):
+        origin = f"from {PurePath(str(facts['source'])).name}"
+    text = f"{counted(drawn.height, 'request')} {origin}"
+    times = drawn["arrival_s"].drop_nulls() if "arrival_s" in drawn.columns else None
+    span_s = 0.0 if times is None or times.is_empty() else times[-1] - times[0]
+    if not span_s > 0:
+        return text
+    run = " in the first run" if source.is_synthetic else ""
+    return f"{text} at {number((drawn.height - 1) / span_s)} per second{run}"
 
 
 def _rows(

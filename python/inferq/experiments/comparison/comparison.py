@@ -60,6 +60,9 @@ class Comparison(Viewed):
     scenario: str
     """The workload, the systems by name, the seeds and the options, as JSON."""
 
+    requests: str
+    """The number, the source and the rate of the requests."""
+
     _rows: tuple[dict[str, Any], ...]
     _values: tuple[dict[str, Any], ...]
 

@@ -11,7 +11,7 @@ from inferq.display.text import counted, listed, percent, sentence
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.charts import shown_systems
 from inferq.experiments.comparison.comparison import Comparison
-from inferq.experiments.comparison.tables import of_system, row_name
+from inferq.experiments.comparison.tables import difference, of_system, row_name
 from inferq.reports import identity
 from inferq.results.recorded_system import system_from
 
@@ -27,7 +27,7 @@ _HEADS: Mapping[NoteKind, str] = {
     "critical": "▼ Worse",
     "warning": "! Caveats",
     "good": "▲ Better",
-    "info": "No relevant difference",
+    "info": "Not significant, or small",
 }
 
 
@@ -85,8 +85,8 @@ def _setting(comparison: Comparison, others: list[str]) -> str:
     against = (
         f"{', '.join(others) if many <= _MOST_SYSTEMS else f'{many:,} systems'} against " if others else ""
     )
-    same = "with the same requests for all; " if others else ""
-    return f"{against}{comparison.baseline}, {same}{comparison.stopped}."
+    same = ", the same for all" if others else ""
+    return f"{against}{comparison.baseline}: {comparison.requests}{same}; {comparison.stopped}."
 
 
 def _confidence(comparison: Comparison) -> str:
@@ -121,7 +121,11 @@ def _differences(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
             f"differs by less than {percent(MATTERS)} in",
             [row for row in rows if row["verdict"] in ("better", "worse") and not _matters(row)],
         ),
-        ("info", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
+        (
+            "info",
+            "shows no significant difference in",
+            [row for row in rows if row["verdict"] == "not distinguishable"],
+        ),
         (
             "warning",
             "differs, without a verdict, in",
@@ -146,8 +150,10 @@ def _matters(row: Mapping[str, Any]) -> bool:
 
 def _by(row: Mapping[str, Any]) -> str:
     relative = row["relative"]
-    if row["verdict"] == "not distinguishable" or relative is None:
+    if relative is None:
         return ""
+    if row["verdict"] == "not distinguishable":
+        return f" ({difference(row)})"
     return f" ({percent(relative, sign=True)})"
 
 

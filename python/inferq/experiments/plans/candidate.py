@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from inferq.errors import ConfigError
@@ -68,10 +68,13 @@ class Candidate:
             return Cluster(self.engine, replicas=units, router=self.router)
         prefill, decode = self.ratio
         assert self.link is not None
+        link = self.link
+        if link.concurrent is None:  # the network grows with the fleet: each prefill replica has an adapter
+            link = replace(link, concurrent=prefill * units)
         return Disaggregated(
             prefill=(self.engine, prefill * units),
             decode=(self.engine, decode * units),
-            link=self.link,
+            link=link,
             prefill_router=self.router,
             decode_router=self.router,
         )

@@ -105,7 +105,8 @@ def plan(
         engines: an `Engine`, or a table of engines by name, instead of the arguments above.
         pools: `"together"`, or prefill and decode replicas such as `"1:2"`; several to choose from. A replica
             of a disaggregated fleet is one such group. Default: `"together"`.
-        link: link between disaggregated pools. Default: 400 Gb/s without latency, with the model's KV bytes.
+        link: link between disaggregated pools. With `concurrent=None`, each prefill replica sends one context
+            at a time. Default: such a link with 400 Gb/s, no latency and the model's KV bytes.
         routers: routers to choose from. Default: `LeastRequests()`.
         replicas: possible numbers of replicas. Default: 1 to 1,024.
         spare: replicas in addition to those that meet the SLO, included in the cost; 1 is N + 1.

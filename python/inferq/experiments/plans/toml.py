@@ -32,10 +32,12 @@ def scenario_as_toml(scenario: Scenario, engine: Engine, comment: str) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """JSON without nulls, which TOML does not have. An unlimited KV cache is written by name."""
+    """JSON without nulls, which TOML does not have. Unlimited KV caches and links are written by name."""
     if isinstance(value, Mapping):
         if set(value) >= {"tokens", "block"} and value["tokens"] is None:
             return "unlimited"
+        if set(value) >= {"bytes_per_s", "concurrent"} and value["concurrent"] is None:
+            value = {**value, "concurrent": "unlimited"}
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, (list, tuple)) else value
 

@@ -79,7 +79,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     log = "the log of requests is assumed to be the engine's" if run.requests is not None else ""
     assumptions.assume("api_s", f"{api_s:g}", log or f"{release.name}: {release.source('api_s')}")
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
-    memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching or "none"}
+    memory: dict[str, Any] = {"prefix_cache": caching or "none"} if kv is None else {"kv": kv.to_json()}
     if kv is None:
         memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, assumptions)
     if run.max_model_len is not None:

@@ -95,7 +95,7 @@ def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
     yield from _side("decode side", Replicas(demand, *system.decode), prompts=False)
     link = system.link
     assert link.bytes_per_token is not None  # known for every fleet
-    if link.concurrent is not None:
+    if isinstance(link.concurrent, int):
         each_s = link.latency_s + link.bytes_per_token * demand.lengths.prompt_mean / link.bytes_per_s
         if each_s > 0:
             yield upper_bound(
