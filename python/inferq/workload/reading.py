@@ -40,7 +40,17 @@ _ROWS = ("data", "rows", "columns", "sha256")
 _ON_ALL = ("prefix", "patience", "metadata", "transforms")
 
 TRANSFORMS = (
-    *("at_rate", "speed", "window", "head", "sample", "with_arrivals", "with_prompts", "with_outputs"),
+    *(
+        "at_rate",
+        "speed",
+        "window",
+        "head",
+        "sample",
+        "resample",
+        "with_arrivals",
+        "with_prompts",
+        "with_outputs",
+    ),
     *(
         "with_classes",
         "with_think",
