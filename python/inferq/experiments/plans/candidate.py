@@ -62,15 +62,21 @@ class Candidate:
         """Replicas of one unit."""
         return 1 if self.ratio is None else sum(self.ratio)
 
-    def system(self, units: int) -> Cluster | Disaggregated:
-        """The fleet with this number of units."""
+    @property
+    def has_monotone_timing(self) -> bool:
+        """Whether an iteration of more tokens is surely not shorter."""
+        return self.engine.timing.cost() is not None
+
+    def system(self, units: int, engine: Engine | None = None) -> Cluster | Disaggregated:
+        """The fleet with this number of units. `engine` replaces that of the candidate."""
+        engine = self.engine if engine is None else engine
         if self.ratio is None:
-            return Cluster(self.engine, replicas=units, router=self.router)
+            return Cluster(engine, replicas=units, router=self.router)
         prefill, decode = self.ratio
         assert self.link is not None
         return Disaggregated(
-            prefill=(self.engine, prefill * units),
-            decode=(self.engine, decode * units),
+            prefill=(engine, prefill * units),
+            decode=(engine, decode * units),
             link=self.link,
             prefill_router=self.router,
             decode_router=self.router,

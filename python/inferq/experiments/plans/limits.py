@@ -52,7 +52,7 @@ class UpperBounds:
 
         A bound covers the resources of all units, so n units carry n times the load of one, except for a
         link shared by all units. A bound is about the long run: above it the queue grows as long as the load
-        lasts. A short run may end before that shows.
+        lasts.
         """
         if self.impossible:
             return Limit(math.inf, self.impossible)
@@ -74,7 +74,7 @@ class UpperBounds:
 
 
 def upper_bounds_of(
-    demand: Demand, family: Family, router: Router, link: Link | None, objectives: Sequence[Objective]
+    demand: Demand | None, family: Family, router: Router, link: Link | None, objectives: Sequence[Objective]
 ) -> UpperBounds:
     """Theoretical bounds of a family, computed for its largest engine.
 
@@ -82,7 +82,8 @@ def upper_bounds_of(
     latency that contains an iteration is below the shortest iteration, whatever the number of replicas.
 
     Args:
-        demand: the load.
+        demand: the load in the long run. None for a plan about exactly these requests, whose queue may grow
+            as long as it ends in time.
         family: the engines.
         router: router in front of the replicas.
         link: link between prefill and decode pools. None if every replica does both.
@@ -101,6 +102,8 @@ def upper_bounds_of(
                 f"{metric.name} ≤ {amount(objective.limit, 's')} is below the shortest iteration, "
                 f"{seconds(shortest_s)}",
             )
+    if demand is None:
+        return UpperBounds((), family.batch_limits)
     pool = (engine, 1)
     system = (
         Cluster(engine, replicas=1, router=router)
