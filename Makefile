@@ -98,7 +98,7 @@ papers: $(VENV)/released ## Reproduce the five papers into docs/explanation/pape
 docs: $(VENV)/tested ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-wheels: $(VENV)/wheels ## Build and check the wheels of this platform into dist/; EMULATE=1 tests arm64 under qemu
+wheels: $(VENV)/wheels ## Build and test the wheels of this platform, and count plain and profile-guided instructions; EMULATE=1 tests arm64
 	$(BIN)/python .ci/wheels.py $(if $(EMULATE),--emulate)
 
 lock: $(VENV)/tools ## Update Cargo.lock and requirements-*.txt to the newest allowed versions

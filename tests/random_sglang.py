@@ -122,6 +122,13 @@ def overlapped(seed: int) -> Scenario:
     return asked
 
 
+def limited(seed: int) -> Scenario:
+    """Without overlap, and with ends by stop tokens, below what the client allowed."""
+    asked = overlapped(seed)
+    asked = asked if "ends" in asked else overlapped(seed + 1_000_000)
+    return {name: value for name, value in asked.items() if name != "overlap"}
+
+
 def scenario(seed: int) -> Scenario:
     """One of six kinds: most are of the first."""
     rng = chance(f"sglang {seed}")

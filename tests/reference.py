@@ -136,6 +136,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         self.longest: int = engine.get("max_model_len", NO_LIMIT)  # prompt and output together
         self.classes = classes  # sorted
         self.scope: str | None = None  # the one class that is planned now (ClassPriority), None for all
+        self.closed = ""  # the limit that a higher class waits for (ClassPriority)
         self.limits = self.rules.get("inner", self.rules)
         self.rule, self.policy = POLICIES[self.rules["kind"]].rule, POLICIES[self.limits["kind"]]
         bounds = self.policy.bounds(self.limits)
@@ -191,7 +192,9 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
     def room(self, r: Request, tokens: int) -> bool:
         """R11: a place, and blocks above the watermark, which counts only while any are held."""
         watermark = self.watermark if self.free < self.total else 0
-        if len(self.running) >= self.most_seqs:
+        if self.closed:
+            self.refused = self.closed
+        elif len(self.running) >= self.most_seqs:
             self.refused = "cap"
         elif self.free - self.lacks(r, tokens) < watermark:
             self.refused = "memory"

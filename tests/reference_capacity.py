@@ -244,8 +244,9 @@ class Shifting(Fleet):
             self.look()
 
     def die(self, at: int) -> None:
-        """What it has emitted counts; the iteration under way does not."""
-        replica, repair = self.places[at].replica, self.failures["repair_s"]
+        """What it has emitted counts; the iteration under way does not. One that drains is not repaired."""
+        replica = self.places[at].replica
+        repair = None if self.places[at].state == "draining" else self.failures["repair_s"]
         if replica.end != NEVER:
             replica.iterations.pop()
         for r in as_calls(present(replica)):

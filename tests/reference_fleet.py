@@ -364,8 +364,8 @@ class Fleet:  # all that has a state, and what happens at one instant
         """R5: nothing is left to come, and each replica that holds requests is asked once more."""
         here = sorted(r.id for replica in self.replicas for r in present(replica))
         asked = [self.form_batch(replica, drain=True) for replica in self.replicas if present(replica)]
-        if any(asked) and not self.drained:
-            self.drained = here
+        if any(asked):
+            self.drained = sorted({*self.drained, *here})
         return any(asked)
 
     def going_on(self) -> list[int]:

@@ -9,7 +9,7 @@ import inferq as iq
 
 from .grouped import grouped
 from .night import seeds
-from .random_sglang import overlapped, scenario
+from .random_sglang import limited, overlapped, scenario
 from .recordings import Scenario, sglang_engine, sglang_outcome, workload
 from .reference_sglang import OutOfMemory, Stuck, simulate
 
@@ -41,6 +41,11 @@ def _agree(seed: int, drawn: Callable[[int], Scenario]) -> None:
 @grouped(seed=seeds(525))
 def test_the_core_agrees_with_the_reference(seed: int) -> None:
     _agree(seed, scenario)
+
+
+@grouped(seed=seeds(200))
+def test_the_core_agrees_with_the_reference_where_clients_allow_more(seed: int) -> None:
+    _agree(seed, limited)
 
 
 @grouped(seed=seeds(400))

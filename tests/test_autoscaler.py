@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import inferq as iq
@@ -172,6 +173,25 @@ def test_schedulers_and_routers_written_in_python_see_open_replicas() -> None:
     result = iq.simulate(ROWS, cluster)
     assert {(0, 1), (1,), (0,)} <= seen
     assert result.requests["status"].to_list() == ["finished"] * 40
+
+
+def test_a_replica_that_fails_while_it_drains_does_not_return() -> None:
+    """Replica 1 drains at 1 and fails at 2. With a repair of a second it would take requests from 3 on."""
+    failures = iq.Failures(at=[(2.0, 1)], drains=[(1.0, 1)], repair_s=1.0)
+    result = iq.simulate(ROWS, _cluster(replicas=2, failures=failures))
+    here = result.fleet_events.filter(replica=1)
+    assert here.select("at_s", "event").rows() == [(0.0, "ready"), (1.0, "drains"), (2.0, "died")]
+    assert set(result.requests.filter(pl.col("arrival_s") >= 1)["replica"]) == {0}
+    assert set(result.requests["status"]) == {"finished"}
+
+
+def test_a_replica_that_an_autoscaler_drains_and_that_fails_does_not_return() -> None:
+    """One replica is wanted from 1 on: replica 1 drains, and fails at 2. It is not repaired at 3."""
+    scaler = iq.Autoscaler(iq.BySchedule([(0, 2), (0.5, 1)]), min=1, max=2, every_s=1)
+    failures = iq.Failures(at=[(2.0, 1)], repair_s=1.0)
+    result = iq.simulate(ROWS, _cluster(replicas=2, autoscaler=scaler, failures=failures))
+    here = result.fleet_events.filter(replica=1)
+    assert here.select("at_s", "event").rows() == [(0.0, "ready"), (1.0, "drains"), (2.0, "died")]
 
 
 def test_each_cluster_of_a_network_has_its_own_autoscaler() -> None:

@@ -68,6 +68,21 @@ def test_the_bracket_holds_the_exact_rate_of_m_d_1(limit: float):
     assert not plan.contradictions
 
 
+def test_an_objective_at_the_only_gap_there_is_is_kept() -> None:
+    """All gaps are 20 ms, in a bin that ends above: P99 and maximum keep a limit of 20 ms at the same rates."""
+    engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(max_seqs=64), kv=iq.KvCache.unlimited())
+    rows = {
+        "arrival_s": [at * 0.05 for at in range(100)],
+        "prompt_tokens": [9] * 100,
+        "output_tokens": [9] * 100,
+    }
+    by_limit = [
+        iq.capacity(rows, engine, iq.Slo(**limit)) for limit in ({"itl_max": 0.02}, {"itl_p99": 0.02})
+    ]
+    assert by_limit[0].rate == by_limit[1].rate > 0
+    assert not iq.capacity(rows, engine, iq.Slo(itl_p99=0.0199)).rate
+
+
 def test_the_answer_is_above_the_truth_no_more_often_than_stated():
     # 20 searches with seeds of their own: at 95 % more than 3 misses on either side have a chance of 1.6 %
     slo, exact = iq.Slo(queue_mean=0.5), m_d_1(0.5)

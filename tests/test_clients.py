@@ -1,4 +1,4 @@
-"""How clients send: a closed loop of users, at most so many requests in flight, all at once, gamma gaps."""
+"""Clients: closed loops of users, limits of requests in flight, backlogs, gamma gaps, cancellation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOTS = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache
 
 
 def requests(outputs: list[int], arrivals: list[float] | None = None) -> dict[str, Any]:
-    """Prompts of one token."""
+    """Return requests with prompts of one token."""
     at = [0.0] * len(outputs) if arrivals is None else arrivals
     return {"arrival_s": at, "prompt_tokens": [1] * len(outputs), "output_tokens": outputs}
 
@@ -31,23 +31,23 @@ def random_requests(seed: int) -> pl.DataFrame:
     return arriving(60, 4.0, iq.dist.Uniform(low=1, high=40), iq.dist.Geometric(mean=8)).draw(seed).frame
 
 
-# At most so many in flight
+# Limits of requests in flight
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_one_in_flight_each_request_is_sent_when_the_one_before_has_left(seed: int) -> None:
-    asked = random_requests(seed)
-    rows = iq.simulate(asked, SLOTS, max_in_flight=1).requests
+def test_with_one_in_flight_each_request_is_sent_when_the_previous_one_finishes(seed: int) -> None:
+    work = random_requests(seed)
+    rows = iq.simulate(work, SLOTS, max_in_flight=1).requests
     finish_s = 0.0
-    for due_s, sent_s, ends_s in zip(asked["arrival_s"], rows["arrival_s"], rows["finish_s"], strict=True):
+    for due_s, sent_s, ends_s in zip(work["arrival_s"], rows["arrival_s"], rows["finish_s"], strict=True):
         assert sent_s == pytest.approx(max(due_s, finish_s), abs=1e-9)
         finish_s = ends_s
-    # Alone a request takes a slot for its prompt and each further token.
+    # A request alone needs one iteration for its prompt and one for each further token.
     assert (rows["e2e_s"] - rows["output_tokens"]).abs().max() <= 1e-9  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("most", [2, 7])
-def test_of_a_fleet_never_more_are_in_flight_and_latencies_count_from_the_sending(most: int) -> None:
+def test_a_fleet_respects_the_limit_and_latencies_start_when_requests_are_sent(most: int) -> None:
     fleet = iq.Cluster(SLOTS, replicas=3, router=iq.LeastRequests())
     rows = iq.simulate(random_requests(5), fleet, max_in_flight=most).requests
     sent, left = rows["arrival_s"].to_numpy(), rows["finish_s"].to_numpy()
@@ -57,20 +57,20 @@ def test_of_a_fleet_never_more_are_in_flight_and_latencies_count_from_the_sendin
     assert free.equals(iq.simulate(random_requests(5), fleet).requests)
 
 
-def test_the_limit_is_recorded_and_holds_where_results_are_streamed(tmp_path: Path) -> None:
-    asked = random_requests(1)
-    result = iq.simulate(asked, SLOTS, max_in_flight=3)
+def test_the_limit_is_recorded_and_applies_to_stored_runs(tmp_path: Path) -> None:
+    work = random_requests(1)
+    result = iq.simulate(work, SLOTS, max_in_flight=3)
     assert iq.Scenario.read(result.scenario).run().requests.equals(result.requests)
-    stored = iq.simulate(asked, SLOTS, max_in_flight=3, out=tmp_path / "out")
+    stored = iq.simulate(work, SLOTS, max_in_flight=3, out=tmp_path / "out")
     assert stored.requests.collect().equals(result.requests)
-    assert "max_in_flight" not in iq.simulate(asked, SLOTS).scenario
+    assert "max_in_flight" not in iq.simulate(work, SLOTS).scenario
 
 
-def test_a_request_without_patience_makes_room_at_once() -> None:
-    # The second has no patience and the batch is full: it leaves at once, and the third takes its place.
-    one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
-    asked = requests([3, 1, 1]) | {"patience_s": [None, 0.0, None]}
-    rows = iq.simulate(asked, one, max_in_flight=2).requests
+def test_a_request_with_zero_patience_is_replaced_immediately() -> None:
+    # The second request has no patience and the batch is full: it leaves, and the third is sent.
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
+    work = requests([3, 1, 1]) | {"patience_s": [None, 0.0, None]}
+    rows = iq.simulate(work, engine, max_in_flight=2).requests
     assert rows["status"].to_list() == ["finished", "abandoned", "finished"]
     assert rows["arrival_s"].to_list() == [0.0, 0.0, 0.0]
 
@@ -80,11 +80,11 @@ def test_a_request_without_patience_makes_room_at_once() -> None:
     (2.5, "max_in_flight: must be an integer"),
     (True, "max_in_flight: "),
 )
-def test_a_limit_that_is_no_number_of_requests_is_refused(most: Any) -> None:
+def test_a_wrong_limit_is_an_error(most: Any) -> None:
     iq.simulate(requests([1]), SLOTS, max_in_flight=most)
 
 
-def test_jobs_and_exponential_slots_know_no_limit() -> None:
+def test_a_network_does_not_support_the_limit() -> None:
     ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=10, output=iq.dist.Fixed(2))})
     with pytest.raises(iq.ConfigError, match="max_in_flight: is not available for a Network"):
         iq.simulate({"arrival_s": [0.0]}, iq.Network({"chat": SLOTS}, [ask]), max_in_flight=2)
@@ -93,25 +93,25 @@ def test_jobs_and_exponential_slots_know_no_limit() -> None:
 # A closed loop
 
 
-def test_equal_requests_of_a_closed_loop_are_those_of_as_many_in_flight() -> None:
+def test_a_closed_loop_of_equal_requests_equals_a_backlog_with_a_limit() -> None:
     lengths = {"prompt_tokens": [16] * 24, "output_tokens": [6] * 24}
     loop = iq.simulate(iq.Workload(lengths).closed_loop(4), SLOTS).requests
     backlog = iq.simulate(iq.Workload(lengths).at_once(), SLOTS, max_in_flight=4).requests
     assert loop.equals(backlog)
 
 
-def test_a_user_waits_for_the_answer_thinks_and_sends_the_next() -> None:
-    # Slots of 1 s: two users with requests of 2 and 3 tokens, who think for half a second.
-    asked = iq.Workload(requests([2, 3, 2, 3])).closed_loop(2, think=0.5)
-    rows = iq.simulate(asked, SLOTS).requests
-    # Done at 2 and 3 s, they send again at 2.5 and 3.5 s. Request 2 is in the batches from 3 and 4 s on,
-    # request 3 in those from 4, 5 and 6 s on.
+def test_a_user_sends_the_next_request_a_think_time_after_the_answer() -> None:
+    # Iterations of 1 s: two users with requests of 2 and 3 tokens and a think time of 0.5 s.
+    loop = iq.Workload(requests([2, 3, 2, 3])).closed_loop(2, think=0.5)
+    rows = iq.simulate(loop, SLOTS).requests
+    # They finish at 2 and 3 s and send again at 2.5 and 3.5 s. Request 2 is in the batches at 3 and 4 s,
+    # request 3 in those at 4, 5 and 6 s.
     assert rows["arrival_s"].to_list() == [0.0, 0.0, 2.5, 3.5]
     assert rows["finish_s"].to_list() == [2.0, 3.0, 5.0, 7.0]
 
 
-def test_the_rate_of_a_closed_loop_is_users_over_time_of_a_round() -> None:
-    # Little's law over whole rounds: N users in service or in thought, with nothing in between.
+def test_the_rate_of_a_closed_loop_follows_from_littles_law() -> None:
+    # N users are either waiting for an answer or thinking.
     users, think_s = 8, 3.0
     lengths = {"prompt_tokens": [4] * 800, "output_tokens": [5] * 800}
     rows = iq.simulate(iq.Workload(lengths).closed_loop(users, ramp_s=8.0, think=think_s), SLOTS).requests
@@ -125,12 +125,12 @@ def test_users_start_evenly_over_the_ramp() -> None:
     assert frame["think_s"].to_list() == [None] * 4 + [0.0, 0.0]
 
 
-def test_an_unsteady_think_time_is_drawn_with_the_seed_of_the_run() -> None:
+def test_a_random_think_time_is_drawn_with_the_seed_of_the_run() -> None:
     loop = iq.Workload(requests([2] * 12)).closed_loop(3, think=iq.dist.Exponential(mean_s=0.1))
     assert loop.is_synthetic
-    one, two = (iq.simulate(loop, SLOTS, seed=seed) for seed in (1, 2))
-    assert not one.requests["arrival_s"].equals(two.requests["arrival_s"])
-    assert iq.Scenario.read(one.scenario).run().requests.equals(one.requests)
+    first, second = (iq.simulate(loop, SLOTS, seed=seed) for seed in (1, 2))
+    assert not first.requests["arrival_s"].equals(second.requests["arrival_s"])
+    assert iq.Scenario.read(first.scenario).run().requests.equals(first.requests)
 
 
 @refused(
@@ -138,11 +138,11 @@ def test_an_unsteady_think_time_is_drawn_with_the_seed_of_the_run() -> None:
     ({"users": 2, "ramp_s": -1}, "ramp_s: must be from 0"),
     ({"users": 2, "think": "long"}, "think: must be seconds"),
 )
-def test_a_closed_loop_that_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
+def test_a_wrong_closed_loop_is_an_error(arguments: dict[str, Any]) -> None:
     iq.Workload(requests([1])).closed_loop(**arguments)
 
 
-def test_sessions_say_already_who_sends_what() -> None:
+def test_a_closed_loop_of_sessions_is_an_error() -> None:
     with pytest.raises(iq.TraceError, match="closed_loop: not supported with session_id"):
         iq.Workload(requests([1, 1]) | {"session_id": [1, 1]}).closed_loop(2)
 
@@ -159,7 +159,7 @@ def replayed(*arguments: str, out: Path) -> pl.DataFrame:
     return pl.read_parquet(out / "requests.parquet")
 
 
-def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
+def test_the_command_line_supports_the_same_clients(tmp_path: Path) -> None:
     loop = replayed("--concurrency", "5", "--ramp", "1", out=tmp_path / "loop")
     assert loop["arrival_s"][:5].to_list() == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
     most = replayed("--request-rate", "inf", "--max-in-flight", "5", out=tmp_path / "most")
@@ -170,11 +170,10 @@ def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
 
 
 def toml(value: Any) -> str:
-    """A value of JSON as TOML writes it, without what is not said."""
+    """Return a JSON value in TOML, without null."""
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{name} = {toml(one)}" for name, one in value.items() if one is not None) + "}"
-        )
+        fields = [f"{name} = {toml(field)}" for name, field in value.items() if field is not None]
+        return "{" + ", ".join(fields) + "}"
     return json.dumps(value)
 
 
@@ -213,16 +212,16 @@ def test_shell_toml_and_python_have_the_same_clients(
         f"[run]\nseed = 0\n{run}\n",
         encoding="utf-8",
     )
-    told = iq.Scenario.read(written)
-    assert told.run().requests.equals(shell)
-    asked = transformed(iq.read_trace(TRACE).head(60))
+    scenario = iq.Scenario.read(written)
+    assert scenario.run().requests.equals(shell)
+    work = transformed(iq.read_trace(TRACE).head(60))
     bound = re.search(r"max_in_flight = (\d+)", run)
     more = {} if bound is None else {"max_in_flight": int(bound[1])}
-    assert iq.simulate(asked, told.system, seed=0, **more).requests.equals(shell)
+    assert iq.simulate(work, scenario.system, seed=0, **more).requests.equals(shell)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--concurrency", "4", "--rate", "2"), "concurrency: cannot be combined with rate"),
         (("--ramp", "4"), "ramp_s: requires concurrency"),
@@ -233,18 +232,18 @@ def test_shell_toml_and_python_have_the_same_clients(
         (("--concurrency", "0"), "concurrency: must be an integer from 1"),
     ],
 )
-def test_contradictory_clients_are_refused(arguments: tuple[str, ...], said: str) -> None:
+def test_contradictory_clients_are_an_error(arguments: tuple[str, ...], message: str) -> None:
     done = CliRunner().invoke(app, ["replay", TRACE, *arguments])
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
 
 
 @pytest.mark.parametrize("stepping", [False, True])
-def test_patience_that_ends_as_a_batch_begins_changes_the_one_behind_it(stepping: bool) -> None:
-    """Batches of a second, planned ahead, 40 tokens: row 1 has no room beside row 0, and stands before row 2.
+def test_patience_that_ends_when_a_batch_begins_changes_the_next_batch(stepping: bool) -> None:
+    """Iterations of 1 s with async scheduling, 40 tokens: row 1 does not fit with row 0 and blocks row 2.
 
-    Row 1 has waited enough at 5 s. The batch that begins then was planned at 4; row 2 is in the next one.
+    The patience of row 1 ends at 5 s. The batch of that time was planned at 4 s; row 2 is in the next one.
     """
-    asked = {
+    work = {
         "arrival_s": [0.0, 1.0, 2.0],
         "prompt_tokens": [10, 35, 2],
         "output_tokens": [25, 5, 2],
@@ -253,31 +252,31 @@ def test_patience_that_ends_as_a_batch_begins_changes_the_one_behind_it(stepping
     ahead = iq.Engine(
         timing=iq.Constant(1.0), scheduler=iq.VllmV1(pause_s=0.0), kv=iq.KvCache(tokens=40, block=1)
     )
-    rows = iq.simulate(asked, ahead, stepping=stepping).requests
+    rows = iq.simulate(work, ahead, stepping=stepping).requests
     assert rows["status"].to_list() == ["finished", "abandoned", "finished"]
     assert rows["admitted_s"].to_list() == [0.0, None, 6.0]
 
 
-# Clients that take their requests back
+# Cancellation
 
 
-def test_a_request_that_is_taken_back_leaves_at_once_or_with_its_next_token() -> None:
-    """One seat, slots of one second, prompts of 10 tokens, 4 in a slot.
+def test_a_canceled_request_leaves_immediately_or_with_its_next_token() -> None:
+    """`max_seqs` 1, iterations of a second, prompts of 10 tokens, 4 per iteration.
 
-    Row 0 decodes from 3 s on; taken back at 4.6 it has the token that comes at 5. Row 1 is admitted then,
-    and taken back at 5.5 in its prompt: it leaves with its first token at 8. Row 2 waits, and leaves at 6.25.
-    Row 3 is taken back as it arrives. Row 4 begins at 8 and has 2 tokens at 12, before its client goes.
+    Row 0 decodes from 3 s on; canceled at 4.6 s, it leaves with its token at 5 s. Row 1 is admitted then and
+    canceled during its prompt at 5.5 s: it leaves with its first token at 8 s. Row 2 waits and leaves at
+    6.25 s. Row 3 is canceled when it arrives. Row 4 starts at 8 s and finishes at 12 s, before cancellation.
     """
     scheduler = iq.Sarathi(token_budget=4, max_seqs=1)
-    one_seat = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache(tokens=64))
-    asked = {
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache(tokens=64))
+    work = {
         "arrival_s": [0.0, 1.0, 1.5, 2.0, 3.0],
         "prompt_tokens": [10] * 5,
         "output_tokens": [9, 9, 9, 9, 2],
         "cancel_s": [4.6, 4.5, 4.75, 0.0, 9.5],
     }
     for options in ({}, {"stepping": True}):
-        result = iq.simulate(asked, one_seat, **options)  # type: ignore[arg-type]
+        result = iq.simulate(work, engine, **options)  # type: ignore[arg-type]
         assert "canceled: clients canceled 4 of 5 requests" in result.findings
         rows = result.requests
         assert rows["status"].to_list() == ["abandoned"] * 4 + ["finished"]
@@ -285,11 +284,11 @@ def test_a_request_that_is_taken_back_leaves_at_once_or_with_its_next_token() ->
         assert rows["admitted_s"].to_list() == [0.0, 5.0, None, None, 8.0]
         assert rows["first_token_s"].to_list() == [3.0, 8.0, None, None, 11.0]
         assert rows["finish_s"].to_list() == [None] * 4 + [12.0]
-    fleet = iq.Disaggregated(prefill=(one_seat, 1), decode=(one_seat, 1), link=iq.Link(5.0, 1e9, 1))
-    rows = iq.simulate({name: values[:1] for name, values in asked.items()}, fleet).requests
-    # Its context is on the way from 3 to 8; the first decode is over a slot later.
+    fleet = iq.Disaggregated(prefill=(engine, 1), decode=(engine, 1), link=iq.Link(5.0, 1e9, 1))
+    rows = iq.simulate({name: values[:1] for name, values in work.items()}, fleet).requests
+    # The KV cache is transferred from 3 to 8 s; the first decode ends an iteration later.
     assert rows.select("status", "left_s", "replica").rows() == [
         ("abandoned", pytest.approx(9.0, abs=1e-6), 1)
     ]
     with pytest.raises(iq.TraceError, match="row 0: cancel_s is -1"):
-        iq.simulate({**asked, "cancel_s": [-1.0, 1, 1, 1, 1]}, one_seat)
+        iq.simulate({**work, "cancel_s": [-1.0, 1, 1, 1, 1]}, engine)

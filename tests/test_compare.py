@@ -375,12 +375,15 @@ def test_ctrl_c_stops_all_runs(threads: int):
     ({"until": ["ttft_p99 ± 2%", "ttft_p99 ± 3%"]}, "until: contains the same metric twice"),
     ({"until": "ttft_p99 ± 2%", "most_seeds": 5}, "most_seeds: must be at least 10"),
     ({"until": "ttft_p99 ± 2%", "seeds": [2**64 - 1]}, "seeds: must leave room for the further seeds"),
-    ({"until": "ttft_p99 ± 2%", "workload": CHAT.draw(1)}, "until: has no effect: the workload is the same for every seed"),
+    (
+        {"until": "ttft_p99 ± 2%", "workload": CHAT.draw(1)},
+        "until: has no effect: the workload is the same for every seed",
+    ),
     ({"most_seeds": 20}, "most_seeds: requires until"),
     ({"threads": 0}, "threads: must be an integer"),
     ({"warm_up": 10}, "warm_up: unknown option of simulate; did you mean warmup"),
     ({"seed": 1}, "seed: is not an option here; the experiment sets it"),
-    says="^{}",
+    pattern="^{}",
 )
 def test_what_is_wrong_is_named(given: dict[str, Any]):
     call: dict[str, Any] = {"workload": CHAT, "systems": PAIR, **given}
@@ -481,7 +484,9 @@ def test_scenarios_are_compared_in_python_as_on_the_command_line(files: list[str
     assert found.frame.equals(wanted.frame)
     assert iq.compare({"one": sarathi}, metrics=["ttft_p99"]).seeds == tuple(range(5, 15))
     later = dataclasses.replace(vllm, options={**vllm.options, "warmup": 30})
-    with pytest.raises(iq.ConfigError, match=r"run\.warmup: is 20 in one and 30 in two; .* differ only in the system"):
+    with pytest.raises(
+        iq.ConfigError, match=r"run\.warmup: is 20 in one and 30 in two; .* differ only in the system"
+    ):
         iq.compare({"one": sarathi, "two": later})
 
 
@@ -528,7 +533,10 @@ def test_engines_by_name_serve_a_trace_of_ones_own(tmp_path: Path):
         (["--engines", "vllm,", AZURE, *ON_CARD], "engines: contains an empty name"),
         (["--engines", "vllm,nested-wait", AZURE, *ON_CARD], "nested-wait has fields without a default"),
         (["--engines", "vllm,sarathi", AZURE], "engines: requires model and gpu"),
-        (["--engines", "vllm,sarathi", AZURE, AZURE, *ON_CARD], "--engines: requires exactly one trace, got 2 files"),
+        (
+            ["--engines", "vllm,sarathi", AZURE, AZURE, *ON_CARD],
+            "--engines: requires exactly one trace, got 2 files",
+        ),
         (["a.toml", "b.toml", "--rate", "3"], "--rate: requires --engines"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Are the workloads of fleets what their distributions say: bursts, mixes, sessions, and measured clients?
+"""Statistics of generated workloads: bursts, mixes, sessions and measured clients.
 
-Statistics are judged at fixed seeds and at a stated level; limits come from the distribution alone.
+Seeds are fixed. Limits follow from the distribution at a stated significance level.
 """
 
 import json
@@ -45,19 +45,19 @@ def synthetic(requests: int, arrivals: ArrivalProcess, **parts: Any) -> iq.Workl
     return iq.Workload.synthetic(requests=requests, arrivals=arrivals, **(parts or SHORT))
 
 
-def arrivals(of: ArrivalProcess, requests: int, seed: int = 1) -> Any:
-    return synthetic(requests, of).draw(seed).frame["arrival_s"].to_numpy()
+def arrivals(process: ArrivalProcess, requests: int, seed: int = 1) -> Any:
+    return synthetic(requests, process).draw(seed).frame["arrival_s"].to_numpy()
 
 
 def kolmogorov(sample: Any, cdf: Callable[[Any], Any]) -> float:
-    """√n times the largest distance between the sample's distribution and `cdf`."""
+    """Return √n times the largest distance between the sample's distribution and `cdf`."""
     values, n = cdf(np.sort(sample)), len(sample)
     above, below = np.arange(1, n + 1) / n - values, values - np.arange(n) / n
     return float(math.sqrt(n) * max(above.max(), below.max()))
 
 
 LEVEL = 2.69
-"""P(√n·D > 2.69) ≈ 2·exp(−2·2.69²) = 1e-6 (Kolmogorov): a right distribution fails one seed in a million."""
+"""P(√n·D > 2.69) ≈ 2·exp(−2·2.69²) = 1e-6 (Kolmogorov): a correct distribution fails for one seed in 10⁶."""
 
 
 # Arrivals
@@ -67,7 +67,7 @@ LEVEL = 2.69
 def test_weibull_gaps_have_their_distribution(shape: float) -> None:
     gaps = np.diff(arrivals(iq.dist.Weibull(0.01, shape), 20_000), prepend=0.0)
     scale = 100 / math.gamma(1 + 1 / shape)
-    # the grid of nanoseconds moves the distribution by (1e-9 / scale)^shape at most
+    # Rounding to nanoseconds changes the distribution by at most (1e-9 / scale)^shape.
     rounded = math.sqrt(20_000) * (1e-9 / scale) ** shape
     assert rounded < 0.01
     assert kolmogorov(gaps, lambda x: 1 - np.exp(-((x / scale) ** shape))) < LEVEL + rounded
@@ -80,40 +80,40 @@ def test_weibull_of_shape_1_and_one_piece_are_poisson() -> None:
 
 
 def test_the_first_phase_is_drawn_by_its_share() -> None:
-    # on brings a request each nanosecond or so, off none: the first arrival says which came first
+    # The first arrival is early if the first phase is on, and late if it is off.
     on_off = iq.dist.OnOff(1e6, 0.0, mean_on_s=1.0, mean_off_s=3.0)
     first = np.array([arrivals(on_off, 1, seed)[0] for seed in range(4000)])
     share = float((first < 1e-4).mean())
-    # a phase that ends within 0.1 ms is mistaken for the other one in 1 of 3000 draws
+    # A phase that ends within 0.1 ms is misclassified in 1 of 3000 draws.
     assert abs(share - 0.25) < 4.9 * math.sqrt(0.25 * 0.75 / 4000) + 1e-3  # level 1e-6
 
 
 def test_an_on_off_process_has_its_mean_rate() -> None:
     on, off, rate = 2.0, 6.0, 20.0
     times = arrivals(iq.dist.OnOff(rate, 0.0, mean_on_s=on, mean_off_s=off), 200_000)
-    # the count's variance grows as v·t: Poisson's part and that of the phases (Fischer and Meier-Hellstern)
+    # The variance of the count is v·t: a Poisson part and one of the phases (Fischer and Meier-Hellstern).
     mean = rate * on / (on + off)
-    grows = mean + 2 * (rate * on * off) ** 2 / (on + off) ** 3
+    variance_per_s = mean + 2 * (rate * on * off) ** 2 / (on + off) ** 3
     t = float(times[-1])
-    assert abs(200_000 - mean * t) < 4.9 * math.sqrt(grows * t)
+    assert abs(200_000 - mean * t) < 4.9 * math.sqrt(variance_per_s * t)
 
 
-def test_a_day_has_its_hours() -> None:
+def test_a_time_varying_process_has_the_rate_of_each_piece() -> None:
     day = iq.dist.TimeVarying([0, 28_800, 72_000], [0.5, 6, 0], period_s=86_400)
     times = arrivals(day, 500_000) % 86_400
     days = int(arrivals(day, 500_000)[-1] // 86_400)
-    whole = times[: np.searchsorted(arrivals(day, 500_000), days * 86_400.0)]
+    full_days = times[: np.searchsorted(arrivals(day, 500_000), days * 86_400.0)]
     for start, end, rate in [(0, 28_800, 0.5), (28_800, 72_000, 6.0), (72_000, 86_400, 0.0)]:
         expected = rate * (end - start) * days
-        count = int(((whole >= start) & (whole < end)).sum())
+        count = int(((full_days >= start) & (full_days < end)).sum())
         assert abs(count - expected) <= 4.9 * math.sqrt(expected)  # Poisson counts, level 1e-6
 
 
-@pytest.mark.parametrize("of", ARRIVALS, ids=lambda of: type(of).__name__)
+@pytest.mark.parametrize("process", ARRIVALS, ids=lambda process: type(process).__name__)
 @pytest.mark.parametrize("requests", [1, 4, 255, 257])
-def test_the_first_requests_do_not_depend_on_how_many_follow(of: ArrivalProcess, requests: int) -> None:
-    assert (arrivals(of, requests) == arrivals(of, 1000)[:requests]).all()
-    assert (np.diff(arrivals(of, 1000)) >= 0).all()
+def test_the_first_requests_do_not_depend_on_the_number(process: ArrivalProcess, requests: int) -> None:
+    assert (arrivals(process, requests) == arrivals(process, 1000)[:requests]).all()
+    assert (np.diff(arrivals(process, 1000)) >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_half_the_rate_doubles_every_arrival(fast: ArrivalProcess, slow: Arrival
     assert np.abs(2 * arrivals(fast, 2000) - arrivals(slow, 2000)).max() < 1.5e-9
 
 
-def test_other_rates_meet_the_same_phases() -> None:
+def test_phases_do_not_depend_on_rates() -> None:
     slow, fast = (
         arrivals(iq.dist.OnOff(rate, 0.0, mean_on_s=50, mean_off_s=1e6), requests)
         for rate, requests in ((10.0, 20_000), (20.0, 40_000))
@@ -146,12 +146,12 @@ def test_poisson_lengths_have_mean_and_variance(mean: float) -> None:
     n = 100_000
     drawn = iq.dist.PoissonLength(mean).draw_column(n, seed=3).astype(np.float64)
     assert abs(drawn.mean() - mean) < 4.9 * math.sqrt(mean / n) + math.exp(-mean)
-    # E(X − m)⁴ = m + 3 m²; 0 counts as 1
+    # E(X − m)⁴ = m + 3 m²; a draw of 0 becomes 1.
     deviation = math.sqrt((mean + 2 * mean**2) / n)
     assert abs(((drawn - mean) ** 2).mean() - mean) < 4.9 * deviation + 2 * mean * math.exp(-mean)
 
 
-def test_durations_have_their_distribution_on_whole_nanoseconds() -> None:
+def test_durations_have_their_distribution_rounded_to_nanoseconds() -> None:
     drawn = iq.dist.Exponential(mean_s=3.0).draw(100_000, seed=5, stream=7)
     assert drawn.dtype == np.float64
     assert kolmogorov(drawn, lambda x: 1 - np.exp(-x / 3.0)) < LEVEL
@@ -159,15 +159,16 @@ def test_durations_have_their_distribution_on_whole_nanoseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "of", [iq.dist.Exponential(2.0), iq.dist.Uniform(1, 10**6), iq.dist.PoissonLength(50.0)]
+    "distribution", [iq.dist.Exponential(2.0), iq.dist.Uniform(1, 10**6), iq.dist.PoissonLength(50.0)]
 )
-def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
-    draw = of.draw if isinstance(of, DurationDistribution) else of.draw_column
+def test_columns_depend_on_seed_stream_and_place_alone(distribution: Any) -> None:
+    is_duration = isinstance(distribution, DurationDistribution)
+    draw = distribution.draw if is_duration else distribution.draw_column
     column = draw(1000, 8, 3)
     assert (draw(10, 8, 3) == column[:10]).all()
     assert (draw(1000, 8, 3) == column).all()
     for other in (draw(1000, 8, 4), draw(1000, 9, 3), draw(1000, 8)):
-        # independent columns are uncorrelated: level 1e-6
+        # Independent columns are uncorrelated: level 1e-6.
         assert abs(np.corrcoef(column, other)[0, 1]) < 4.9 / math.sqrt(1000)
     assert draw(0, 1, 0).size == 0
 
@@ -215,7 +216,7 @@ def test_a_mix_merges_its_parts_by_arrival() -> None:
     assert frame["class"].value_counts().sort("class")["count"].to_list() == [400, 100]
 
 
-def test_a_class_does_not_know_the_others() -> None:
+def test_a_class_does_not_depend_on_other_classes() -> None:
     alone = only(iq.Workload.mix({"chat": chat()}), "chat")
     for others in ({"code": code()}, {"code": code(9.0)}, {"a": chat(), "z": code()}):
         assert only(iq.Workload.mix({**others, "chat": chat()}), "chat").equals(alone)
@@ -223,7 +224,7 @@ def test_a_class_does_not_know_the_others() -> None:
     assert not only(twice, "one").equals(only(twice, "two"))
 
 
-def test_so_many_requests_in_all_are_the_first_of_the_streams() -> None:
+def test_a_total_selects_the_first_requests_of_the_streams() -> None:
     parts = {"chat": chat(requests=1), "code": code(requests=1)}
     long = iq.Workload.mix({"chat": chat(requests=4000), "code": code(requests=4000)}).draw(3).frame
     for requests in (1, 2, 37, 1000):
@@ -231,46 +232,46 @@ def test_so_many_requests_in_all_are_the_first_of_the_streams() -> None:
         assert mixed.equals(long.head(requests))
 
 
-def test_a_rare_class_beside_a_frequent_one() -> None:
-    mixed = iq.Workload.mix({"often": chat(1e4), "seldom": chat(1e-3)}, requests=2000)
-    assert only(mixed, "often").height == 2000
+def test_a_mix_of_a_rare_and_a_frequent_class() -> None:
+    mixed = iq.Workload.mix({"frequent": chat(1e4), "rare": chat(1e-3)}, requests=2000)
+    assert only(mixed, "frequent").height == 2000
     superposed = iq.Workload.mix({"a": chat(30.0), "b": chat(10.0)}, requests=20_000).draw(1).frame
-    # two Poisson streams are one, and each request is of the first with chance 3/4: level 1e-6
+    # The superposition is Poisson, and a request is of the first class with probability 3/4: level 1e-6.
     gaps = superposed["arrival_s"].diff().drop_nulls().to_numpy()
     assert kolmogorov(gaps, lambda x: 1 - np.exp(-40.0 * x)) < LEVEL
     share = (superposed["class"] == "a").mean()
     assert share is not None and abs(share - 0.75) < 4.9 * math.sqrt(0.75 * 0.25 / 20_000)
 
 
-def test_fixed_parts_are_mixed_at_once() -> None:
-    one = iq.Workload({"arrival_s": [0, 2], "prompt_tokens": [1, 2], "output_tokens": [1, 1]})
-    two = iq.Workload(
+def test_fixed_parts_are_mixed_immediately() -> None:
+    plain = iq.Workload({"arrival_s": [0, 2], "prompt_tokens": [1, 2], "output_tokens": [1, 1]})
+    labeled = iq.Workload(
         {"arrival_s": [0, 1], "prompt_tokens": [3, 4], "output_tokens": [1, 1], "class": ["x", "y"]}
     )
-    mixed = iq.Workload.mix({"b": one, "a": two})
+    mixed = iq.Workload.mix({"b": plain, "a": labeled})
     assert not mixed.is_synthetic
     assert mixed.frame.select("prompt_tokens", "class").rows() == [(1, "b"), (3, "a"), (4, "a"), (2, "b")]
-    assert iq.Workload.mix({"b": one, "a": two}, requests=2).frame["prompt_tokens"].to_list() == [1, 3]
-    with pytest.raises(iq.TraceError, match="requests is 5, the parts have only 4"):
-        iq.Workload.mix({"b": one, "a": two}, requests=5)
-    beside = iq.Workload.mix({"fixed": one, "drawn": chat(1.0)}, requests=50).draw(1).frame
-    assert beside.height == 50 and (beside["class"] == "fixed").sum() == 2
+    assert iq.Workload.mix({"b": plain, "a": labeled}, requests=2).frame["prompt_tokens"].to_list() == [1, 3]
+    with pytest.raises(iq.TraceError, match="requests is 5, must be at most 4"):
+        iq.Workload.mix({"b": plain, "a": labeled}, requests=5)
+    mixed_frame = iq.Workload.mix({"fixed": plain, "drawn": chat(1.0)}, requests=50).draw(1).frame
+    assert mixed_frame.height == 50 and (mixed_frame["class"] == "fixed").sum() == 2
 
 
-def test_sessions_of_two_parts_stay_apart() -> None:
-    talk = iq.Workload.sessions(
+def test_sessions_of_two_parts_stay_separate() -> None:
+    sessions = iq.Workload.sessions(
         sessions=3, arrivals=iq.dist.Poisson(1), turns=2, prompt=10, output=5, think=1.0
     )
-    frame = iq.Workload.mix({"a": talk, "b": talk, "c": chat()}).draw(1).frame
+    frame = iq.Workload.mix({"a": sessions, "b": sessions, "c": chat()}).draw(1).frame
     assert set(frame["session_id"].drop_nulls()) == {f"{part}/{k}" for part in "ab" for k in range(3)}
     assert frame.filter(pl.col("class") == "c")["think_s"].null_count() == 400
 
 
 @refused(
-    (lambda: iq.Workload.mix({}), "parts: must be workloads by class"),
-    (lambda: iq.Workload.mix([chat()]), "parts: must be workloads by class"),  # type: ignore[arg-type]
+    (lambda: iq.Workload.mix({}), "parts: must be a mapping of class names to workloads"),
+    (lambda: iq.Workload.mix([chat()]), "parts: must be a mapping of class names to workloads"),  # type: ignore[arg-type]
     (lambda: iq.Workload.mix({"a": 5}), r"parts\['a'\]: must be a Workload"),  # type: ignore[dict-item]
-    (lambda: iq.Workload.mix({1: chat()}), "the name 1 must be a text"),  # type: ignore[dict-item]
+    (lambda: iq.Workload.mix({1: chat()}), "parts: class names must be strings, got 1"),  # type: ignore[dict-item]
     (lambda: iq.Workload.mix({"a": chat()}, requests=0), "requests"),
     (
         lambda: iq.Workload.synthetic(requests=1, arrivals=iq.dist.Poisson(1), prompt=iq.dist.Fixed(1)),
@@ -280,8 +281,8 @@ def test_sessions_of_two_parts_stay_apart() -> None:
     (lambda: iq.dist.Weibull(0, 1), "rate"),
     (lambda: iq.dist.OnOff(0, mean_on_s=1, mean_off_s=1), "on_rate"),
     (lambda: iq.dist.OnOff(1, mean_on_s=0, mean_off_s=1), "mean_on_s"),
-    (lambda: iq.dist.TimeVarying([0, 5], [1, 0]), "rates: must be above 0"),
-    (lambda: iq.dist.TimeVarying([0, 5], [0, 0], 9), "rates: must be above 0"),
+    (lambda: iq.dist.TimeVarying([0, 5], [1, 0]), "rates: must be positive"),
+    (lambda: iq.dist.TimeVarying([0, 5], [0, 0], 9), "rates: must be positive"),
     (lambda: iq.dist.TimeVarying([1], [1]), "times_s: must begin with 0"),
     (lambda: iq.dist.TimeVarying([0, 5, 5], [1, 1, 1]), r"times_s\[2\]"),
     (lambda: iq.dist.TimeVarying([0, 5], [1, -1]), r"rates\[1\]"),
@@ -307,15 +308,17 @@ def test_a_part_without_arrivals_or_lengths_is_named() -> None:
     with pytest.raises(iq.TraceError, match="part 'b' has no arrival_s"):
         iq.Workload.mix({"a": chat(), "b": bare}).draw()
     jobs = iq.Workload.synthetic(requests=1, arrivals=iq.dist.Poisson(1))
-    with pytest.raises(iq.TraceError, match="mix: part 'b' has no prompt_tokens, others have one"):
+    with pytest.raises(
+        iq.TraceError, match="mix: part 'b' has no prompt_tokens, which must be in all or none"
+    ):
         iq.Workload.mix({"a": chat(), "b": jobs}).draw()
 
 
 # Sessions
 
 
-def talks(**parts: Any) -> iq.Workload:
-    usual: dict[str, Any] = {
+def conversations(**parts: Any) -> iq.Workload:
+    defaults: dict[str, Any] = {
         "sessions": 60,
         "arrivals": iq.dist.Poisson(2.0),
         "turns": iq.dist.Geometric(3.0),
@@ -323,7 +326,7 @@ def talks(**parts: Any) -> iq.Workload:
         "output": iq.dist.Geometric(20.0),
         "think": iq.dist.Exponential(4.0),
     }
-    return iq.Workload.sessions(**(usual | parts))
+    return iq.Workload.sessions(**(defaults | parts))
 
 
 @given(
@@ -332,8 +335,8 @@ def talks(**parts: Any) -> iq.Workload:
     think=st.sampled_from([0.0, 0.3, iq.dist.Exponential(2.0)]),
 )
 @settings(max_examples=25)
-def test_sessions_are_sorted_with_nominal_arrivals(seed: int, grows: bool, think: Any) -> None:
-    frame = talks(grows=grows, think=think).draw(seed).frame
+def test_sessions_are_sorted_by_earliest_arrival(seed: int, grows: bool, think: Any) -> None:
+    frame = conversations(grows=grows, think=think).draw(seed).frame
     keys = frame.select("arrival_s", "session_id", "turn").rows()
     assert keys == sorted(keys)
     iq.Workload(frame)
@@ -352,10 +355,10 @@ def test_sessions_are_sorted_with_nominal_arrivals(seed: int, grows: bool, think
             assert ((added >= 1) & (added <= 50)).all()
 
 
-def test_sessions_are_drawn_each_alone() -> None:
-    few, many = talks(sessions=5).draw(9).frame, talks(sessions=80).draw(9).frame
+def test_sessions_do_not_depend_on_other_sessions() -> None:
+    few, many = conversations(sessions=5).draw(9).frame, conversations(sessions=80).draw(9).frame
     assert many.filter(pl.col("session_id") < 5).equals(few)
-    other = talks(sessions=5, turns=30).draw(9).frame
+    other = conversations(sessions=5, turns=30).draw(9).frame
     assert (
         other.join(few, on=["session_id", "turn"], how="semi")
         .sort("session_id", "turn")
@@ -363,21 +366,21 @@ def test_sessions_are_drawn_each_alone() -> None:
     )
 
 
-def test_numbers_stand_for_fixed_distributions() -> None:
-    drawn = talks(turns=iq.dist.Fixed(3), prompt=iq.dist.Fixed(4), output=iq.dist.Fixed(5), think=2)
-    assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(drawn.draw(1).frame)
+def test_numbers_are_fixed_distributions() -> None:
+    drawn = conversations(turns=iq.dist.Fixed(3), prompt=iq.dist.Fixed(4), output=iq.dist.Fixed(5), think=2)
+    assert conversations(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(drawn.draw(1).frame)
     assert drawn.to_json()["think"] == 2.0
 
 
-def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
-    short = talks(sessions=1, turns=4, prompt=10, output=20, think=1, max_context=75)
+def test_a_conversation_beyond_max_context_is_truncated() -> None:
+    short = conversations(sessions=1, turns=4, prompt=10, output=20, think=1, max_context=75)
     assert short.draw().frame["prompt_tokens"].to_list() == [10, 40, 55, 55]
     with pytest.raises(
-        iq.ConfigError, match="max_context: is 25 tokens, fewer than turn 0 of session 0 needs"
+        iq.ConfigError, match="max_context: is 25 tokens, less than the prompt and answer of turn 0"
     ):
-        talks(prompt=10, output=20, max_context=25).draw()
+        conversations(prompt=10, output=20, max_context=25).draw()
     with pytest.raises(iq.ConfigError, match="max_context: must be set"):
-        talks(turns=4, prompt=2**30, output=1).draw()
+        conversations(turns=4, prompt=2**30, output=1).draw()
 
 
 @refused(
@@ -391,11 +394,11 @@ def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
     ({"think": None}, "think"),
     ({"grows": 1}, "grows"),
     ({"max_context": 1}, "max_context"),
-    ({"max_context": 99, "grows": False}, "max_context: has nothing to cut"),
+    ({"max_context": 99, "grows": False}, "max_context: requires grows=True"),
     pattern="^{}",
 )
 def test_wrong_sessions_are_named(parts: dict[str, Any]) -> None:
-    talks(**parts)
+    conversations(**parts)
 
 
 # Think times and patience
@@ -436,7 +439,7 @@ def test_patience_for_all_for_each_and_by_a_distribution() -> None:
     assert work.with_patience([1, None, 2, 3, 0]).frame["patience_s"].to_list() == [1.0, None, 2.0, 3.0, 0.0]
     with pytest.raises(iq.TraceError, match="row 1: patience_s is -1"):
         work.with_patience([1, -1, 2, 3, 0])
-    with pytest.raises(iq.TraceError, match="patience_s: 2 values for 5 requests"):
+    with pytest.raises(iq.TraceError, match="patience_s: must have 5 values, one per request; got 2"):
         work.with_patience([1, 2])
     many = (
         synthetic(50_000, iq.dist.Poisson(1.0))
@@ -456,11 +459,12 @@ def test_patience_for_all_for_each_and_by_a_distribution() -> None:
 
 def test_the_sample_of_servegen_has_its_rates_and_lengths(samples: Path) -> None:
     work = iq.read_trace(samples / "servegen", rate_factor=200)
-    told = work.metadata
-    # 200 · 600 s · (0.9 + 0.7 + 0.2) a second of the clients with lengths, 200 · 600 · 0.8 of the one without
-    assert (told["format"], told["clients"], told["expected_requests"]) == ("servegen", 3, 216_000.0)
-    assert told["clients_left_out"] == {"no_lengths": {"chunk-3": 96_000.0}}
-    assert told["windows_with_lengths_of_others"] == {"chunk-0": 1}
+    metadata = work.metadata
+    # 200 · 600 s · (0.9 + 0.7 + 0.2)/s from clients with lengths, 200 · 600 s · 0.8/s from the one without.
+    assert metadata["format"] == "servegen"
+    assert (metadata["clients"], metadata["expected_requests"]) == (3, 216_000.0)
+    assert metadata["clients_left_out"] == {"no_lengths": {"chunk-3": 96_000.0}}
+    assert metadata["windows_with_borrowed_lengths"] == {"chunk-0": 1}
     frame = work.draw(1).frame
     assert frame.columns == ["arrival_s", "prompt_tokens", "output_tokens", "class"]
     poisson = frame.filter(pl.col("class") == "chunk-0")["arrival_s"]  # gamma gaps of shape 1
@@ -476,18 +480,18 @@ def test_the_sample_of_servegen_has_its_rates_and_lengths(samples: Path) -> None
     lengths = json.loads((samples / "servegen" / "chunk-2-dataset.json").read_text())["0"]["text_tokens"]
     texts = {int(pair.split(":")[0]) for pair in lengths.strip("{}").split(",")}
     early = set(images.filter(pl.col("arrival_s") < 600)["prompt_tokens"])
-    assert early == {text + more for text in texts for more in (256, 1024, 512, 1280, 2048)}
+    assert early == {text + images for text in texts for images in (256, 1024, 512, 1280, 2048)}
 
 
-def test_a_range_of_servegen_starts_its_own_clock(samples: Path) -> None:
+def test_a_range_of_servegen_starts_at_0(samples: Path) -> None:
     part = iq.read_trace(samples / "servegen", clients=["chunk-1"], start_s=900, end_s=1500, rate_factor=100)
     assert part.metadata["expected_requests"] == 100 * (300 * 0.1 + 300 * 0.2)
     frame = part.draw(3).frame
     assert set(frame["class"]) == {"chunk-1"} and frame["arrival_s"].max() < 600
     whole = iq.read_trace(samples / "servegen", rate_factor=20)
     alone = iq.read_trace(samples / "servegen", clients=["chunk-2"], rate_factor=20).draw(5).frame
-    kept = whole.draw(5).frame.filter(pl.col("class") == "chunk-2")
-    assert kept.drop("class").equals(alone.drop("class"))
+    selected = whole.draw(5).frame.filter(pl.col("class") == "chunk-2")
+    assert selected.drop("class").equals(alone.drop("class"))
     assert json.loads(json.dumps(whole.to_json()))["format"] == "servegen"
     assert whole.draw(5).frame.equals(iq.read_trace(samples / "servegen", rate_factor=20).draw(5).frame)
 
@@ -498,11 +502,11 @@ def test_published_clients_have_their_expected_counts(shared: Path) -> None:
     rows = (folder / "chunk-5-trace.csv").read_text().splitlines()
     expected = 5 * 600 * math.fsum(float(row.split(",")[1]) for row in rows)
     assert work.metadata["expected_requests"] == pytest.approx(expected)
-    # gaps have at most the published coefficient of variation, about 1.5: level beyond 1e-6
+    # The coefficient of variation of gaps is at most about 1.5, as published: level below 1e-6.
     assert abs(work.draw(1).frame.height - expected) < 4.9 * 2 * math.sqrt(expected)
     other = shared / "traces/raw/servegen/data/reason/deepseek-r1"
     assert iq.read_trace(other).metadata["columns_left_out"] == ["reason_ratio"]
-    with pytest.raises(iq.TraceError, match="give one of its folders language/m-large"):
+    with pytest.raises(iq.TraceError, match="use one of its folders language/m-large"):
         iq.read_trace(shared / "traces/raw/servegen/data")
 
 
@@ -520,10 +524,10 @@ TRACE = "0,1.0,1.0,Gamma,1.0,1.0\n600,0,0,,0,0\n"
 LENGTHS = '{"0": {"input_tokens": "{5: 1.0}", "output_tokens": "{0: 0.5, 7: 0.5}"}}'
 
 
-def test_outputs_of_0_are_left_out_and_told(client: Callable[[str, str], Path]) -> None:
+def test_outputs_of_0_are_left_out_and_counted(client: Callable[[str, str], Path]) -> None:
     work = iq.read_trace(client(TRACE, LENGTHS))
     assert set(work.draw(1).frame.select("prompt_tokens", "output_tokens").rows()) == {(5, 7)}
-    assert work.metadata["outputs_of_0_left_out"] == {"one": 0.5}
+    assert work.metadata["zero_outputs_left_out"] == {"one": 0.5}
 
 
 @refused(
@@ -532,14 +536,19 @@ def test_outputs_of_0_are_left_out_and_told(client: Callable[[str, str], Path]) 
     ("0,1,1,Gamma,1,1\nx,1,1,Gamma,1,1\n", LENGTHS, {}, "row 1: start is 'x'"),
     ("0,-1,1,Gamma,1,1\n", LENGTHS, {}, "row 0: rate is '-1'"),
     ("0,nan,1,Gamma,1,1\n", LENGTHS, {}, "row 0: rate is 'nan'"),
-    ("0,1,1,Normal,1,1\n", LENGTHS, {}, "row 0: has a rate but no distribution"),
-    ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", LENGTHS, {}, "row 1: the window starts at 0.0, not after"),
-    (TRACE, "[]", {}, "must hold objects"),
-    (TRACE, "{", {}, "is no JSON"),
-    (TRACE, '{"x": {}}', {}, "window x: must be named by its start"),
+    ("0,1,1,Normal,1,1\n", LENGTHS, {}, "row 0: has a rate, so it must have the family"),
+    (
+        "0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n",
+        LENGTHS,
+        {},
+        "row 1: start is 0.0, must be after the previous start, 0.0",
+    ),
+    (TRACE, "[]", {}, "must contain an object for each start"),
+    (TRACE, "{", {}, "is not JSON"),
+    (TRACE, '{"x": {}}', {}, "window x: the name of a window must be its start"),
     (TRACE, '{"0": {"input_tokens": "5", "output_tokens": "{}"}}', {}, "input_tokens must be a histogram"),
-    (TRACE, '{"0": {"input_tokens": "{5: x}"}}', {}, "input_tokens holds 5: +x"),
-    (TRACE, '{"0": {"input_tokens": "{5.5: 1}"}}', {}, "input_tokens holds 5.5"),
+    (TRACE, '{"0": {"input_tokens": "{5: x}"}}', {}, "input_tokens contains 5: +x"),
+    (TRACE, '{"0": {"input_tokens": "{5.5: 1}"}}', {}, "input_tokens contains 5.5"),
     (TRACE, '{"0": {}}', {}, "no client has lengths"),
     (TRACE, '{"0": {}}', {"clients": ["one"]}, "client one sends requests, but has no histogram"),
     (TRACE, LENGTHS, {"start_s": 600}, "no client sends requests in this range"),
@@ -553,14 +562,14 @@ def test_a_bad_client_is_an_error_with_its_place(
 
 
 @refused(
-    ({"clients": "one"}, "clients: must be names"),
-    ({"clients": []}, "clients: must be names"),
+    ({"clients": "one"}, "clients: must be a non-empty list of names"),
+    ({"clients": []}, "clients: must be a non-empty list of names"),
     ({"clients": ["on"]}, "clients: .* has no client 'on'; did you mean one"),
-    ({"clients": ["one", "one"]}, "clients: names one twice"),
+    ({"clients": ["one", "one"]}, "clients: must be unique names, got one, one"),
     ({"start_s": 5, "end_s": 5}, "end_s"),
     ({"rate_factor": 0}, "rate_factor"),
     ({"rate_factor": 1e9}, "rate_factor: .* would send"),
-    ({"columns": {}}, "ServeGen has columns"),
+    ({"columns": {}}, "not supported for ServeGen, which has its own columns"),
 )
 def test_a_wrong_range_is_named(arguments: dict[str, Any], client: Callable[[str, str], Path]) -> None:
     iq.read_trace(client(TRACE, LENGTHS), **arguments)
@@ -569,35 +578,35 @@ def test_a_wrong_range_is_named(arguments: dict[str, Any], client: Callable[[str
 def test_a_range_is_for_servegen_alone(samples: Path, tmp_path: Path) -> None:
     with pytest.raises(iq.ConfigError, match="start_s: is for ServeGen"):
         iq.read_trace(samples / "azure_2023.csv", start_s=5)
-    with pytest.raises(iq.TraceError, match="holds no client of ServeGen"):
+    with pytest.raises(iq.TraceError, match="is a folder without clients of ServeGen"):
         iq.read_trace(tmp_path)
 
 
-# Written down and read back
+# Descriptions
 
 
 @pytest.mark.parametrize(
-    ("of", "kinds"),
+    ("distribution", "kinds"),
     [
-        *((one, ARRIVAL_PROCESSES) for one in ARRIVALS),
+        *((process, ARRIVAL_PROCESSES) for process in ARRIVALS),
         (iq.dist.PoissonLength(32.0, cap=50), LENGTH_DISTRIBUTIONS),
         (iq.dist.Exponential(2.5), DURATION_DISTRIBUTIONS),
     ],
-    ids=lambda of: type(of).__name__,
+    ids=lambda value: type(value).__name__,
 )
-def test_a_distribution_is_read_back_from_its_description(of: Any, kinds: Any) -> None:
-    assert read("arrivals", json.loads(json.dumps(of.to_json())), kinds) == of
-    assert hash(of) == hash(read("arrivals", of.to_json(), kinds))
+def test_a_distribution_is_read_back_from_its_description(distribution: Any, kinds: Any) -> None:
+    assert read("arrivals", json.loads(json.dumps(distribution.to_json())), kinds) == distribution
+    assert hash(distribution) == hash(read("arrivals", distribution.to_json(), kinds))
 
 
-def test_every_public_distribution_can_stand_in_a_scenario() -> None:
+def test_scenarios_support_every_public_distribution() -> None:
     for family, kinds in (
         (ArrivalProcess, ARRIVAL_PROCESSES),
         (LengthDistribution, LENGTH_DISTRIBUTIONS),
         (DurationDistribution, DURATION_DISTRIBUTIONS),
     ):
-        public = {getattr(iq, name) for name in iq.__all__ if isinstance(getattr(iq, name), type)}
-        distributions = {one for one in public if issubclass(one, family)} - {iq.dist.Empirical}
+        public = {getattr(iq.dist, name) for name in iq.dist.__all__}
+        distributions = {kind for kind in public if issubclass(kind, family)} - {iq.dist.Empirical}
         assert distributions == set(kinds)
 
 
@@ -611,12 +620,12 @@ scheduler = { kind = "Sarathi" }
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Callable[[str], iq.Workload]:
-    def made(text: str) -> iq.Workload:
+    def read_workload(text: str) -> iq.Workload:
         (tmp_path / "scenario.toml").write_text(text + ENGINE)
         workload: iq.Workload = Scenario.read(tmp_path / "scenario.toml").workload
         return workload
 
-    return made
+    return read_workload
 
 
 def test_sessions_and_mixes_are_read_from_toml(
@@ -630,9 +639,9 @@ prompt = { kind = "Uniform", low = 1, high = 50 }
 output = { kind = "Geometric", mean = 20.0 }
 think = { kind = "Exponential", mean_s = 4.0 }
 """
-    assert scenario("[workload]" + sessions).to_json() == talks().to_json()
+    assert scenario("[workload]" + sessions).to_json() == conversations().to_json()
     limited = scenario("[workload]" + sessions + "max_context = 4096\npatience = 9")
-    assert limited.draw(1).frame.equals(talks(max_context=4096).with_patience(9).draw(1).frame)
+    assert limited.draw(1).frame.equals(conversations(max_context=4096).with_patience(9).draw(1).frame)
     (tmp_path / "load.csv").write_bytes((samples / "inferq.csv").read_bytes())
     mixed = scenario(
         f"""
@@ -655,7 +664,7 @@ trace = "load.csv"
         output=iq.dist.Fixed(20),
     ).with_patience(iq.dist.Exponential(3))
     log = iq.read_trace(samples / "inferq.csv")
-    same = iq.Workload.mix({"talk": talks(), "code": code, "log": log}, requests=300)
+    same = iq.Workload.mix({"talk": conversations(), "code": code, "log": log}, requests=300)
     assert mixed.draw(2).frame.equals(same.draw(2).frame)
 
 
@@ -698,18 +707,18 @@ def test_a_wrong_table_is_named(text: str, scenario: Callable[[str], iq.Workload
     scenario(text)
 
 
-def test_a_mix_asks_of_all_its_parts_a_few_times_and_not_once_for_each(
+def test_the_rounds_of_a_mix_grow_with_the_logarithm_of_its_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each round of draws looks through all parts, and doubles those that are short: there are few."""
-    looked: list[float] = []
+    """Each round checks all parts and doubles those that are short."""
+    calls: list[float] = []
     nth = generated._nth
 
-    def counted(arrivals: list[Any], n: int) -> float:
-        looked.append(nth(arrivals, n))
-        return looked[-1]
+    def counting(arrivals: list[Any], n: int) -> float:
+        calls.append(nth(arrivals, n))
+        return calls[-1]
 
-    monkeypatch.setattr(generated, "_nth", counted)
+    monkeypatch.setattr(generated, "_nth", counting)
     parts = {f"c{k}": chat(rate=1 + k % 7) for k in range(64)}
     assert iq.Workload.mix(parts, requests=6400).draw(1).frame.height == 6400
-    assert 1 <= len(looked) <= 2 + math.log2(64)
+    assert 1 <= len(calls) <= 2 + math.log2(64)

@@ -234,7 +234,8 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
     )
     assert (found.variation, found.seeds, runs[-1]) == ("blocks", (0,), (4, 4))
     assert (
-        "nothing is random in the trace" in found.stopped and "blocks of consecutive arrivals" in found.explain()
+        "nothing is random in the trace" in found.stopped
+        and "blocks of consecutive arrivals" in found.explain()
     )
     mean, largest, tail = (row(found, "vllm-v0", name) for name in metrics)
     assert mean["half_width"] is None  # 300 requests are too few for 8 blocks of 50

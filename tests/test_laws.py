@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -363,6 +363,107 @@ def test_law_eight_stretches_equal_stepping(
     assert fast.work_conservation(16) == slow.work_conservation(16)
     for total in ("iterations", "in_system_as", "sojourn_as", "end_s"):
         assert fast.totals[total] == slow.totals[total]
+
+
+@st.composite
+def _ticks(draw: st.DrawFn, ahead: list[iq.Scheduler]) -> tuple[dict[str, Any], iq.Cluster]:
+    """Iterations of a second, and requests and evaluations at their ends, on replicas that share a router."""
+    kv = iq.KvCache(tokens=draw(st.sampled_from([60, 200, 4000])), block=draw(st.sampled_from([1, 2, 4])))
+    cache: Any = draw(st.sampled_from([None, "cache"]))
+    engines = []
+    for scheduler in draw(st.lists(st.sampled_from(ahead), min_size=2, max_size=3)):
+        kind = cache and ("radix" if isinstance(scheduler, iq.Sglang) else "blocks")
+        engines.append(
+            iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=replace(kv, prefix_cache=kind))
+        )
+    policy = draw(
+        st.sampled_from([None, iq.ByQueue(1), *(iq.ByUtilization(0.1, of=of) for of in ("kv", "seats"))])
+    )
+    capacity: dict[str, Any] = {"replicas": len(engines)}
+    if policy is not None:
+        engines = engines[:1]
+        most = {"max": 4, "every_s": draw(st.sampled_from([1.0, 2.0])), "startup_s": draw(st.integers(0, 3))}
+        capacity = {"autoscaler": iq.Autoscaler(policy, **most)}
+    elif draw(st.booleans()):
+        failures = iq.Failures(at=[(draw(st.integers(1, 20)), 0)], repair_s=draw(st.integers(0, 5)))
+        capacity["failures"] = failures
+    router = _router(draw(st.sampled_from(_ROUTERS)))
+    if isinstance(router, iq.PrefixAffinity):
+        router = replace(router, update_s=draw(st.sampled_from([None, 1.0, 2.5])))
+    rows = draw(st.integers(2, 14))
+
+    def column(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=rows, max_size=rows))
+
+    prompts, outputs = column(st.integers(1, 12)), column(st.integers(1, 20))
+    workload = {
+        "arrival_s": sorted(float(at) for at in column(st.integers(0, 25))),
+        "prompt_tokens": prompts,
+        "output_tokens": outputs,
+        "max_output_tokens": [tokens + draw(st.sampled_from([0, 0, 2])) for tokens in outputs],
+        "prefix_parts": [[[draw(st.sampled_from([7, 8])), tokens]] for tokens in prompts],
+        "session_id": column(st.integers(1, 3)),
+    }
+    return workload, iq.Cluster(engines if len(engines) > 1 else engines[0], router=router, **capacity)
+
+
+AHEAD: list[iq.Scheduler] = [
+    *(iq.VllmV1(async_scheduling=ahead, pause_s=0, max_seqs=8) for ahead in (True, False)),
+    *(iq.Sglang(overlap=ahead, max_seqs=8) for ahead in (True, False)),
+]
+
+
+@settings(max_examples=600)
+@given(_ticks(AHEAD))
+def test_law_eight_holds_where_requests_arrive_as_iterations_end(scenario: tuple[Any, iq.Cluster]) -> None:
+    """A batch that was planned ahead has taken its blocks at the instant at which the last iteration ends."""
+    workload, cluster = scenario
+    fast, slow = (iq.simulate(workload, cluster, stepping=stepping) for stepping in (False, True))
+    for name in ("requests", "itl", "timeline"):
+        assert_frame_equal(getattr(fast, name), getattr(slow, name), check_exact=True)
+    if cluster.autoscaler is not None or cluster.failures is not None:
+        assert_frame_equal(fast.fleet_events, slow.fleet_events, check_exact=True)
+
+
+@pytest.mark.parametrize("router", [iq.LeastKv(), iq.PrefixAffinity()])
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_batch_planned_ahead_holds_its_blocks_as_the_last_one_ends(
+    router: iq.Router, stepping: bool
+) -> None:
+    """Blocks of one token. Request 0 (p = 3) computes its prompt in [0, 1) and one token in each second after.
+
+    2  replica 0 holds 3 blocks of the prompt and the blocks of [1, 2) and [2, 3): 5. Replica 1 took 3 blocks
+       at 1, and one at 2: 4. So request 2 goes to replica 1
+    """
+    rows = {"arrival_s": [0.0, 1.0, 2.0], "prompt_tokens": [3, 3, 1], "output_tokens": [9, 2, 5]}
+    one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=None, block=1))
+    cluster = iq.Cluster(one, replicas=2, router=router)
+    assert iq.simulate(rows, cluster, stepping=stepping).requests["replica"].to_list() == [0, 1, 1]
+
+
+_INNER = st.sampled_from(
+    [
+        iq.Sarathi(token_budget=16),
+        iq.Sarathi(token_budget=16, preemption=iq.Swap(per_token=0, base=0)),
+        iq.VllmV1(async_scheduling=False, token_budget=16),
+        iq.research.Orca(max_seqs=8, max_model_len=60, token_budget=16, chunked=True),
+    ]
+)
+
+
+@settings(max_examples=400)
+@given(workloads(), _INNER, st.integers(60, 200), st.sampled_from([4, 128]))
+def test_no_lower_class_is_admitted_while_a_higher_one_waits(
+    frame: pl.DataFrame, inner: Any, tokens: int, seqs: int
+) -> None:
+    frame = frame.drop("patience_s", "itl_slo_s", "max_output_tokens", "prefix_parts")
+    inner = replace(inner, max_seqs=seqs)
+    scheduler = iq.ClassPriority(order=CLASSES, inner=inner)
+    one = iq.Engine(timing=iq.Constant(0.01), scheduler=scheduler, kv=iq.KvCache(tokens=tokens, block=1))
+    rows = iq.simulate(frame, one).requests.filter(status="finished")
+    higher, lower = rows.filter(pl.col("class") == CLASSES[0]), rows.filter(pl.col("class") == CLASSES[1])
+    for at in lower["admitted_s"]:
+        assert higher.filter(pl.col("arrival_s") <= at, pl.col("admitted_s") > at).is_empty()
 
 
 @given(_scenarios())

@@ -1,7 +1,7 @@
-"""Is what the page on hardware says of measured rates, iterations and kernels so?
+"""Accuracy page: errors of rates, iterations and kernels.
 
-Distances are those that the page states, with room for chance: intervals have a confidence of 99 %, Student's
-t over independent seeds, which are fixed. A distance that shrinks below its lower end is news for the page.
+Expected errors are those of the page, with a margin for randomness: 99 % intervals, Student's t over
+fixed independent seeds. If an error shrinks below its lower end, the page must be updated.
 """
 
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_the_closed_form_is_as_far_from_the_gpu_as_the_paper_prints() -> None:
         ("memory M +10 %", True),
         ("memory M -10 %", False),
         ("outputs tied", False),
-        ("host: 8 ms an iteration", False),
+        ("host: 8 ms per iteration", False),
         ("host: 80 µs", False),
         ("host: 8 ms for batches", False),
         ("chunks of 512 by", False),
@@ -103,7 +103,7 @@ def test_one_setting_alone_takes_the_unevenness_away() -> None:
         return share["2:1"] - (share["1:1"] + share["1:2"]) / 2
 
     assert uneven(Assumed()) > 0.1
-    assert uneven(changed("host: 8 ms an iteration")) > 0.1
+    assert uneven(changed("host: 8 ms per iteration")) > 0.1
     assert abs(uneven(changed("chunks of 512 by"))) < 0.06
 
 
@@ -235,7 +235,7 @@ def test_every_shipped_table_gives_back_its_measurements() -> None:
 
 def test_the_page_has_rates_iterations_and_kernels(quick: Report) -> None:
     titles = [one.title for one in quick.sections]
-    assert len(titles) == 6 and titles[0] == "How far off is it?"
+    assert len(titles) == 6 and titles[0] == "Errors of measured servers"
     rows = {row.where: row for one in quick.sections for row in one.rows}
     for ratio, setting in SETTINGS.items():
         for rate in (5, 20):

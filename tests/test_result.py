@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import inferq as iq
@@ -158,8 +160,42 @@ def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, w
         for percent in (50, 90, 95, 99):
             exact = values[-(-percent * len(values) // 100) - 1]
             told = row[f"itl_p{percent}"]
-            assert told in bins["upper_s"]
+            assert told in bins["upper_s"] or told == row["itl_max"]
             assert exact * (1 - 1e-9) <= told <= exact * (1 + 1 / 128 + 1e-9)
+            assert told <= row["itl_max"]
+
+
+@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_percentiles_of_gaps_are_exact_at_the_limits_of_the_run(case: int, threads: int) -> None:
+    """Limits at percentiles themselves, a little below and a little above, against all gaps one by one."""
+    every = sorted(gap for values in gaps(busy(case, stepping=True, batches=True)).values() for gap in values)
+    exact = {percent: every[-(-percent * len(every) // 100) - 1] for percent in (50, 90, 95, 99)}
+    limits = [value * factor for value in exact.values() for factor in (0.9999, 0.999999, 1.000001, 1.0001)]
+    result = busy(case, itl_limits_s=limits, threads=threads)
+    row, plain = result.summary().row(0, named=True), busy(case).summary().row(0, named=True)
+    for percent, value in exact.items():
+        told = row[f"itl_p{percent}"]
+        for limit in limits:
+            assert (told <= limit) == (value <= limit), (percent, limit)
+        assert told <= plain[f"itl_p{percent}"]
+    assert result.itl["count"].sum() == len(every)
+    assert {name: row[name] for name in row if not name.startswith("itl_p")} == {
+        name: plain[name] for name in plain if not name.startswith("itl_p")
+    }
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=12), st.integers(1, 64)
+)
+def test_no_percentile_of_gaps_is_above_the_largest_gap(rows: list[tuple[int, int]], seqs: int) -> None:
+    timing = iq.PiecewiseLinear(base=0.01, per_token=1e-4, knee=1, per_context_token=1e-6)
+    engine = iq.Engine(timing=timing, scheduler=iq.Sarathi(max_seqs=seqs), kv=iq.KvCache.unlimited())
+    prompts, outputs = zip(*rows, strict=True)
+    workload = {"arrival_s": [0.0] * len(rows), "prompt_tokens": prompts, "output_tokens": outputs}
+    row = iq.simulate(workload, engine).summary().row(0, named=True)
+    told = [row[f"itl_{name}"] for name in ("p50", "p90", "p95", "p99", "max")]
+    assert told == sorted(told, key=lambda value: (value is None, value))
 
 
 def test_token_gaps_are_known_by_class_only() -> None:

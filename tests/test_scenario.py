@@ -1,4 +1,4 @@
-"""One form of a scenario: Python, JSON and TOML say the same, and a record repeats its run bit for bit."""
+"""Scenarios in Python, JSON and TOML, and records that reproduce runs bit for bit."""
 
 import copy
 import json
@@ -28,18 +28,18 @@ TRACE = Path(__file__).parent.parent / "traces" / "azure_2023.csv"
 
 
 def many(rows: int = 150) -> iq.Workload:
-    """More rows than a record holds."""
+    """Return more rows than a record contains."""
     whole = iq.Workload({name: values * 40 for name, values in FEW.items() if name != "arrival_s"})
     return whole.with_arrivals([0.25 * row for row in range(160)]).head(rows)
 
 
-def same(one: iq.Result, other: iq.Result) -> bool:
-    frames = (one.requests.lazy().collect(), other.requests.lazy().collect())
-    return frames[0].equals(frames[1]) and one.findings == other.findings and one.itl.equals(other.itl)
+def same(left: iq.Result, right: iq.Result) -> bool:
+    frames = (left.requests.lazy().collect(), right.requests.lazy().collect())
+    return frames[0].equals(frames[1]) and left.findings == right.findings and left.itl.equals(right.itl)
 
 
-def again(workload: Any, **options: Any) -> iq.Scenario:
-    """A scenario as its record is read, after a run of that gave the same result."""
+def read_back(workload: Any, **options: Any) -> iq.Scenario:
+    """Return the scenario read from a run's record, after comparing its results with the run's."""
     before = iq.Scenario(workload, ENGINE, options).run()
     read = iq.Scenario.read(before.scenario)
     assert same(read.run(), before)
@@ -47,11 +47,11 @@ def again(workload: Any, **options: Any) -> iq.Scenario:
     return read
 
 
-# --- a record repeats its run
+# Records
 
 
 @pytest.mark.parametrize("first", range(0, len(SCENARIOS), TOGETHER))
-def test_a_recorded_run_is_repeated_from_its_record(first: int, tmp_path: Path) -> None:
+def test_a_record_reproduces_its_run(first: int, tmp_path: Path) -> None:
     for number in range(first, first + TOGETHER):
         result = scenario(number).run(out=None)
         place = result.write(tmp_path / str(number))
@@ -64,7 +64,7 @@ def test_a_recorded_run_is_repeated_from_its_record(first: int, tmp_path: Path) 
         assert json.dumps(read.to_json(), indent=2) == result.scenario, number
 
 
-def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
+def test_a_stored_run_is_reproduced_from_its_folder(tmp_path: Path) -> None:
     many().frame.write_parquet(tmp_path / "requests.parquet")
     for name, workload in {
         "drawn": CHAT,
@@ -87,53 +87,53 @@ def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
         assert read.run(out=tmp_path / f"{name} again").scenario == stored.scenario
 
 
-# --- workloads
+# Workloads
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda one: one.at_rate(3.0),
-        lambda one: one.speed(2),
-        lambda one: one.window(0.25),
-        lambda one: one.window(0.25, 9.0),
-        lambda one: one.head(3),
-        lambda one: one.sample(20, seed=4),
-        lambda one: one.with_arrivals(iq.dist.Gamma(rate=4, cv=2)),
-        lambda one: one.with_prompts(iq.dist.Uniform(4, 90)),
-        lambda one: one.with_prompts(iq.dist.Empirical(pl.DataFrame(FEW))),
-        lambda one: one.with_outputs(12),
-        lambda one: one.with_classes({"chat": 0.25, "kind": 0.75}),
-        lambda one: one.with_classes("chat"),
-        lambda one: one.with_patience(iq.dist.Exponential(mean_s=3)),
-        lambda one: one.with_patience(2.5),
-        lambda one: one.with_prefix("rules", 64),
-        lambda one: one.split(2)[1],
-        lambda one: one.split(0.5)[0],
-        lambda one: one.concat(iq.Workload(FEW), CHAT.head(30)),
-        lambda one: one.speed(3).concat(CHAT).with_classes({"a": 0.5, "b": 0.5}).head(100).at_rate(5),
-        lambda one: one.open_loop(),
+        lambda work: work.at_rate(3.0),
+        lambda work: work.speed(2),
+        lambda work: work.window(0.25),
+        lambda work: work.window(0.25, 9.0),
+        lambda work: work.head(3),
+        lambda work: work.sample(20, seed=4),
+        lambda work: work.with_arrivals(iq.dist.Gamma(rate=4, cv=2)),
+        lambda work: work.with_prompts(iq.dist.Uniform(4, 90)),
+        lambda work: work.with_prompts(iq.dist.Empirical(pl.DataFrame(FEW))),
+        lambda work: work.with_outputs(12),
+        lambda work: work.with_classes({"chat": 0.25, "kind": 0.75}),
+        lambda work: work.with_classes("chat"),
+        lambda work: work.with_patience(iq.dist.Exponential(mean_s=3)),
+        lambda work: work.with_patience(2.5),
+        lambda work: work.with_prefix("rules", 64),
+        lambda work: work.split(2)[1],
+        lambda work: work.split(0.5)[0],
+        lambda work: work.concat(iq.Workload(FEW), CHAT.head(30)),
+        lambda work: work.speed(3).concat(CHAT).with_classes({"a": 0.5, "b": 0.5}).head(100).at_rate(5),
+        lambda work: work.open_loop(),
     ],
 )
 @pytest.mark.parametrize(
     "base", [iq.Workload(FEW), CHAT, iq.read_trace(TRACE)], ids=["frame", "drawn", "trace"]
 )
 def test_every_transform_is_read_back(base: iq.Workload, change: Callable[[Any], iq.Workload]) -> None:
-    again(change(base), seed=3, warmup="0.125s", cooldown=2)
+    read_back(change(base), seed=3, warmup="0.125s", cooldown=2)
 
 
-def test_no_transform_lacks_a_reader() -> None:
-    takes = {
+def test_every_transform_has_a_reader() -> None:
+    methods = {
         name for name, value in vars(iq.Workload).items() if callable(value) and not name.startswith("_")
     }
-    made = {"synthetic", "scan", "sessions", "mix"}
-    asked = {"draw", "ready", "parts", "describe", "reuse", "to_json", "hashed_rows", "sha256"}
-    assert takes - made - asked == set(TRANSFORMS)
+    constructors = {"synthetic", "scan", "sessions", "mix"}
+    queries = {"draw", "ready", "parts", "describe", "reuse", "to_json", "hashed_rows", "sha256"}
+    assert methods - constructors - queries == set(TRANSFORMS)
 
 
-def test_given_values_are_read_back(tmp_path: Path) -> None:
+def test_values_are_read_back(tmp_path: Path) -> None:
     few = CHAT.head(4).with_arrivals([0.0, 0.1, 5.5, 7.25]).with_patience([None, 3.0, 0.25, None])
-    again(few.with_prompts([5, 6, 7, 8]).with_classes(["a", "b", "a", "a"]))
+    read_back(few.with_prompts([5, 6, 7, 8]).with_classes(["a", "b", "a", "a"]))
     many_values = CHAT.with_arrivals([0.125 * row for row in range(150)])
     result = iq.simulate(many_values, ENGINE)
     with pytest.raises(iq.ConfigError, match=r"workload\.transforms\[0\]\.arrivals\.sha256: no file .*rows-"):
@@ -141,7 +141,7 @@ def test_given_values_are_read_back(tmp_path: Path) -> None:
     assert same(iq.Scenario.read(result.write(tmp_path)).run(), result)
 
 
-def test_rows_beyond_a_hundred_lie_beside_or_are_given(tmp_path: Path) -> None:
+def test_more_than_100_rows_are_in_a_file_or_passed(tmp_path: Path) -> None:
     result = iq.simulate(many(), ENGINE, seed=2)
     assert "data" not in json.loads(result.scenario)["workload"]
     with pytest.raises(iq.ConfigError, match=r"workload\.sha256: no file .*150 rows of arrival_s, .*rows="):
@@ -151,15 +151,15 @@ def test_rows_beyond_a_hundred_lie_beside_or_are_given(tmp_path: Path) -> None:
     for rows in (many(), many().frame, [FEW, many().frame.to_dict(as_series=False)]):
         assert same(iq.Scenario.read(result.scenario, rows=rows).run(), result)
     path = iq.Scenario(many(), ENGINE, {"seed": 2}).write(tmp_path / "x.json")
-    assert [one.name[:5] for one in tmp_path.glob("*.parquet")] == ["rows-"]
+    assert [file.name[:5] for file in tmp_path.glob("*.parquet")] == ["rows-"]
     assert same(iq.Scenario.read(path).run(), result)
-    assert again(many(100)).workload.frame.equals(many(100).frame)
+    assert read_back(many(100)).workload.frame.equals(many(100).frame)
 
 
-def test_a_trace_is_read_again_and_refused_where_it_has_changed(tmp_path: Path) -> None:
+def test_a_changed_trace_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_bytes(TRACE.read_bytes())
-    read = again(iq.read_trace(file).head(50).at_rate(20))
+    read = read_back(iq.read_trace(file).head(50).at_rate(20))
     assert read.workload.metadata["format"] == "azure"
     trace = iq.read_trace(file)
     before = iq.simulate(trace, ENGINE)
@@ -171,12 +171,12 @@ def test_a_trace_is_read_again_and_refused_where_it_has_changed(tmp_path: Path) 
     file.unlink()
     with pytest.raises(iq.TraceError, match=r"trace\.csv: no such file"):
         iq.Scenario.read(record)
-    given = iq.Scenario.read(record, rows=trace)
-    assert same(given.run(), before) and given.to_json() == json.loads(record)
+    scenario = iq.Scenario.read(record, rows=trace)
+    assert same(scenario.run(), before) and scenario.to_json() == json.loads(record)
 
 
 def test_clients_of_servegen_are_read_again() -> None:
-    again(iq.read_trace(TRACE.parent / "servegen", start_s=600, end_s=1800, rate_factor=2).head(200))
+    read_back(iq.read_trace(TRACE.parent / "servegen", start_s=600, end_s=1800, rate_factor=2).head(200))
 
 
 def test_classes_keep_their_order_and_identities_their_types() -> None:
@@ -188,10 +188,10 @@ def test_classes_keep_their_order_and_identities_their_types() -> None:
     assert read.workload.frame.schema == table.frame.schema and same(read.run(), result)
 
 
-# --- systems
+# Systems
 
 
-def test_an_engine_names_what_its_numbers_stand_for() -> None:
+def test_a_record_has_the_model_and_gpu_of_an_engine() -> None:
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi())
     record = json.loads(iq.simulate(CHAT, engine).scenario)
     named = {name: record["engine"]["on"][name] for name in ("model", "gpu", "tensor_parallel", "backend")}
@@ -210,7 +210,7 @@ def test_a_kind_has_one_name_in_any_spelling(name: str) -> None:
     assert iq.Cluster.from_json(cluster).router == iq.LeastRequests()
 
 
-# --- TOML, JSON and Python
+# TOML, JSON and Python
 
 
 TOML = f"""
@@ -234,21 +234,21 @@ seeds = 3
 """
 
 
-def test_a_file_its_record_and_python_give_one_description(tmp_path: Path) -> None:
+def test_a_file_its_record_and_python_are_the_same_scenario(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(TOML)
     toml = iq.Scenario.read(tmp_path / "x.toml")
     workload = iq.read_trace(TRACE).head(40).at_rate(6.0).with_patience(iq.dist.Exponential(mean_s=30))
     cluster = iq.Cluster(
         iq.Engine.on("qwen3-8b", "h200", scheduler=iq.Sarathi()), replicas=2, router=iq.PowerOfTwo()
     )
-    made = iq.Scenario(workload, cluster, {"seed": 11, "warmup": "2.5s"}, {"seeds": 3})
-    written = iq.Scenario.read(made.write(tmp_path / "x.json"))
-    assert toml.to_json() == made.to_json() == written.to_json()
-    assert same(toml.run(), written.run()) and same(made.run(), written.run())
+    python = iq.Scenario(workload, cluster, {"seed": 11, "warmup": "2.5s"}, {"seeds": 3})
+    written = iq.Scenario.read(python.write(tmp_path / "x.json"))
+    assert toml.to_json() == python.to_json() == written.to_json()
+    assert same(toml.run(), written.run()) and same(python.run(), written.run())
     assert toml.gate == written.gate == {"seeds": 3}
 
 
-def test_a_file_may_say_transforms_too(tmp_path: Path) -> None:
+def test_toml_supports_transforms(tmp_path: Path) -> None:
     steps = '[{ kind = "speed", factor = 2 }, { kind = "head", n = 3 }]'
     lists = "\n".join(f"{name} = {values}" for name, values in FEW.items())
     engine = 'kv = "unlimited"\nscheduler = "sarathi"\ntiming = { kind = "constant", seconds = 0.02 }\n'
@@ -258,13 +258,13 @@ def test_a_file_may_say_transforms_too(tmp_path: Path) -> None:
     assert read.workload.frame.equals(iq.Workload(FEW).speed(2).head(3).frame)
 
 
-def test_options_stand_in_place_of_those_of_the_scenario() -> None:
+def test_options_of_run_override_those_of_the_scenario() -> None:
     first = iq.Scenario(CHAT, ENGINE, {"seed": 3, "threads": 1})
     assert same(first.run(seed=4), iq.simulate(CHAT, ENGINE, seed=4))
     assert "threads" not in first.to_json()["run"]
 
 
-# --- damage
+# Errors
 
 RECORD = iq.Scenario(
     CHAT.with_patience(4).window(0.5).concat(iq.Workload(FEW)), ENGINE, {"seed": 3}
@@ -272,7 +272,7 @@ RECORD = iq.Scenario(
 
 
 def _set(path: str, value: Any) -> dict[str, Any]:
-    """The record with one field set anew, or without it."""
+    """Return the record with one field changed or removed."""
     record: Any = copy.deepcopy(RECORD)
     table, *rest = record, *path.split(".")
     for name in rest[:-1]:
@@ -335,7 +335,7 @@ def _set(path: str, value: Any) -> dict[str, Any]:
         ("gate", 3, r"^gate: must be a table"),
     ],
 )
-def test_damage_is_named(path: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_an_error_names_the_wrong_field(path: str, value: Any, message: str, tmp_path: Path) -> None:
     record = _set(path, value)
     with pytest.raises(iq.ConfigError, match=message):
         iq.Scenario.read(record)
@@ -344,7 +344,7 @@ def test_damage_is_named(path: str, value: Any, message: str, tmp_path: Path) ->
         iq.Scenario.read(tmp_path / "x.json")
 
 
-def test_a_wrong_row_is_named() -> None:
+def test_an_error_names_the_wrong_row() -> None:
     record = copy.deepcopy(RECORD)
     record["workload"]["transforms"][2]["others"][0]["data"]["prompt_tokens"][1] = 0
     with pytest.raises(iq.TraceError, match=r"others\[0\]\.data: row 1: prompt_tokens is 0, must be at"):
@@ -352,7 +352,7 @@ def test_a_wrong_row_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"a": }', "[1]", "\xff"])
-def test_what_is_no_json_is_named(text: str, tmp_path: Path) -> None:
+def test_an_error_names_a_file_that_is_not_json(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(iq.ConfigError, match=r"x\.json: (is not JSON|must be a table|is not UTF-8)"):
         iq.Scenario.read(tmp_path / "x.json")
@@ -363,12 +363,12 @@ def test_only_json_is_written(tmp_path: Path) -> None:
         iq.Scenario(CHAT, ENGINE).write(tmp_path / "x.toml")
 
 
-def test_the_end_of_a_window_is_open() -> None:
+def test_the_end_of_a_window_may_be_open() -> None:
     assert RECORD["workload"]["transforms"][1] == {"kind": "window", "start_s": 0.5, "end_s": None}
-    assert again(CHAT.window(0.5, math.inf)).workload._steps[0].arguments["end_s"] == math.inf
+    assert read_back(CHAT.window(0.5, math.inf)).workload._steps[0].arguments["end_s"] == math.inf
 
 
-def test_a_fit_takes_the_name_of_a_model_in_any_spelling() -> None:
+def test_a_fit_accepts_any_spelling_of_a_model() -> None:
     log = {"duration_s": [0.01, 0.011, 0.014], "decodes": [1, 2, 5], "context_tokens": [100, 200, 500]}
     frame = {**log, "prefill_tokens": [0, 0, 0]}
     fixed = {"knee": 0, "per_context_token": 0}

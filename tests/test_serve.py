@@ -143,6 +143,9 @@ SYSTEMS = {
     "engine": lambda: engine(),
     "vllm": lambda: engine(scheduler=iq.VllmV1(token_budget=64, max_seqs=8, async_scheduling=True)),
     "radix": lambda: engine(scheduler=iq.Sglang(), kv=iq.KvCache(tokens=4096, block=1, prefix_cache="radix")),
+    "no overlap": lambda: engine(
+        scheduler=iq.Sglang(overlap=False), kv=iq.KvCache(tokens=4096, block=1, prefix_cache="radix")
+    ),
     "round robin": lambda: iq.Cluster([engine()] * 3, router=iq.RoundRobin()),
     "affinity": lambda: iq.Cluster([engine(api_s=0.003)] * 3, router=iq.PrefixAffinity()),
     "prefixes": lambda: iq.Cluster([engine()] * 3, router=iq.PrefixHash(prefix_tokens=32)),
@@ -180,6 +183,33 @@ def test_the_recorded_trace_replays_the_run_in_every_instant_and_batch(name: str
     assert run.tables["drained"].tolist() == list(result._tables.drained)
     hits = live["cached_tokens"].sum()
     assert (hits > 0) == any(one.kv.prefix_cache is not None for one in engines_of(system)), hits
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("tokens", [448, 512, 1024])
+def test_the_record_replays_what_sglang_reserved_for_its_clients(
+    overlap: bool, tokens: int, tmp_path: Path
+) -> None:
+    """Answers stop far below what the clients allow, so that the reserved memory decides who waits."""
+    one = iq.Engine(
+        timing=iq.Constant(0.01), scheduler=iq.Sglang(overlap=overlap), kv=iq.KvCache(tokens=tokens)
+    )
+
+    async def clients(run: Run) -> None:
+        async def client(number: int) -> None:
+            body = {"prompt": "x" * (40 * number + 40), "max_tokens": 100 + 50 * number}
+            status, answer = await run.post("/v1/completions", body)
+            assert status == 200, answer
+
+        await asyncio.gather(*(client(number) for number in range(5)))
+
+    run = served(one, clients, tmp_path, output=[30], speed=20.0)
+    result = iq.simulate(iq.read_trace(run.trace), one, batches=True)
+    for column in ("admitted_s", "first_token_s", "finish_s"):
+        live = np.concatenate([part[column] for part in run.rows])
+        np.testing.assert_array_equal(live, result._tables.requests[column], err_msg=column)
+    for column, values in run.tables["batches"].items():
+        np.testing.assert_array_equal(values, result._tables.batches[column], err_msg=column)
 
 
 def engines_of(system: Any) -> list[iq.Engine]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -413,6 +414,52 @@ def test_the_timeline_has_the_tokens_in_the_system() -> None:
     ).timeline
     assert timeline["time_s"].to_list() == [0.5, 1, 1.5, 2, 2.5, 3, 3.5]
     assert timeline["tokens_in_system"].to_list() == [13, 8, 8, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("horizon_s", [None, 10.0, 29.0, 30.0, 100.0])
+def test_a_horizon_does_not_keep_requests_waiting_that_no_arrival_can_join(horizon_s: float | None):
+    """One request at a time, two for a batch: each runs alone, for two seconds, as no other can come before."""
+    engine = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.research.Wait(thresholds=2), kv=iq.KvCache.unlimited()
+    )
+    rows = {"arrival_s": [0.0, 1.0, 2.0, 30.0], "prompt_tokens": [5] * 4, "output_tokens": [2] * 4}
+    result = iq.simulate(rows, engine, max_in_flight=1, horizon_s=horizon_s)
+    assert result.requests["finish_s"].to_list()[:3] == [2.0, 4.0, 6.0]
+    assert result.drained.to_list()[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("output", "limit", "iterations"),
+    [(3, 3, 3), (3, 1000, 3), (3, None, 3), (4, 4, 3), (4, 1000, 3), (2, 1000, 3), (2, 2, 2)],
+)
+def test_a_request_that_reaches_max_model_len_has_no_row_in_vain(
+    output: int, limit: int | None, iterations: int
+):
+    """Prompt 100, limit 103: a third token is the last. After a second one that ends by itself a row is lost."""
+    engine = iq.Engine(
+        timing=iq.Constant(0.01),
+        scheduler=iq.VllmV1(pause_s=0),
+        kv=iq.KvCache(tokens=10**4),
+        max_model_len=103,
+    )
+    rows = {"arrival_s": [0.0], "prompt_tokens": [100], "output_tokens": [output]}
+    rows |= {} if limit is None else {"max_output_tokens": [limit]}
+    assert iq.simulate(rows, engine).totals["iterations"] == iterations
+
+
+@pytest.mark.parametrize("others", [[], [iq.VllmV1()], [iq.Sglang()], [iq.Sarathi()]])
+@pytest.mark.parametrize("limit", [300, 30])
+def test_sglang_reserves_what_clients_allow_whatever_runs_beside_it(others: list[iq.Scheduler], limit: int):
+    """448 tokens: prompts of 50 and outputs of at most 300 fit one at a time, outputs of at most 30 all at once."""
+    one = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sglang(overlap=False), kv=iq.KvCache(tokens=448))
+    engines = [one, *(replace(one, scheduler=other) for other in others)]
+    rows = [
+        {"arrival_s": 0.0, "prompt_tokens": 50, "output_tokens": 30, "max_output_tokens": limit}
+        for _ in range(4 * len(engines))
+    ]
+    result = iq.simulate(rows, iq.Cluster(engines, router=iq.RoundRobin())).requests
+    finish_s = result.filter(replica=0)["finish_s"].to_list()
+    assert finish_s == ([0.3, 0.6, 0.9, 1.2] if limit == 300 else [0.3] * 4)
 
 
 def test_nothing_is_woken_for_a_request_that_has_given_up():

@@ -1,4 +1,4 @@
-"""A run that leaves its results in a directory is the run in memory, whatever ends it."""
+"""Runs with results in a directory equal runs in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine(scheduler: Any = None, **changes: Any) -> iq.Engine:
 
 
 def same(stored: iq.Result, whole: iq.Result) -> None:
-    """Every frame, every number, every word."""
+    """Compare all frames, numbers and texts."""
     lazy: Any = stored.requests
     assert isinstance(lazy, pl.LazyFrame)
     assert lazy.collect_schema() == whole.requests.schema
@@ -50,13 +50,13 @@ def same(stored: iq.Result, whole: iq.Result) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a few rows, so that a few requests have several."""
+    """Set small parts, so that few requests have several parts."""
     monkeypatch.setattr(parts, "ROWS", 4)
     monkeypatch.setattr(store, "PART_ROWS", 5)
 
 
 def fixed(rows: int, seed: int, **more: Any) -> dict[str, Any]:
-    """Requests in bursts, several at one instant; a few are too long for the cache."""
+    """Requests in bursts, with ties; a few are too long for the cache."""
     import numpy as np
 
     chance = np.random.default_rng(seed)
@@ -87,8 +87,8 @@ SYSTEMS: dict[str, Any] = {
     "priority": engine(iq.VllmV1(token_budget=16, max_seqs=4, policy="priority")),
     "deadlines": engine(iq.research.Slai(token_budget=16, max_active=4, max_decodes=4, offset=1)),
     "by key": engine(iq.Sarathi(max_seqs=3, order=iq.ByKey(lambda request: request.id % 3))),
-    "company": engine(iq.research.Wait(thresholds=3), kv=iq.KvCache.unlimited()),
-    "drained apart": iq.Cluster(
+    "batch thresholds": engine(iq.research.Wait(thresholds=3), kv=iq.KvCache.unlimited()),
+    "batch thresholds in a cluster": iq.Cluster(
         engine(iq.research.Wait(thresholds=3), kv=iq.KvCache.unlimited()), replicas=3, router=iq.RoundRobin()
     ),
     **{
@@ -120,10 +120,12 @@ def test_the_directory_is_the_run_in_memory(
     name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     rows, seed = data.draw(st.integers(1, 60)), data.draw(st.integers(0, 99))
-    columns = {one for one in COLUMNS if data.draw(st.booleans())} | (
+    columns = {column for column in COLUMNS if data.draw(st.booleans())} | (
         {"session_id"} if name == "BySession" else set()
     )
-    work = iq.Workload(fixed(rows, seed, **{one: COLUMNS[one] for one in COLUMNS if one in columns}))
+    work = iq.Workload(
+        fixed(rows, seed, **{column: COLUMNS[column] for column in COLUMNS if column in columns})
+    )
     cuts = st.one_of(st.integers(0, 20), st.sampled_from(["0.2s", "1s", "99s"]))
     options: dict[str, Any] = {
         "seed": seed,
@@ -161,7 +163,7 @@ LENGTHS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_a_workload_drawn_in_parts_is_the_whole(
+def test_a_workload_drawn_in_parts_equals_the_whole(
     arrivals: Any, lengths: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rows, part in ((1, 4), (4, 4), (1000, 64), (1001, 256), (515, 260)):
@@ -171,11 +173,13 @@ def test_a_workload_drawn_in_parts_is_the_whole(
         whole = workload.draw(5).frame
         assert (drawn.rows, drawn.columns) == (whole.height, whole.columns)
         assert pl.concat(drawn.frames()).equals(whole)
-        assert pl.Series([at for one in drawn.arrivals() for at in one]).equals(whole["arrival_s"])
+        assert pl.Series([time for part_of_arrivals in drawn.arrivals() for time in part_of_arrivals]).equals(
+            whole["arrival_s"]
+        )
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=str)
-def test_a_synthetic_workload_goes_through_part_by_part(arrivals: Any, small: None, tmp_path: Path) -> None:
+def test_a_synthetic_workload_is_simulated_part_by_part(arrivals: Any, small: None, tmp_path: Path) -> None:
     workload = iq.Workload.synthetic(requests=41, arrivals=arrivals, **LENGTHS[0])
     same(
         iq.simulate(workload, engine(), seed=3, out=tmp_path / "out"), iq.simulate(workload, engine(), seed=3)
@@ -183,13 +187,13 @@ def test_a_synthetic_workload_goes_through_part_by_part(arrivals: Any, small: No
     assert not (tmp_path / "out" / "workload.parquet").exists()
 
 
-def test_arrivals_that_reach_the_end_of_time_are_an_error_before_anything_runs(tmp_path: Path) -> None:
+def test_too_late_arrivals_are_an_error_before_the_run(tmp_path: Path) -> None:
     workload = iq.Workload.synthetic(requests=100_000, arrivals=iq.dist.Poisson(rate=1e-9), **LENGTHS[0])
     with pytest.raises(iq.ConfigError, match=r"^arrivals\.rate: is too low"):
         iq.simulate(workload, engine(), out=tmp_path / "out")
 
 
-# A file that is scanned
+# Scanned files
 
 
 @pytest.fixture
@@ -198,7 +202,7 @@ def scanned(tmp_path: Path, small: None) -> iq.Workload:
     return iq.Workload.scan(tmp_path / "work.parquet")
 
 
-def test_a_scanned_file_is_its_frame(scanned: iq.Workload, tmp_path: Path) -> None:
+def test_a_scanned_file_equals_its_frame(scanned: iq.Workload, tmp_path: Path) -> None:
     frame = iq.Workload(fixed(50, 1, **COLUMNS))
     assert scanned.frame.equals(frame.frame)
     assert scanned.frame.schema == frame.frame.schema
@@ -210,7 +214,13 @@ def test_a_scanned_file_is_its_frame(scanned: iq.Workload, tmp_path: Path) -> No
     assert iq.simulate(scanned, SYSTEMS["BySession"]).requests.equals(whole.requests)
 
 
-def test_verbs_on_a_scanned_file_are_those_on_its_frame(scanned: iq.Workload) -> None:
+def test_a_column_name_of_another_tool_is_scanned(small: None, tmp_path: Path) -> None:
+    frame = pl.DataFrame(fixed(12, 3)).with_columns(itl_slo_s=0.5)
+    frame.rename({"itl_slo_s": "tbt_slo_s"}).write_parquet(tmp_path / "work.parquet")
+    assert iq.Workload.scan(tmp_path / "work.parquet").frame.equals(iq.Workload(frame).frame)
+
+
+def test_transforms_of_a_scanned_file_equal_those_of_its_frame(scanned: iq.Workload) -> None:
     frame = iq.Workload(scanned.frame)
     assert scanned.head(7).frame.equals(frame.head(7).frame)
     assert (
@@ -231,7 +241,7 @@ def test_a_folder_is_scanned_in_the_order_of_its_names(scanned: iq.Workload, tmp
 
 
 def test_names_of_classes_come_from_all_rows(small: None, tmp_path: Path) -> None:
-    """A later part may bring a class that sorts before the others."""
+    """A later part may have a class that sorts before those of earlier parts."""
     work = fixed(12, 3) | {"class": ["m"] * 10 + ["a", "z"]}
     pl.DataFrame(work).write_parquet(tmp_path / "work.parquet")
     stored = iq.simulate(iq.Workload.scan(tmp_path / "work.parquet"), engine(), out=tmp_path / "out")
@@ -250,7 +260,7 @@ def test_names_of_classes_come_from_all_rows(small: None, tmp_path: Path) -> Non
         ("class", 17, None, "class is null"),
     ],
 )
-def test_a_wrong_row_of_a_scanned_file_is_named(
+def test_an_error_names_a_wrong_row_of_a_scanned_file(
     column: str, row: int, value: object, message: str, small: None, tmp_path: Path
 ) -> None:
     frame = pl.DataFrame(fixed(50, 1, **COLUMNS))
@@ -263,7 +273,7 @@ def test_a_wrong_row_of_a_scanned_file_is_named(
         iq.simulate(iq.Workload.scan(tmp_path / "w.parquet"), engine(), out=tmp_path / "out")
 
 
-def test_what_is_no_workload_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_workload_is_an_immediate_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         iq.Workload.scan(tmp_path / "nothing.parquet")
     (tmp_path / "text.parquet").write_text("no Parquet at all")
@@ -282,7 +292,7 @@ def test_what_is_no_workload_is_refused_at_once(tmp_path: Path) -> None:
         iq.simulate(iq.Workload.scan(tmp_path / "short.parquet"), engine(), out=tmp_path / "out")
 
 
-def test_a_continuation_may_lie_in_an_earlier_part(small: None, tmp_path: Path) -> None:
+def test_a_row_may_continue_a_row_of_an_earlier_part(small: None, tmp_path: Path) -> None:
     frame = pl.DataFrame(fixed(12, 3)).with_columns(
         continues=pl.Series([None] * 9 + [2, 9, None], dtype=pl.Int32)
     )
@@ -294,7 +304,7 @@ def test_a_continuation_may_lie_in_an_earlier_part(small: None, tmp_path: Path) 
         iq.simulate(iq.Workload.scan(tmp_path / "w.parquet"), engine(), out=tmp_path / "bad")
 
 
-# What runs in memory and lies in a directory afterwards
+# Runs in memory with results in a directory
 
 
 def chats() -> iq.Workload:
@@ -303,11 +313,11 @@ def chats() -> iq.Workload:
     )
 
 
-def test_sessions_are_kept_in_a_directory_too(small: None, tmp_path: Path) -> None:
+def test_sessions_are_stored(small: None, tmp_path: Path) -> None:
     same(iq.simulate(chats(), engine(), seed=2, out=tmp_path / "out"), iq.simulate(chats(), engine(), seed=2))
 
 
-def test_what_every_iteration_did_is_kept(small: None, tmp_path: Path) -> None:
+def test_iterations_are_stored(small: None, tmp_path: Path) -> None:
     whole = iq.simulate(fixed(30, 2), engine(), batches=True)
     stored = iq.simulate(fixed(30, 2), engine(), batches=True, out=tmp_path / "out")
     same(stored, whole)
@@ -319,14 +329,14 @@ def test_what_every_iteration_did_is_kept(small: None, tmp_path: Path) -> None:
         _ = without.iterations
 
 
-def test_what_a_run_shows_of_stability_is_the_same(tmp_path: Path) -> None:
+def test_observed_stability_is_the_same(tmp_path: Path) -> None:
     workload = arriving(3000, 2, 9, 5)
     for name, work in (("synthetic", workload), ("sessions", chats())):
         whole, stored = iq.simulate(work, engine()), iq.simulate(work, engine(), out=tmp_path / name)
         assert str(iq.theory.observed(stored)) == str(iq.theory.observed(whole))
 
 
-def test_jobs_of_a_network_are_kept(small: None, tmp_path: Path) -> None:
+def test_jobs_of_a_network_are_stored(small: None, tmp_path: Path) -> None:
     chain = iq.Workflow(
         "chain",
         stages={
@@ -343,7 +353,7 @@ def test_jobs_of_a_network_are_kept(small: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("service", ["exponential", "tokens"])
-def test_revenue_is_kept(service: Any, small: None, tmp_path: Path) -> None:
+def test_revenue_is_stored(service: Any, small: None, tmp_path: Path) -> None:
     served = cluster(service=service)
     work = fixed(40, 6)
     whole, stored = iq.simulate(work, served, seed=4), iq.simulate(work, served, seed=4, out=tmp_path / "out")
@@ -356,7 +366,7 @@ def test_revenue_is_kept(service: Any, small: None, tmp_path: Path) -> None:
 
 
 class Seen(iq.Scheduler):
-    """First come, first served, one request at a time; notes which requests it sees with what objectives."""
+    """First come, first served, one request at a time; records the SLOs of the requests it sees."""
 
     token_budget = 100
     max_seqs = 1
@@ -365,7 +375,7 @@ class Seen(iq.Scheduler):
         self.seen = seen
 
     def __deepcopy__(self, memo: object) -> Seen:
-        return Seen(self.seen)  # the replicas share what is seen, and nothing else
+        return Seen(self.seen)  # replicas share the recorded set
 
     def plan(self, view: iq.View) -> iq.Batch:
         for rows in (view.running, view.waiting):
@@ -380,9 +390,7 @@ class Seen(iq.Scheduler):
 
 
 @pytest.mark.parametrize("router", [None, iq.RoundRobin(), iq.LeastRequests()])
-def test_a_scheduler_of_ones_own_sees_each_request_with_its_own_objectives(
-    router: Any, small: None, tmp_path: Path
-) -> None:
+def test_a_python_scheduler_sees_the_slos_of_each_request(router: Any, small: None, tmp_path: Path) -> None:
     work = iq.Workload(fixed(40, 8, **{name: COLUMNS[name] for name in ("class", "ttft_slo_s", "itl_slo_s")}))
     frame = work.frame
     codes = frame["class"].to_physical().to_list()
@@ -400,19 +408,19 @@ def test_a_scheduler_of_ones_own_sees_each_request_with_its_own_objectives(
 
 
 class ByLength(iq.Router):
-    """Sends sessions to a replica of their own, and others by their length."""
+    """Routes sessions by number and all other requests by length."""
 
     def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
         return (request.prompt_tokens if request.session is None else request.session) % len(fleet)
 
 
-def test_a_router_of_ones_own_sees_the_same_sessions(small: None, tmp_path: Path) -> None:
+def test_a_python_router_sees_the_same_sessions(small: None, tmp_path: Path) -> None:
     system = iq.Cluster(engine(), replicas=3, router=ByLength())
     work = fixed(60, 9, session_id=COLUMNS["session_id"])
     same(iq.simulate(work, system, out=tmp_path / "out"), iq.simulate(work, system))
 
 
-def test_an_exception_of_a_policy_passes_and_leaves_what_was_written(small: None, tmp_path: Path) -> None:
+def test_an_exception_of_a_policy_is_raised_and_keeps_written_files(small: None, tmp_path: Path) -> None:
     class Mine(Exception):
         pass
 
@@ -427,5 +435,5 @@ def test_an_exception_of_a_policy_passes_and_leaves_what_was_written(small: None
     with pytest.raises(Mine) as caught:
         iq.simulate(fixed(40, 9), iq.Cluster(engine(), replicas=2, router=Fails()), out=tmp_path / "out")
     assert caught.value is mine
-    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert not told["complete"] and 0 < told["written"] < 35
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert not manifest["complete"] and 0 < manifest["written"] < 35

@@ -233,7 +233,8 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     (lambda: request_memory(5, 5, whole_chunks="x"), "whole_chunks"),  # type: ignore[call-overload]
     (lambda: slot({}), "recorded: must be .* the column count is missing"),
     (lambda: slot(None), "recorded: must be .* got None"),  # type: ignore[arg-type]
-    (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item], pattern="^{}"
+    (lambda: slot({"count": ["x"], "first_s": [1.0], "growth_s": [0.0]}), "recorded: count"),  # type: ignore[list-item]
+    pattern="^{}",
 )
 def test_an_argument_that_makes_no_sense_is_named(call: Callable[[], object]):
     call()

@@ -37,7 +37,7 @@ NAMED = {
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
-    """Write a file whose name tells nothing about its content."""
+    """Write a file whose name does not reveal its content."""
 
     def put(content: str | bytes) -> Path:
         path = tmp_path / "trace"
@@ -47,8 +47,8 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
     return put
 
 
-def talk(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:
-    return {"id": name, "conversations": [{"from": who, "value": text} for who, text in messages]}
+def conversation(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:
+    return {"id": name, "conversations": [{"from": sender, "value": text} for sender, text in messages]}
 
 
 # The samples of this repository
@@ -78,7 +78,7 @@ def talk(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_sample_is_known_by_its_content(
+def test_the_format_of_a_sample_is_detected_from_its_content(
     samples: Path,
     write: Callable[[bytes], Path],
     name: str,
@@ -99,7 +99,7 @@ def test_a_sample_is_known_by_its_content(
     iq.Workload(work.frame)
 
 
-def test_the_samples_are_what_their_script_makes(samples: Path, tmp_path: Path) -> None:
+def test_the_script_reproduces_the_samples(samples: Path, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("make_samples", samples / "make_samples.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
@@ -116,7 +116,7 @@ def test_the_samples_are_what_their_script_makes(samples: Path, tmp_path: Path) 
     assert pl.read_parquet(tmp_path / "inferq.parquet").equals(pl.read_parquet(samples / "inferq.parquet"))
 
 
-def test_one_load_in_four_tables_is_one_workload(samples: Path) -> None:
+def test_the_same_load_in_four_tables_is_the_same_workload(samples: Path) -> None:
     frame = iq.read_trace(samples / "inferq.csv").frame
     assert iq.read_trace(samples / "inferq.parquet").frame.equals(frame)
     assert iq.read_trace(samples / "table.csv", **NAMED).frame.equals(frame)
@@ -156,7 +156,7 @@ def test_azure_arrivals_are_exact_to_100_ns(write: Callable[[str], Path], ticks:
         clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
         lines.append(f"2024-05-{day + 1:02d} {clock}.{fraction:07d},1,1")
     arrivals = iq.read_trace(write(AZURE + "\n".join(lines))).frame["arrival_s"]
-    # the shortest decimal of the float is the very time of the file
+    # The shortest decimal representation of the float is the time in the file.
     assert [Decimal(repr(arrival)) for arrival in arrivals] == [
         Decimal(tick - ticks[0]).scaleb(-7) for tick in ticks
     ]
@@ -193,16 +193,22 @@ def test_mooncake_by_hand(write: Callable[[str], Path]) -> None:
     assert work.frame["prefix_block_tokens"].dtype == pl.Int32
 
 
-def test_sharegpt_has_one_row_for_each_answer(write: Callable[[str], Path]) -> None:
-    talks = [
-        talk(("human", "one two"), ("gpt", "a b c"), ("human", "four"), ("gpt", "d")),
-        talk(("gpt", "cut out of more"), ("human", "go on"), ("gpt", "x y")),  # 4 words open the next prompt
-        talk(("human", "q"), ("gpt", ""), ("human", "again q"), ("gpt", "now")),
-        talk(("human", "only a question")),
-        talk(("system", "be kind"), ("user", "hi"), ("assistant", "hello you")),
+def test_sharegpt_has_one_row_per_answer(write: Callable[[str], Path]) -> None:
+    conversations = [
+        conversation(("human", "one two"), ("gpt", "a b c"), ("human", "four"), ("gpt", "d")),
+        conversation(
+            ("gpt", "cut out of more"), ("human", "go on"), ("gpt", "x y")
+        ),  # 4 words start the next prompt
+        conversation(("human", "q"), ("gpt", ""), ("human", "again q"), ("gpt", "now")),
+        conversation(("human", "only a question")),
+        conversation(("system", "be kind"), ("user", "hi"), ("assistant", "hello you")),
     ]
     work = iq.read_trace(
-        write(json.dumps([{**one, "id": "a" if at < 2 else f"t{at}"} for at, one in enumerate(talks)])),
+        write(
+            json.dumps(
+                [{**entry, "id": "a" if at < 2 else f"t{at}"} for at, entry in enumerate(conversations)]
+            )
+        ),
         **TEXT,
     )
     assert work.frame.rows() == [
@@ -225,9 +231,9 @@ def test_longbench_counts_the_official_prompt(write: Callable[[str], Path]) -> N
     assert work.frame.select("prompt_tokens", "class").rows() == [
         (10 + 1 + 3 + 1 + 8 + 1 + 1 + 12 + 12, "Law")
     ]
-    # common to all is the instruction, to the questions about this document what follows up to the question
-    told = work.frame["prefix_parts"].to_list()[0]
-    assert [part["tokens"] for part in told] == [10 + 1, 3 + 1 + 8]
+    # All prompts share the instruction; questions about this document share the text up to the question.
+    parts = work.frame["prefix_parts"].to_list()[0]
+    assert [part["tokens"] for part in parts] == [10 + 1, 3 + 1 + 8]
     assert work.metadata["columns_left_out"] == ["answer"]
 
 
@@ -268,7 +274,13 @@ def test_an_inferq_table_keeps_every_column_through_csv_and_parquet(tmp_path: Pa
     assert iq.read_trace(tmp_path / "c").frame["prefix_hashes"].to_list() == [[1, 2], [1]]
 
 
-def test_columns_without_a_meaning_and_columns_without_a_value_are_told(tmp_path: Path) -> None:
+def test_a_column_name_of_another_tool_is_read(write: Callable[[str], Path]) -> None:
+    work = iq.read_trace(write("prompt_tokens,output_tokens,tbt_slo_s\n5,2,0.05\n"))
+    assert work.frame["itl_slo_s"].to_list() == [0.05]
+    assert work.metadata["columns_left_out"] == []
+
+
+def test_unknown_and_empty_columns_are_in_the_metadata(tmp_path: Path) -> None:
     frame = pl.DataFrame({"arrival_s": [None, None], "prompt_tokens": [1, 2], "note": ["a", "b"]})
     frame.write_parquet(tmp_path / "a")
     work = iq.read_trace(tmp_path / "a")
@@ -294,10 +306,15 @@ def test_empty_messages_of_conversation_lengths_are_left_out_and_counted(
 
 def test_a_ratio_counts_words_to_the_nearest_token(write: Callable[[str], Path]) -> None:
     path = write(
-        json.dumps([talk(("human", "one  two\nthree"), ("gpt", "a")), talk(("human", " "), ("gpt", "a b"))])
+        json.dumps(
+            [
+                conversation(("human", "one  two\nthree"), ("gpt", "a")),
+                conversation(("human", " "), ("gpt", "a b")),
+            ]
+        )
     )
     work = iq.read_trace(path, tokens_per_word=1.5)
-    # 4.5 and 1.5 go to the even number; a prompt of white space is none
+    # 4.5 and 1.5 are rounded to even; a prompt of white space has no tokens.
     assert work.frame.select("prompt_tokens", "output_tokens").rows() == [(4, 2)]
     assert work.metadata["token_count"] == {"tokens_per_word": 1.5}
     assert iq.read_trace(path, tokens_per_word=0.01).frame.row(0)[:2] == (1, 1)
@@ -323,12 +340,17 @@ def test_a_tokenizer_file_counts_tokens(write: Callable[[str], Path], tmp_path: 
     }
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(described))
-    work = iq.read_trace(write(json.dumps([talk(("human", "four"), ("gpt", "letters"))])), tokenizer=file)
-    assert work.frame.row(0)[:2] == (4, 7)  # one token a letter; the file's limit of 3 tokens does not cut
+    work = iq.read_trace(
+        write(json.dumps([conversation(("human", "four"), ("gpt", "letters"))])), tokenizer=file
+    )
+    assert work.frame.row(0)[:2] == (
+        4,
+        7,
+    )  # one token per letter, not truncated to the file's limit of 3 tokens
     assert work.metadata["token_count"]["tokenizer"] == str(file)
     for wrong in (tmp_path / "absent.json", write("{}")):
         with pytest.raises(iq.ConfigError, match="tokenizer: "):
-            iq.read_trace(write(json.dumps([talk(("human", "a"), ("gpt", "b"))])), tokenizer=wrong)
+            iq.read_trace(write(json.dumps([conversation(("human", "a"), ("gpt", "b"))])), tokenizer=wrong)
 
 
 def test_without_the_library_a_tokenizer_is_an_error(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +384,7 @@ def test_without_the_library_a_tokenizer_is_an_error(samples: Path, monkeypatch:
     ("table.csv", {"columns": ["input_len"]}, "columns: must map"),
     ("table.csv", {"format": "table"}, "columns: .* requires a mapping"),
 )
-def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples: Path) -> None:
+def test_an_error_names_the_wrong_argument(name: str, arguments: dict[str, Any], samples: Path) -> None:
     iq.read_trace(samples / name, **arguments)
 
 
@@ -491,7 +513,7 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
             TEXT,
             "entry 0: message 0: value must be a string",
         ),
-        (json.dumps([talk(("human", "a"))]), TEXT, "must contain an answer with a prompt before it"),
+        (json.dumps([conversation(("human", "a"))]), TEXT, "must contain an answer with a prompt before it"),
         ('[{"context": "c", "question": "q", "choice_A": "a"}]', TEXT, "entry 0: choice_B is missing"),
         ('{"instruction": "i", "context": "", "response": "", "category": "c"}', TEXT, "output_tokens is 0"),
         ('{"instruction": "i", "context": null, "response": "r", "category": "c"}', TEXT, "context is null"),
@@ -499,7 +521,7 @@ def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples
         ('{"0": {"output_tokens": "{6: 0.3}"}}', {}, "is part of ServeGen"),
     ],
 )
-def test_a_bad_file_is_an_error_with_its_place(
+def test_an_error_in_a_file_names_its_place(
     write: Callable[[str | bytes], Path], content: str | bytes, arguments: dict[str, Any], message: str
 ) -> None:
     path = write(content)
@@ -508,7 +530,7 @@ def test_a_bad_file_is_an_error_with_its_place(
     assert str(path) in str(raised.value)
 
 
-def test_no_file_and_no_regular_file_are_errors(tmp_path: Path) -> None:
+def test_missing_and_irregular_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(iq.TraceError, match="no such file"):
         iq.read_trace(tmp_path / "absent.csv")
     with pytest.raises(iq.TraceError, match="is not a file"):
@@ -518,7 +540,7 @@ def test_no_file_and_no_regular_file_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_that_nobody_fills_does_not_hang(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(iq.TraceError, match="not a file"):
         iq.read_trace(tmp_path / "pipe")
@@ -545,13 +567,11 @@ def test_a_format_that_does_not_fit_is_an_error(samples: Path, format: str) -> N
     "name",
     ["azure_2023.csv", "burstgpt.csv", "mooncake.jsonl", "sharegpt.json", "dolly.jsonl", "inferq.parquet"],
 )
-def test_damaged_files_are_read_or_refused_but_never_crash(
-    samples: Path, write: Callable[[bytes], Path], name: str
-) -> None:
+def test_damaged_files_never_crash(samples: Path, write: Callable[[bytes], Path], name: str) -> None:
     whole = (samples / name).read_bytes()
     chance = random.Random(name)
     arguments = TEXT if name in ("sharegpt.json", "dolly.jsonl") else {}
-    refused = 0
+    errors = 0
     for _ in range(60):
         damaged = bytearray(whole[: int(chance.random() * len(whole))] if chance.random() < 0.5 else whole)
         for _ in range(int(chance.random() * 5)):
@@ -561,11 +581,11 @@ def test_damaged_files_are_read_or_refused_but_never_crash(
             work = iq.read_trace(write(bytes(damaged)), **arguments)
             iq.Workload(work.frame)
         except (iq.TraceError, iq.ConfigError):
-            refused += 1
-    assert refused > 10
+            errors += 1
+    assert errors > 10
 
 
-# Real traces: numbers of shared/traces/README.md
+# Real traces: published numbers
 
 SUMMARY = [
     ("azure_llm_2023_code", 8819, 3435.9, (2048, 1469, 5188, 7436), (28, 13, 55, 251)),
@@ -598,15 +618,15 @@ def test_real_traces_have_the_published_lengths(
     work = iq.read_trace(shared / "traces" / f"{name}.parquet")
     left_out = sum(work.metadata["rows_left_out"].values())
     assert work.frame.height + left_out == rows
-    # only ShareGPT has empty messages: 7 prompts and 6 answers of the first turns, 7 answers of all turns
+    # Only ShareGPT has empty messages: 7 prompts and 6 answers in first turns, 7 answers in all turns.
     assert left_out == {"sharegpt_v3_first_turn_partial": 13, "sharegpt_v3_multiturn_partial": 7}.get(name, 0)
     table = {row["column"]: row for row in work.describe().rows(named=True)}
     for column, expected in (("prompt_tokens", prompt), ("output_tokens", output)):
         assert (column in table) == (expected is not None)
         if expected is not None:
-            got = [table[column][quantity] for quantity in ("mean", "p50", "p90", "p99")]
-            # the published numbers are rounded, and count the few empty messages
-            assert got == pytest.approx(expected, abs=0.5 if not left_out else 1.5)
+            actual = [table[column][quantity] for quantity in ("mean", "p50", "p90", "p99")]
+            # The published numbers are rounded and include empty messages.
+            assert actual == pytest.approx(expected, abs=0.5 if not left_out else 1.5)
     if span is None:
         assert "arrival_s" not in work.frame.columns
     else:
@@ -636,13 +656,13 @@ def test_azure_2023_has_the_published_rate_and_burstiness(shared: Path) -> None:
         ("sharegpt_8k_filtered_stats_llama2_tokenizer.csv", "openchat_sharegpt4_8k"),
     ],
 )
-def test_raw_files_hold_what_their_parquet_files_hold(shared: Path, raw: str, parquet: str) -> None:
-    one = iq.read_trace(shared / "traces/raw" / raw).frame
-    other = iq.read_trace(shared / f"traces/{parquet}.parquet").frame
-    same = [name for name in ("prompt_tokens", "output_tokens", "prefix_hashes") if name in one.columns]
-    assert one.select(same).equals(other.select(same))
-    if "arrival_s" in one.columns:
-        gaps = (one["arrival_s"] - other["arrival_s"]).abs()
+def test_raw_files_equal_their_parquet_versions(shared: Path, raw: str, parquet: str) -> None:
+    original = iq.read_trace(shared / "traces/raw" / raw).frame
+    converted = iq.read_trace(shared / f"traces/{parquet}.parquet").frame
+    names = [name for name in ("prompt_tokens", "output_tokens", "prefix_hashes") if name in original.columns]
+    assert original.select(names).equals(converted.select(names))
+    if "arrival_s" in original.columns:
+        gaps = (original["arrival_s"] - converted["arrival_s"]).abs()
         assert gaps.max() < 1e-9  # type: ignore[operator]
 
 
@@ -662,19 +682,19 @@ def test_azure_2023_arrivals_equal_the_times_of_the_file(shared: Path) -> None:
 def test_azure_2024_rows_of_the_official_notebook(shared: Path) -> None:
     frame = iq.read_trace(shared / "traces/raw/AzureLLMInferenceTrace_code_1week.first5_last5.csv").frame
     assert frame.height == 10
-    # from 2024-05-10 00:00:00.009930 to 2024-05-16 23:59:59.929501
+    # From 2024-05-10 00:00:00.009930 to 2024-05-16 23:59:59.929501.
     assert frame["arrival_s"][-1] == 7 * 86_400 - 0.070499 - 0.009930
     assert frame.row(4)[1:] == (7670, 8)
 
 
-def test_burstgpt_rows_as_quoted(shared: Path) -> None:
+def test_burstgpt_rows_match_the_published_ones(shared: Path) -> None:
     frame = iq.read_trace(shared / "traces/raw/BurstGPT_1.first3.csv").frame
     assert frame["arrival_s"].to_list() == [0.0, 40.0, 113.0]
     assert frame.row(2)[1:] == (417, 276, "Conversation log")
 
 
 def test_sharegpt_text_gives_the_lengths_of_the_multiturn_file(shared: Path) -> None:
-    # every message of the raw file was replaced by as many words as it had tokens
+    # Every message of the raw file is replaced by as many words as it had tokens.
     raw = iq.read_trace(shared / "traces/raw/sharegpt_v3_first40.redacted.json", **TEXT)
     whole = iq.read_trace(shared / "traces/sharegpt_v3_multiturn_partial.parquet").frame
     assert raw.metadata["conversations"] == 40
@@ -685,7 +705,7 @@ def test_sharegpt_text_gives_the_lengths_of_the_multiturn_file(shared: Path) -> 
 def test_longbench_layout(shared: Path, write: Callable[[str], Path]) -> None:
     path = shared / "traces/raw/longbench_v2_sample5.redacted.json"
     frame = iq.read_trace(path, **TEXT).frame
-    # the five shortest prompts; their documents were replaced by about as many words as tokens
+    # The five shortest prompts; their documents are replaced by about as many words as tokens.
     shortest = iq.read_trace(shared / "traces/longbench_v2.parquet").frame.sort("prompt_tokens").head(5)
     assert sorted(frame["class"].cast(pl.String)) == sorted(shortest["class"].cast(pl.String))
     assert sorted(frame["prompt_tokens"]) == pytest.approx(shortest["prompt_tokens"].to_list(), rel=0.02)

@@ -23,12 +23,12 @@ def three(**columns: object) -> dict[str, object]:
 
 
 def synthetic(requests: int = 50, **parts: Any) -> iq.Workload:
-    usual = {
+    defaults = {
         "arrivals": iq.dist.Poisson(2.0),
         "prompt": iq.dist.Uniform(1, 100),
         "output": iq.dist.Geometric(20.0),
     }
-    return iq.Workload.synthetic(requests=requests, **(usual | parts))
+    return iq.Workload.synthetic(requests=requests, **(defaults | parts))
 
 
 @st.composite
@@ -38,7 +38,7 @@ def frames(draw: st.DrawFn, least: int = 1) -> pl.DataFrame:
     tokens = st.lists(st.integers(1, 10**6), min_size=rows, max_size=rows)
     return pl.DataFrame(
         {
-            "arrival_s": [one / 1e9 for one in nanoseconds],
+            "arrival_s": [time / 1e9 for time in nanoseconds],
             "prompt_tokens": draw(tokens),
             "output_tokens": draw(tokens),
             "turn": list(range(rows)),
@@ -49,7 +49,14 @@ def frames(draw: st.DrawFn, least: int = 1) -> pl.DataFrame:
 # A fixed frame
 
 
-def test_columns_come_in_one_order_and_type() -> None:
+def test_a_column_name_of_another_tool_is_accepted() -> None:
+    frame = iq.Workload(three(tbt_slo_s=[0.1, None, 0.2])).frame
+    assert frame["itl_slo_s"].to_list() == [0.1, None, 0.2] and "tbt_slo_s" not in frame.columns
+    with pytest.raises(iq.TraceError, match="tbt_slo_s and itl_slo_s are the same column"):
+        iq.Workload(three(tbt_slo_s=[0.1] * 3, itl_slo_s=[0.1] * 3))
+
+
+def test_columns_have_one_order_and_type() -> None:
     frame = iq.Workload(
         {
             "class": ["b", "a"],
@@ -81,7 +88,7 @@ def test_integers_and_floats_may_mix_in_a_list() -> None:
     assert iq.Workload(three(arrival_s=[0, 0.5, 1])).frame["arrival_s"].to_list() == [0.0, 0.5, 1.0]
 
 
-def test_a_pandas_frame_is_taken_and_its_nan_is_null() -> None:
+def test_a_pandas_frame_is_accepted_and_its_nan_is_null() -> None:
     pandas = pytest.importorskip("pandas")
     frame = iq.Workload(
         pandas.DataFrame(three(**{"class": ["x", "y", "x"], "patience_s": [1.0, None, 2.0]}))
@@ -136,14 +143,14 @@ def test_a_wrong_value_is_an_error_with_its_row(columns: dict[str, object]) -> N
     iq.Workload(three(**columns))
 
 
-def test_the_longest_request_is_taken() -> None:
+def test_the_longest_request_is_accepted() -> None:
     assert iq.Workload({"prompt_tokens": [LARGEST - 1], "output_tokens": [1]}).frame.row(0) == (
         LARGEST - 1,
         1,
     )
 
 
-def test_a_wrong_row_is_found_at_its_place_among_a_million() -> None:
+def test_an_error_names_one_wrong_row_of_a_million() -> None:
     arrivals = np.arange(1_000_000) / 10
     arrivals[765_432] = 0.0
     with pytest.raises(iq.TraceError, match=r"row 765432: arrival_s is 0\.0, before the 76543\.1"):
@@ -158,7 +165,7 @@ def test_a_workload_cannot_be_changed() -> None:
         work.metadata["source"] = "x"  # type: ignore[index]
 
 
-# Verbs
+# Transforms
 
 
 def test_speed_divides_every_arrival() -> None:
@@ -184,7 +191,7 @@ def test_at_rate_gives_the_mean_rate_and_keeps_the_shape(frame: pl.DataFrame, ra
     assert new * old[-1] == pytest.approx(old * new[-1])
 
 
-def test_a_window_holds_its_start_and_not_its_end() -> None:
+def test_a_window_includes_its_start_and_excludes_its_end() -> None:
     cut = iq.Workload(three()).window(1.0, 3.0).frame
     assert cut["arrival_s"].to_list() == [0.0]
     assert cut["prompt_tokens"].to_list() == [20]
@@ -192,7 +199,7 @@ def test_a_window_holds_its_start_and_not_its_end() -> None:
 
 
 @given(frames(), st.floats(0, 1000))
-def test_two_windows_hold_all_requests(frame: pl.DataFrame, at: float) -> None:
+def test_two_windows_contain_all_requests(frame: pl.DataFrame, at: float) -> None:
     work = iq.Workload(frame)
     turns: list[int] = []
     for start, end in ((0.0, at), (at, math.inf)):
@@ -201,13 +208,15 @@ def test_two_windows_hold_all_requests(frame: pl.DataFrame, at: float) -> None:
     assert turns == frame["turn"].to_list()
 
 
-def test_head_takes_the_first_and_no_more_than_there_are() -> None:
+def test_head_selects_the_first_requests_at_most_all() -> None:
     assert iq.Workload(three()).head(2).frame["prompt_tokens"].to_list() == [10, 20]
     assert iq.Workload(three()).head(99).frame.height == 3
 
 
 @given(frames(), st.integers(1, 100), st.integers(0, 2**64 - 1))
-def test_a_sample_holds_rows_of_the_whole_in_order_of_arrival(frame: pl.DataFrame, n: int, seed: int) -> None:
+def test_a_sample_has_rows_of_the_workload_in_order_of_arrival(
+    frame: pl.DataFrame, n: int, seed: int
+) -> None:
     work = iq.Workload(frame)
     drawn = work.sample(n, seed).frame
     assert drawn.height == n
@@ -216,16 +225,18 @@ def test_a_sample_holds_rows_of_the_whole_in_order_of_arrival(frame: pl.DataFram
     assert drawn.equals(work.sample(n, seed).frame)
 
 
-def test_a_sample_draws_every_row_alike() -> None:
+def test_a_sample_draws_rows_uniformly() -> None:
     rows = iq.Workload({"prompt_tokens": list(range(1, 11))}).sample(100_000, seed=3).frame["prompt_tokens"]
     counts = rows.value_counts()["count"].cast(pl.Int64).to_numpy()
-    # a count is binomial with mean 10,000 and deviation 95; ten of them stay within 5 deviations
+    # A count is binomial with mean 10,000 and standard deviation 95; ten of them are within 5 deviations.
     assert counts.size == 10
     assert np.abs(counts - 10_000).max() < 475
 
 
 @given(frames(least=2), st.data())
-def test_a_split_joined_again_is_the_whole(frame: pl.DataFrame, data: st.DataObject) -> None:
+def test_concatenating_the_parts_of_a_split_restores_the_workload(
+    frame: pl.DataFrame, data: st.DataObject
+) -> None:
     work = iq.Workload(frame)
     first, rest = work.split(data.draw(st.integers(1, frame.height - 1)))
     assert first.frame.height + rest.frame.height == frame.height
@@ -239,35 +250,35 @@ def test_a_split_by_share() -> None:
 
 
 @given(frames(), frames())
-def test_a_merge_holds_all_rows_by_arrival_then_workload(one: pl.DataFrame, other: pl.DataFrame) -> None:
-    merged = iq.Workload(one).with_classes("one").concat(iq.Workload(other).with_classes("other")).frame
-    rows = [*((row[0], 0, row[3]) for row in one.rows()), *((row[0], 1, row[3]) for row in other.rows())]
-    got = merged.select("arrival_s", pl.col("class").replace_strict({"one": 0, "other": 1}), "turn")
-    assert got.rows() == sorted(rows)
+def test_a_merge_has_all_rows_by_arrival_then_workload(first: pl.DataFrame, second: pl.DataFrame) -> None:
+    merged = iq.Workload(first).with_classes("a").concat(iq.Workload(second).with_classes("b")).frame
+    rows = [*((row[0], 0, row[3]) for row in first.rows()), *((row[0], 1, row[3]) for row in second.rows())]
+    selected = merged.select("arrival_s", pl.col("class").replace_strict({"a": 0, "b": 1}), "turn")
+    assert selected.rows() == sorted(rows)
 
 
-def test_a_merge_fills_what_only_some_have() -> None:
-    one = iq.Workload(
+def test_a_merge_fills_columns_that_only_some_have() -> None:
+    first = iq.Workload(
         {"arrival_s": [0.0, 2.0], "prompt_tokens": [1, 2], "priority": [3, 3], "patience_s": [1.0, 1.0]}
     )
-    other = iq.Workload({"arrival_s": [1.0], "prompt_tokens": [9], "session_id": ["s"]})
-    frame = one.concat(other).frame
+    second = iq.Workload({"arrival_s": [1.0], "prompt_tokens": [9], "session_id": ["s"]})
+    frame = first.concat(second).frame
     assert frame["priority"].to_list() == [3, 0, 3]
     assert frame["patience_s"].to_list() == [1.0, None, 1.0]
     assert frame["session_id"].to_list() == [None, "s", None]
     with pytest.raises(iq.TraceError, match="concat: workload 1 has no class"):
-        one.with_classes("chat").concat(other)
+        first.with_classes("chat").concat(second)
     with pytest.raises(iq.TraceError, match="concat: workload 1 has no output_tokens"):
-        one.with_outputs(5).concat(other)
+        first.with_outputs(5).concat(second)
 
 
-def test_sessions_named_and_numbered_merge_as_names() -> None:
-    one = iq.Workload({"prompt_tokens": [1], "session_id": [7]})
-    other = iq.Workload({"prompt_tokens": [1], "session_id": ["x"]})
-    assert one.concat(other).frame["session_id"].to_list() == ["7", "x"]
+def test_integer_and_string_sessions_merge_as_strings() -> None:
+    first = iq.Workload({"prompt_tokens": [1], "session_id": [7]})
+    second = iq.Workload({"prompt_tokens": [1], "session_id": ["x"]})
+    assert first.concat(second).frame["session_id"].to_list() == ["7", "x"]
 
 
-def test_rows_that_continue_others_still_point_at_them_after_each_verb() -> None:
+def test_transforms_preserve_continues() -> None:
     work = iq.Workload(
         {"arrival_s": [0.0, 1.0, 2.0, 3.0], "prompt_tokens": [1, 2, 3, 4], "continues": [None, 0, None, 2]}
     )
@@ -276,14 +287,15 @@ def test_rows_that_continue_others_still_point_at_them_after_each_verb() -> None
     merged = work.concat(iq.Workload({"arrival_s": [0.5], "prompt_tokens": [9]}), work.speed(2)).frame
     prompts = merged["prompt_tokens"].to_list()
     followed = [
-        (prompts[row], None if to is None else prompts[to]) for row, to in enumerate(merged["continues"])
+        (prompts[row], None if earlier is None else prompts[earlier])
+        for row, earlier in enumerate(merged["continues"])
     ]
     assert sorted(pair for pair in followed if pair[1]) == [(2, 1), (2, 1), (4, 3), (4, 3)]
     with pytest.raises(iq.TraceError, match="sample"):
         work.sample(2, seed=0)
 
 
-def test_given_arrivals_outputs_prompts_and_classes() -> None:
+def test_arrivals_outputs_prompts_and_classes_from_values() -> None:
     work = iq.Workload({"prompt_tokens": [5, 6, 7]})
     full = (
         work.with_arrivals([0, 1, 2])
@@ -343,11 +355,11 @@ def test_given_arrivals_outputs_prompts_and_classes() -> None:
     (lambda work: work.with_classes({"a": 1.5, "b": -0.5}), "'b'.*negative"),
     (lambda work: work.with_classes({}), "shares must add up to 1"),
 )
-def test_a_wrong_argument_is_an_error_that_names_it(verb: Callable[[iq.Workload], object]) -> None:
-    verb(iq.Workload(three()))
+def test_a_wrong_argument_is_an_error_that_names_it(transform: Callable[[iq.Workload], object]) -> None:
+    transform(iq.Workload(three()))
 
 
-# Laws
+# Synthetic workloads
 
 
 @pytest.mark.parametrize(
@@ -362,11 +374,11 @@ def test_a_wrong_argument_is_an_error_that_names_it(verb: Callable[[iq.Workload]
     ],
     ids=repr,
 )
-def test_the_seed_and_nothing_else_decides(work: iq.Workload) -> None:
+def test_a_draw_depends_on_the_seed_alone(work: iq.Workload) -> None:
     assert work.is_synthetic
     assert work.draw(5).frame.equals(work.draw(5).frame)
     assert not work.draw(5).frame.equals(work.draw(6).frame)
-    iq.Workload(work.draw(5).frame)  # a drawn frame is a right one
+    iq.Workload(work.draw(5).frame)  # a drawn frame is valid
     with pytest.raises(iq.ConfigError, match=r"\.draw\(seed\)"):
         _ = work.frame
     with pytest.raises(iq.ConfigError, match=r"\.draw\(seed\)"):
@@ -375,9 +387,9 @@ def test_the_seed_and_nothing_else_decides(work: iq.Workload) -> None:
     assert copied.draw(5).frame.equals(work.draw(5).frame)
 
 
-def test_verbs_on_a_synthetic_workload_are_those_on_its_draw() -> None:
+def test_transforms_of_a_synthetic_workload_equal_those_of_its_draw() -> None:
     drawn = synthetic().draw(9)
-    for verb in (
+    for transform in (
         lambda work: work.at_rate(3.0),
         lambda work: work.speed(3.0),
         lambda work: work.window(2.0, 8.0),
@@ -388,10 +400,10 @@ def test_verbs_on_a_synthetic_workload_are_those_on_its_draw() -> None:
         lambda work: work.with_classes("chat"),
         lambda work: work.concat(iq.Workload(three())),
     ):
-        assert verb(synthetic()).draw(9).frame.equals(verb(drawn).frame)
+        assert transform(synthetic()).draw(9).frame.equals(transform(drawn).frame)
 
 
-def test_parts_of_a_synthetic_workload_drawn_alone_are_those_of_the_whole() -> None:
+def test_columns_drawn_separately_equal_those_of_the_whole() -> None:
     whole = synthetic().draw(11).frame
     parts = (
         iq.Workload({"prompt_tokens": [1] * 50})
@@ -401,14 +413,14 @@ def test_parts_of_a_synthetic_workload_drawn_alone_are_those_of_the_whole() -> N
     assert parts.with_arrivals(iq.dist.Poisson(2.0)).draw(11).frame.equals(whole)
 
 
-def test_a_change_of_one_part_leaves_the_others_alone() -> None:
+def test_a_change_of_one_distribution_keeps_other_columns() -> None:
     base, changed = synthetic().draw(2).frame, synthetic(output=iq.dist.Fixed(3)).draw(2).frame
     assert changed.drop("output_tokens").equals(base.drop("output_tokens"))
 
 
-def test_two_equal_workloads_in_a_merge_draw_apart() -> None:
+def test_two_equal_workloads_in_a_merge_draw_different_requests() -> None:
     frame = synthetic(2000).concat(synthetic(2000)).draw(4).frame
-    # about 2,000 rows twice would show if the second workload repeated the first
+    # There would be only 2,000 different arrivals if the second workload repeated the first.
     assert frame["arrival_s"].n_unique() == 4000
 
 
@@ -416,31 +428,31 @@ def test_a_poisson_process_has_its_rate_and_variation() -> None:
     gaps = np.diff(
         synthetic(40_000, arrivals=iq.dist.Poisson(8.0)).draw(1).frame["arrival_s"].to_numpy(), prepend=0.0
     )
-    # the mean of 40,000 exponential gaps has a relative deviation of 1/200, their cv one of about 1/200
+    # The mean of 40,000 exponential gaps and their cv have relative standard deviations of about 1/200.
     assert gaps.mean() == pytest.approx(1 / 8, rel=5 / 200)
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, rel=5 / 200)
 
 
-def test_classes_are_drawn_by_their_shares_apart_from_the_lengths() -> None:
+def test_classes_are_drawn_by_share_independently_of_lengths() -> None:
     work = iq.Workload({"prompt_tokens": [1] * 40_000}).with_prompts(iq.dist.Uniform(1, 1000))
     frame = work.with_classes({"b": 0.75, "never": 0.0, "a": 0.25}).draw(3).frame
     share = (frame["class"] == "b").mean()
-    # binomial: deviation of the share 0.0022
+    # Binomial: the standard deviation of the share is 0.0022.
     assert share == pytest.approx(0.75, abs=0.011)
     assert "never" not in frame["class"].to_list()
     means = frame.group_by("class").agg(pl.col("prompt_tokens").mean())["prompt_tokens"]
-    # the mean of 10,000 uniform lengths has a deviation of 2.9
+    # The mean of 10,000 uniform lengths has a standard deviation of 2.9.
     assert means.to_list() == pytest.approx([500.5, 500.5], abs=15)
 
 
-def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
+def test_joint_lengths_are_pairs_unless_drawn_separately() -> None:
     pairs = {"prompt_tokens": [10, 1000], "output_tokens": [500, 1]}
     joint = synthetic(500, lengths=iq.dist.Empirical(pairs), prompt=None, output=None).draw(1).frame
     assert set(joint.select("prompt_tokens", "output_tokens").rows()) == {(10, 500), (1000, 1)}
     whole = synthetic(500, lengths=iq.dist.Empirical(pairs), prompt=None, output=None)
-    apart = whole.with_outputs(iq.dist.Empirical(pairs)).draw(1).frame
+    separate = whole.with_outputs(iq.dist.Empirical(pairs)).draw(1).frame
     lengths = {(10, 500), (10, 1), (1000, 500), (1000, 1)}
-    assert set(apart.select("prompt_tokens", "output_tokens").rows()) == lengths
+    assert set(separate.select("prompt_tokens", "output_tokens").rows()) == lengths
     named = whole.with_classes({"a": 0.5, "b": 0.5}).draw(1).frame
     assert set(named.select("prompt_tokens", "class").rows()) == {
         (10, "a"),
@@ -494,7 +506,7 @@ def test_a_wrong_workload_or_distribution_names_its_field(make: Callable[[], obj
     make()
 
 
-# What a run needs
+# Required columns
 
 
 @refused(
@@ -503,11 +515,11 @@ def test_a_wrong_workload_or_distribution_names_its_field(make: Callable[[], obj
     ("output_tokens", "no output_tokens: use .with_outputs"),
     error=iq.TraceError,
 )
-def test_a_missing_column_is_named_with_the_verb_that_fills_it(column: str) -> None:
+def test_an_error_names_a_missing_column_and_the_transform_that_fills_it(column: str) -> None:
     iq.Workload({name: values for name, values in three().items() if name != column}).ready()
 
 
-def test_a_run_says_which_columns_it_needs() -> None:
+def test_ready_checks_the_required_columns() -> None:
     jobs = iq.Workload({"arrival_s": [0.0, 1.0]})
     assert jobs.ready(needs=("arrival_s",)).columns == ["arrival_s"]
     with pytest.raises(iq.TraceError, match=r"no prompt_tokens: use \.with_prompts"):
@@ -516,7 +528,7 @@ def test_a_run_says_which_columns_it_needs() -> None:
         jobs.ready(needs=("arrival_s", "class"))
 
 
-def test_thinking_sessions_are_ready() -> None:
+def test_ready_accepts_think_times() -> None:
     assert iq.Workload(three(think_s=[None, 1.0, None])).ready()["think_s"].to_list() == [None, 1.0, None]
 
 
@@ -533,7 +545,7 @@ def test_describe_by_hand() -> None:
     assert (rate["column"], rate["mean"]) == ("rate_per_s", 2 / 3)
 
 
-def test_the_description_of_a_synthetic_workload_holds_all_of_it() -> None:
+def test_the_description_of_a_synthetic_workload_is_complete() -> None:
     work = (
         synthetic(lengths=iq.dist.Empirical(three()), prompt=None, output=None)
         .at_rate(4)
@@ -564,7 +576,7 @@ def test_the_hash_of_a_frame_changes_with_any_value() -> None:
     assert len(hashes) == 5
 
 
-def test_metadata_tells_what_was_done() -> None:
+def test_metadata_lists_transforms() -> None:
     work = iq.Workload(three()).at_rate(5).with_arrivals(iq.dist.Poisson(1.0))
     assert work.draw(3).metadata == {
         "seed": 3,

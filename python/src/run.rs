@@ -42,6 +42,9 @@ pub(crate) struct Scenario {
     pub(crate) warmup: Cut,
     pub(crate) cooldown: Cut,
     timeline_s: Option<f64>,
+    /// Gaps in seconds for which the gaps at or below are counted exactly. Default: none.
+    #[serde(default)]
+    itl_limits_s: Vec<f64>,
     iterations: bool,
     batches: bool,
     stepping: bool,
@@ -69,6 +72,7 @@ impl Scenario {
             horizon: self.horizon()?,
             measured,
             timeline,
+            itl_limits: self.itl_limits()?,
             iterations: self.iterations,
             batches: self.batches,
             max_in_flight: self.max_in_flight,
@@ -76,6 +80,10 @@ impl Scenario {
             in_attoseconds: false,
             threads,
         })
+    }
+
+    fn itl_limits(&self) -> Result<Vec<Span>> {
+        self.itl_limits_s.iter().map(|&s| attoseconds(s, "itl_limits_s").map(Span)).collect()
     }
 
     pub(crate) fn horizon(&self) -> Result<Option<Instant>> {

@@ -93,13 +93,16 @@ fn itl_columns<'py>(py: Python<'py>, itl: &[Histogram]) -> PyResult<Bound<'py, P
     let bins: Vec<(u32, Span, Span, u64)> = itl
         .iter()
         .enumerate()
-        .flat_map(|(class, histogram)| histogram.bins().map(move |(low, high, n)| (class as u32, low, high, n)))
+        .flat_map(|(class, histogram)| {
+            histogram.bins_at_limits().into_iter().map(move |(low, high, n)| (class as u32, low, high, n))
+        })
         .collect();
     let dict = PyDict::new(py);
     collect(&dict, "class", &bins, |bin| bin.0)?;
     collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
     // Tokens emitted at one instant have gap 0, and their bin contains nothing else.
-    collect(&dict, "upper_s", &bins, |bin| if bin.1 == Span::ZERO { 0.0 } else { bin.2.seconds() })?;
+    let is_zero = |bin: &(u32, Span, Span, u64)| bin.2 <= Span(1);
+    collect(&dict, "upper_s", &bins, |bin| if is_zero(bin) { 0.0 } else { bin.2.seconds() })?;
     collect(&dict, "count", &bins, |bin| bin.3 as i64)?;
     Ok(dict)
 }

@@ -51,26 +51,22 @@ impl Instant {
     }
 
     /// The same instant, truncated to the width `W`.
-    #[inline(always)]
     pub(crate) fn within<W: Width>(self) -> Instant {
         Instant(W::of(self.0))
     }
 
     /// The sort key. With a 64-bit width this is the instant itself.
-    #[inline(always)]
     pub(crate) fn sort_key_within<W: Width>(self) -> u64 {
         debug_assert!(!W::IS_SHORT || self.is_short(), "a time beyond the width switches the variant");
         if W::IS_SHORT { self.0 as u64 } else { self.sort_key() }
     }
 
     /// Whether this instant is earlier than `other`.
-    #[inline(always)]
     pub(crate) fn is_before<W: Width>(self, other: Instant) -> bool {
         if W::IS_SHORT { (self.0 as u64) < other.0 as u64 } else { self < other }
     }
 
     /// Compares an instant of any length with one that fits the width.
-    #[inline(always)]
     pub(crate) fn cmp_within<W: Width>(self, other: Instant) -> Ordering {
         match (self.0 >> 64) as u64 {
             0 if W::IS_SHORT => (self.0 as u64).cmp(&(other.0 as u64)),
@@ -80,7 +76,6 @@ impl Instant {
     }
 
     /// Whether both instants are the same.
-    #[inline(always)]
     pub(crate) fn is<W: Width>(self, other: Instant) -> bool {
         if W::IS_SHORT { self.0 as u64 == other.0 as u64 } else { self == other }
     }
@@ -92,7 +87,6 @@ impl Instant {
     }
 
     /// Whether it is `NEVER`.
-    #[inline(always)]
     pub(crate) fn is_never<W: Width>(self) -> bool {
         // No other time has the highest of the 128 bits set.
         if W::IS_SHORT { self.0 as u64 == u64::MAX } else { self.0 >> 127 != 0 }
@@ -153,7 +147,6 @@ impl Span {
     }
 
     /// The same span, truncated to the width `W`.
-    #[inline(always)]
     pub(crate) fn within<W: Width>(self) -> Span {
         Span(W::of(self.0))
     }
@@ -165,7 +158,6 @@ pub(crate) trait Width {
     const IS_SHORT: bool;
 
     /// The time, truncated to this width.
-    #[inline(always)]
     fn of(time: u128) -> u128 {
         debug_assert!(!Self::IS_SHORT || is_short(time), "a time beyond the width switches the variant");
         if Self::IS_SHORT { u128::from(time as u64) } else { time }
@@ -189,7 +181,6 @@ impl Width for Long {
 }
 
 /// Whether 64 bits hold this time and its sum with another such time.
-#[inline(always)]
 pub(crate) fn is_short(time: u128) -> bool {
     time >> 62 == 0
 }
@@ -235,19 +226,16 @@ impl Unit {
     }
 
     /// Units, or units times requests, converted to attoseconds.
-    #[inline(never)]
     pub(crate) fn attoseconds(self, units: u128) -> Result<u128> {
         product(units, u128::from(self.0))
     }
 
     /// A span in units that fits 64 bits, in attoseconds.
-    #[inline(always)]
     pub(crate) fn short(self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.0)
     }
 
     /// A span in units, in attoseconds.
-    #[inline(always)]
     pub(crate) fn span<W: Width>(self, span: Span) -> Result<Span> {
         match self {
             _ if W::IS_SHORT => Ok(Span(self.short(W::of(span.0) as u64))),
@@ -315,7 +303,6 @@ pub fn seconds(attoseconds: u128) -> f64 {
 }
 
 /// The slow, exact form of [`seconds`]: 64 binary places by long division, and a sticky bit for the remainder.
-#[cold]
 fn seconds_at_a_tie(attoseconds: u128) -> f64 {
     let (whole, rest) = (attoseconds / SECOND, attoseconds % SECOND);
     if whole >> 63 != 0 {
@@ -403,7 +390,6 @@ pub(crate) fn arrival_nanoseconds_as_doubles(seconds: &[f64]) -> Option<Vec<f64>
 const WHOLE: f64 = (1_u64 << 52) as f64;
 
 /// The nearest nanosecond above [`WHOLE`], and whether it is certain.
-#[inline(always)]
 fn nanoseconds_above_whole(seconds: f64) -> (f64, bool) {
     let scaled = seconds * 1e9;
     let shifted = scaled + WHOLE;

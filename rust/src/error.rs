@@ -86,7 +86,6 @@ impl Error {
     }
 
     /// A number that does not fit 128 bits.
-    #[cold]
     pub(crate) fn overflow(what: &'static str) -> Error {
         Kind::Overflow(what).into()
     }

@@ -22,7 +22,8 @@ pub struct FailuresDescription {
     /// Mean time between failures of a serving replica, in seconds. `None`: no random failures.
     #[serde(default)]
     pub mtbf_s: Option<f64>,
-    /// Time until a failed replica restarts, in seconds. `None`: it does not restart.
+    /// Time until a failed replica restarts, in seconds. `None`: it does not restart. A replica that fails while it
+    /// drains does not restart.
     #[serde(default)]
     pub repair_s: Option<f64>,
     /// Maximum number of retries per request.

@@ -2,8 +2,7 @@
 //!
 //! Few runs use a prefix cache, hand-offs, drafts, listed batches, several classes or groups of decodes, blocks freed
 //! with the batch, ceilings in the timing model, or first tokens from the first decode. [`Plain`] has no branch for
-//! any of these or for planning ahead. [`PlainAhead`] adds planning ahead, [`PlainGroups`] adds groups of decodes,
-//! and [`Full`] supports everything. Each variant exists for 64-bit times and for times of any length. A replica
+//! any of these or for planning ahead. [`PlainAhead`] adds planning ahead, and [`Full`] supports everything. Each variant exists for 64-bit times and for times of any length. A replica
 //! switches when a time no longer fits 64 bits.
 
 use std::marker::PhantomData;
@@ -18,8 +17,6 @@ pub(crate) trait Features {
     const FULL: bool;
     /// Planning ahead.
     const AHEAD: bool;
-    /// More than one group of decodes.
-    const GROUPS: bool;
 }
 
 /// No optional feature.
@@ -30,10 +27,6 @@ pub(crate) struct Plain<W = Long>(PhantomData<W>);
 #[derive(Debug)]
 pub(crate) struct PlainAhead<W = Long>(PhantomData<W>);
 
-/// Groups of decodes only.
-#[derive(Debug)]
-pub(crate) struct PlainGroups<W = Long>(PhantomData<W>);
-
 /// All features.
 #[derive(Debug)]
 pub(crate) struct Full<W = Long>(PhantomData<W>);
@@ -42,28 +35,18 @@ impl<W: Width> Features for Plain<W> {
     type Width = W;
     const FULL: bool = false;
     const AHEAD: bool = false;
-    const GROUPS: bool = false;
 }
 
 impl<W: Width> Features for PlainAhead<W> {
     type Width = W;
     const FULL: bool = false;
     const AHEAD: bool = true;
-    const GROUPS: bool = false;
-}
-
-impl<W: Width> Features for PlainGroups<W> {
-    type Width = W;
-    const FULL: bool = false;
-    const AHEAD: bool = false;
-    const GROUPS: bool = true;
 }
 
 impl<W: Width> Features for Full<W> {
     type Width = W;
     const FULL: bool = true;
     const AHEAD: bool = true;
-    const GROUPS: bool = true;
 }
 
 /// The variant that a replica needs. `…Long` supports times of any length.
@@ -75,9 +58,6 @@ pub(crate) enum Variant {
     /// [`PlainAhead`].
     Ahead,
     AheadLong,
-    /// [`PlainGroups`].
-    Groups,
-    GroupsLong,
     /// [`Full`].
     Full,
     FullLong,
@@ -85,37 +65,18 @@ pub(crate) enum Variant {
 
 impl Variant {
     /// Whether it supports no optional feature.
-    #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Variant::Plain | Variant::PlainLong)
     }
 
     /// Whether planning ahead is the only optional feature.
-    #[inline(always)]
     pub(crate) fn is_plain_ahead(self) -> bool {
         matches!(self, Variant::Ahead | Variant::AheadLong)
     }
 
-    /// Whether groups of decodes are the only optional feature.
-    #[inline(always)]
-    pub(crate) fn has_only_groups(self) -> bool {
-        matches!(self, Variant::Groups | Variant::GroupsLong)
-    }
-
     /// Whether it computes times in 64 bits.
-    #[inline(always)]
     pub(crate) fn is_short(self) -> bool {
-        matches!(self, Variant::Plain | Variant::Ahead | Variant::Groups | Variant::Full)
-    }
-
-    /// This variant with groups of decodes added.
-    pub(crate) fn with_groups(self) -> Variant {
-        match self {
-            Variant::Plain => Variant::Groups,
-            Variant::PlainLong => Variant::GroupsLong,
-            Variant::Groups | Variant::GroupsLong => self,
-            _ => self.full(),
-        }
+        matches!(self, Variant::Plain | Variant::Ahead | Variant::Full)
     }
 
     /// This variant with all features added.
@@ -128,7 +89,6 @@ impl Variant {
         match self {
             Variant::Plain => Variant::PlainLong,
             Variant::Ahead => Variant::AheadLong,
-            Variant::Groups => Variant::GroupsLong,
             Variant::Full => Variant::FullLong,
             _ => self,
         }

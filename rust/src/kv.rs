@@ -179,7 +179,6 @@ impl KvBlocks {
     }
 
     /// Reserves free blocks: their cached content is evicted in the order in which it was released.
-    #[inline(never)]
     pub(crate) fn reserve(&mut self, blocks: u64) {
         let limit = self.free().saturating_sub(blocks);
         if let Some(cache) = &mut self.cache
@@ -259,7 +258,6 @@ impl KvBlocks {
     }
 
     /// Records that the first `tokens` tokens of a request have been computed and that it continues.
-    #[inline(never)]
     pub(crate) fn computed(&mut self, place: Place, tokens: u64) {
         if self.cache.is_some() {
             self.change(place, |cache| cache.computed(place, tokens));
@@ -267,14 +265,12 @@ impl KvBlocks {
     }
 
     /// Records the same for each of several iterations with `step` more tokens each.
-    #[inline(never)]
     pub(crate) fn computed_in_steps(&mut self, place: Place, context: u64, step: u64, iterations: RangeInclusive<u64>) {
         iterations.for_each(|iteration| self.computed(place, context + step * iteration));
     }
 
     /// Runs an operation of the cache on a request. Blocks that enter the cache were the request's own, and blocks
     /// that no request uses any more become free.
-    #[inline(never)]
     fn change(&mut self, place: Place, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };
         let alone = cache.shared(place);

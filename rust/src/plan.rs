@@ -87,7 +87,8 @@ impl Plan<'_> {
     /// Remaining sequence slots (`max_seqs`).
     #[inline]
     pub fn sequences_left(&self) -> u64 {
-        self.state.limits.max_seqs - self.state.running
+        // Above `max_seqs` while admissions are closed.
+        self.state.limits.max_seqs.saturating_sub(self.state.running)
     }
 
     /// Admitted requests.
@@ -369,7 +370,6 @@ impl Plan<'_> {
         Ok(true)
     }
 
-    #[inline(never)]
     fn admit_then_chunk(&mut self, place: Place, reserved: u64, tokens: u64) -> Result<()> {
         self.admit(place, reserved)?;
         self.chunk(place, tokens)
@@ -388,7 +388,7 @@ impl Plan<'_> {
     #[inline(always)]
     fn take_sequence(&mut self, place: Place) -> Result<()> {
         let state = &mut *self.state;
-        if state.running == state.limits.max_seqs {
+        if state.running >= state.limits.max_seqs {
             return Err(self.broken("at most max_seqs requests can be admitted", place));
         }
         state.last_row += 1;
@@ -400,7 +400,6 @@ impl Plan<'_> {
     }
 
     // Inlined: a call costs more than the body, and every request makes two.
-    #[inline(always)]
     fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if !self.state.has_free(blocks) {
@@ -412,7 +411,6 @@ impl Plan<'_> {
     }
 
     /// Takes the cached blocks and the missing ones for `tokens` tokens.
-    #[inline(never)]
     fn take_with_hit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.blocks_to_admit(place, tokens) as i64 > self.free_blocks() {
             return Err(self.broken(NO_BLOCK, place));

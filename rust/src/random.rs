@@ -190,7 +190,6 @@ pub(crate) fn normal_quantile(probability: f64) -> f64 {
 }
 
 /// The outer 15 % of [`normal_quantile`], out of line to keep the common case short.
-#[cold]
 fn normal_tail(probability: f64, q: f64) -> f64 {
     let outer = if q < 0.0 { probability } else { 1.0 - probability };
     let r = (-libm::log(outer)).sqrt();

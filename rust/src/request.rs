@@ -234,7 +234,6 @@ impl Requests {
 
     /// Inserts at a new place.
     #[cold]
-    #[inline(never)]
     fn insert_beyond(&mut self, arrival: &Arrival) -> Place {
         self.put(Request::new(arrival), History::new(*arrival))
     }
@@ -298,7 +297,6 @@ impl Requests {
     }
 
     /// The request and its history.
-    #[inline(always)]
     pub(crate) fn both_mut(&mut self, place: Place) -> (&mut Request, &mut History) {
         let Entry { request, history } = &mut self.table[place.index()];
         (request, history)
@@ -317,7 +315,6 @@ impl Requests {
     }
 
     /// Whether one request arrived here before another.
-    #[inline(always)]
     pub(crate) fn arrived_before(&self, place: Place, other: Place) -> bool {
         let (sort_key, other_key) = (self.at(place).sort_key, self.at(other).sort_key);
         if sort_key == other_key { self.order(place) < self.order(other) } else { sort_key < other_key }

@@ -238,7 +238,6 @@ impl Workload<'_> {
     }
 
     /// Returns the arrival of a row if it is valid and not before `last`.
-    #[cold]
     fn check_row(&self, row: usize, last: f64) -> Result<f64> {
         let arrival = self.arrival_s[row];
         // NaN fails each test.
@@ -288,7 +287,6 @@ impl Workload<'_> {
     }
 
     /// Returns a row. The rows have been checked.
-    #[inline(never)]
     pub(crate) fn request(&self, row: usize, at: Instant) -> Arrival {
         let mut arrival = self.plain_request(row, at);
         self.add_options(row, &mut arrival);
@@ -296,7 +294,6 @@ impl Workload<'_> {
     }
 
     /// Like `request`, for workloads with only arrivals, prompts and outputs.
-    #[inline(always)]
     pub(crate) fn plain_request(&self, row: usize, at: Instant) -> Arrival {
         let number = self.first + row as u32;
         Arrival {

@@ -27,11 +27,17 @@ def draw(inner: Draw) -> Draw:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """li2025 4.3: the inner policy for each class in order, with the remaining resources."""
+    """The inner policy for one class after another; once a request waits for room, no lower class admits."""
     for name in rules["order"]:
-        replica.scope = name
+        replica.scope, before, victims = name, replica.refused, len(replica.victims)
+        replica.refused = ""
         policies.POLICIES[rules["inner"]["kind"]].rule(replica, rules["inner"])
-    replica.scope = None
+        waits = any(r.name == name for r in replica.victims[victims:]) or (
+            not replica.budget and replica.of(replica.waiting + replica.swapped)
+        )
+        replica.closed = replica.closed or replica.refused or ("memory" if waits else "")
+        replica.refused = replica.refused or before
+    replica.scope, replica.closed = None, ""
 
 
 PARAMETERS = {"token_budget": 64, "k_prefill": 2, "k_decode": 16}
@@ -140,6 +146,20 @@ def test_class_priority_gives_what_is_left() -> None:
         outcome = simulate(rows, engine(priority(["gold", "free"], inner)))
         assert drawn(outcome) == ["0: 1+4* 0+2", "1: 1+1* 0+1*", "2: 3+2* 2+1*"]
         assert bounds(outcome)[1] == "cap"
+
+
+def test_class_priority_holds_lower_classes_back_while_a_higher_one_lacks_blocks() -> None:
+    """5 blocks. 0: gold, p = 3, o = 2 at 0. 1: gold, p = 2, o = 1 and 2: free, p = 1, o = 1 at 0.5.
+
+    0  0 takes 3 blocks
+    1  0 takes the fourth; 1 needs two, one is free: 1 waits, and 2, which would fit, waits behind it
+    2  0 has left: 1, then 2
+    """
+    rows = [of_class("gold", 0, 3, 2), of_class("gold", 0.5, 2, 1), of_class("free", 0.5, 1, 1)]
+    for inner in (sarathi.sarathi(), vllm_v1.vllm_v1()):
+        outcome = simulate(rows, engine(priority(["gold", "free"], inner), tokens=5))
+        assert drawn(outcome) == ["0: 0+3*", "1: 0+1*", "2: 1+2* 2+1*"]
+        assert bounds(outcome)[1] == "memory"
 
 
 def test_class_priority_k_fcfs_counts_in_each_class() -> None:

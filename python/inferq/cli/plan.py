@@ -139,7 +139,7 @@ def plan(
 ) -> None:
     """Find the cheapest fleet that meets an SLO. Exit status 1 if there is none.
 
-    Example: inferq plan traces/azure_2023.csv --rate 40 --slo ttft_p99=1 --model llama-3.1-8b --gpus h100-80gb
+    Example: inferq plan traces/azure_2023.csv --rate 40 --slo ttft_p99=1 --model llama-3.1-8b --gpus h200
     """
     objectives = slo_of(slo)
     _check_files(page, out)

@@ -18,6 +18,7 @@ from inferq.files import writable
 from inferq.progress import watched
 from inferq.reports import identity
 from inferq.results.result import Result
+from inferq.results.slo import Slo, with_itl_limits
 from inferq.scenario import Scenario
 from inferq.systems.prices import Prices
 
@@ -66,7 +67,8 @@ def report(
         raise ConfigError(
             "--set", f"{finished} is a finished run; use inferq simulate {finished} --set … to rerun it"
         )
-    runs = [_run(path, set_, iterations=perfetto is not None) for path in shown]  # reports errors first
+    # Errors are reported before the first run.
+    runs = [_run(path, set_, objectives, iterations=perfetto is not None) for path in shown]
     results = {name: run() for name, run in zip(names, runs, strict=True)}
     show.findings(objectives.questions if objectives else ())
     for name, result in results.items():
@@ -86,7 +88,7 @@ def report(
         show.lines([f"written to {result.to_perfetto(perfetto)}"])
 
 
-def _run(file: Path, set_: list[str] | None, *, iterations: bool) -> Callable[[], Result]:
+def _run(file: Path, set_: list[str] | None, slo: Slo | None, *, iterations: bool) -> Callable[[], Result]:
     """Read a scenario or a stored result, and return a function that provides the result."""
     if file.is_dir():
         read = Result.read(file)
@@ -98,6 +100,8 @@ def _run(file: Path, set_: list[str] | None, *, iterations: bool) -> Callable[[]
         return stored
     plan = arguments.scenario(file, set_)
     run = {**plan.options, "iterations": True} if iterations else plan.options
+    if slo is not None:
+        run = with_itl_limits(run, slo.objectives)
 
     def simulated() -> Result:
         show.lines([f"report {file}", *plan.notes])

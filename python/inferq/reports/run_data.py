@@ -326,10 +326,15 @@ def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
 
 def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:
     """The bins of the token gaps of some classes; None combines all under an empty class name."""
-    if names is None:
-        return result.itl.with_columns(pl.lit("").alias("class"))
+    totals = dict(zip(result._tables.classes, result._tables.itl_totals, strict=True))
+    max_s = {name: total["max_s"] for name, total in totals.items() if total["count"]}
     bins = result.itl.with_columns(pl.col("class").cast(pl.String))
-    return bins.filter(pl.col("class").is_in(names))
+    if names is None:
+        most = pl.lit(max(max_s.values(), default=0.0))
+        return bins.with_columns(pl.min_horizontal("upper_s", most), pl.lit("").alias("class"))
+    most = pl.col("class").replace_strict(max_s, default=0.0, return_dtype=pl.Float64)
+    bins = bins.filter(pl.col("class").is_in(names))
+    return bins.with_columns(pl.min_horizontal("upper_s", most))
 
 
 def rates(result: Result, steps: int = 100) -> pl.DataFrame:

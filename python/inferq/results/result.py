@@ -494,8 +494,9 @@ class Result(Viewed):
         add up to the total.
 
         Percentiles interpolate linearly. Those of `itl` are over all token gaps, not over requests: the upper
-        edge of the histogram bin that contains the percentile; count, mean and maximum are exact. The
-        histogram has classes only, so with another `by` the `itl` columns are null.
+        edge of the histogram bin that contains the percentile, at most the maximum. Count, mean and maximum
+        are exact, and so is the comparison of a percentile with `itl_limits_s` of the run. The histogram has
+        classes only, so with another `by` the `itl` columns are null.
 
         Args:
             by: one or several columns of `requests`. Default: one group.
@@ -644,7 +645,7 @@ class Result(Viewed):
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")
-_RUN_IF_GIVEN = ("max_in_flight",)
+_RUN_IF_GIVEN = ("max_in_flight", "itl_limits_s")
 """The options of `simulate` that change a result; the second group is recorded if given."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,16 @@ class Slo:
         if self.by_class:
             parts.append(f"by_class={self.by_class!r}")
         return f"Slo({', '.join(parts)})"
+
+
+def with_itl_limits(options: Mapping[str, Any], objectives: Sequence[Objective]) -> Mapping[str, Any]:
+    """Options of `simulate` that make comparisons of ITL percentiles with their objectives exact."""
+    limits = {
+        objective.limit
+        for objective in objectives
+        if objective.metric.quantity == "itl" and objective.metric.statistic.startswith("p")
+    }
+    return {**options, "itl_limits_s": [*options.get("itl_limits_s", ()), *limits]} if limits else options
 
 
 def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> tuple[float, ...]:

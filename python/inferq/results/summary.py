@@ -258,8 +258,10 @@ def _gaps_of(tables: RunTables, codes: list[int]) -> dict[str, float]:
     here = np.isin(bins["class"], codes)
     order = np.argsort(bins["upper_s"][here], kind="stable")
     upper_s, reached = bins["upper_s"][here][order], np.cumsum(bins["count"][here][order])
+    max_s = max(total["max_s"] for total in totals if total["count"])
     percentiles = {
-        f"p{p}": float(upper_s[np.searchsorted(reached, -(-p * gaps // 100))]) for p in PERCENTILES
+        f"p{p}": min(float(upper_s[np.searchsorted(reached, -(-p * gaps // 100))]), max_s)
+        for p in PERCENTILES
     }
     mean_s = sum(total["sum_as"] for total in totals) / (gaps * 10**18)  # integers, rounded once
-    return {"mean": mean_s, **percentiles, "max": max(total["max_s"] for total in totals if total["count"])}
+    return {"mean": mean_s, **percentiles, "max": max_s}

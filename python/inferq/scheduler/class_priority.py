@@ -21,11 +21,14 @@ class ClassPriority(Scheduler):
     sequence slots and free blocks. If it would preempt for lack of a block, the victim is the latest arrival
     of the lowest class with running requests, if that class is lower than the planned one; otherwise
     `inner` chooses the victim. Lower classes fill the budget only when higher classes have nothing left to
-    run.
+    run: while a request of a class waits for blocks or a sequence slot, lower classes admit no request, even
+    one that would fit. Their running requests continue. A limit of `inner` within a class, such as
+    `k_prefill` of `KFcfs`, does not hold lower classes back.
 
     Source: li2025 section 4.3, the agents of the Rybko–Stolyar network: priority of one type of task, decodes
-        first and first come, first served within a type. The paper calls it non-preemptive and has no memory
-        limit; here too, running requests keep running unless blocks are short.
+        first and first come, first served within a type; the other type is mixed in only if the first cannot
+        fill the batch. The paper calls it non-preemptive and has no memory limit: with ample memory this is
+        its policy. What happens when blocks are short is not in the paper.
 
     Args:
         order: every class of the workload, highest priority first.

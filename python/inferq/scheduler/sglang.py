@@ -30,10 +30,14 @@ class Sglang(Scheduler):
 
     With `overlap` a step is planned when the previous step begins, so that the GPU does not wait for the
     scheduler. The plan lacks later arrivals and the tokens being computed: requests that end with these
-    tokens still hold their sequence slots and memory, and a retracted request loses its token in flight. The
-    plan foresees an end if the workload's `max_output_tokens` allows no further token. Any other end is a
-    stop token, after which one more decode is computed and discarded. If the workload has this column,
-    memory is reserved for it, not for the actual output.
+    tokens still hold their sequence slots and memory, and a retracted request loses its token in flight.
+    The plan foresees an end if the workload's `max_output_tokens` or the engine's `max_model_len` allows
+    no further token. Any other end is a stop token, after which one more decode is computed and
+    discarded.
+
+    If the workload has the column `max_output_tokens`, memory is reserved for it, not for the actual output,
+    with and without `overlap`. SGLang too reserves for the `max_new_tokens` of the client, at most what the
+    cache and `max_model_len` leave.
 
     Source: SGLang 0.5.23, whose recorded batches this reproduces, with overlap (SGLang's default) and
         without. Priorities, other policies, speculative decoding and host caches are not modeled.

@@ -21,8 +21,9 @@ class VllmV1(Scheduler):
 
     With `async_scheduling` a batch is planned when the previous one begins, so that the GPU does not wait for
     the scheduler. The plan lacks later arrivals, and requests whose last token is being computed still hold
-    their sequence slots and blocks. The plan foresees an end if the workload's `max_output_tokens` allows no
-    further token. Any other end is a stop token, after which one more row is computed and discarded.
+    their sequence slots and blocks. The plan foresees an end if the workload's `max_output_tokens` or the
+    engine's `max_model_len` allows no further token. Any other end is a stop token, after which one more row
+    is computed and discarded.
 
     Source: vLLM 0.33, whose recorded batches this reproduces, with asynchronous scheduling (vLLM's default)
         and without, with speculative decoding and without. LoRA limits and KV connectors are not modeled.

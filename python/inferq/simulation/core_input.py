@@ -13,6 +13,7 @@ from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
+from inferq.scheduler.sglang import Sglang
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, keys, pools_of, user_defined
@@ -58,7 +59,9 @@ class CoreInput:
                 "speculation.acceptance",
                 "None reads acceptance from the column accepted, which the workload lacks; set a probability",
             )
-        self._is_asynchronous = any(engine.scheduler.is_asynchronous() for engine in engines)
+        self._reads_output_limits = any(
+            engine.scheduler.is_asynchronous() or isinstance(engine.scheduler, Sglang) for engine in engines
+        )
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
@@ -92,7 +95,7 @@ class CoreInput:
             columns["class"] = frame["class"].to_physical().cast(pl.UInt32).to_numpy()
         if "priority" in frame.columns:
             columns["priority"] = frame["priority"].to_numpy()
-        if "max_output_tokens" in frame.columns and self._is_asynchronous:
+        if "max_output_tokens" in frame.columns and self._reads_output_limits:
             columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
         if self._recorded:
             drafts = max(speculation.tokens for speculation in self._recorded)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
-from inferq.checks import flag, not_negative, positive, whole
+from inferq.checks import flag, not_negative, positive, shown, whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.progress import Progress, watched
@@ -49,6 +49,7 @@ def simulate(
     cooldown: int | str = 0,
     max_in_flight: int | None = None,
     timeline_s: float | None = None,
+    itl_limits_s: Sequence[float] = (),
     iterations: bool = False,
     batches: bool = False,
     stepping: bool = False,
@@ -81,6 +82,8 @@ def simulate(
             order of due time; `arrival_s` and all latencies count from there. Default: no limit. Not
             available for networks and exponential slots.
         timeline_s: seconds between samples of `Result.timeline`. Default: 1/500 of the span.
+        itl_limits_s: seconds at which the bins of `Result.itl` are split, which makes comparisons of ITL
+            percentiles with these limits exact. `capacity` and `plan` set it from their SLO.
         iterations: record `Result.iterations`.
         batches: record `Result.batches` and the iterations that it refers to.
         stepping: advance iterations one by one. Slower; every result is the same.
@@ -125,6 +128,7 @@ def simulate(
         cooldown=cooldown,
         max_in_flight=max_in_flight,
         timeline_s=timeline_s,
+        itl_limits_s=itl_limits_s,
         iterations=iterations,
         batches=batches,
         stepping=stepping,
@@ -150,16 +154,19 @@ def core_options(
     cooldown: int | str = 0,
     max_in_flight: int | None = None,
     timeline_s: float | None = None,
+    itl_limits_s: Sequence[float] = (),
     iterations: bool = False,
     batches: bool = False,
     stepping: bool = False,
 ) -> dict[str, Any]:
     """Check the options of `simulate` that affect results and convert them for the core."""
-    clients = (
-        {}
-        if max_in_flight is None
-        else {"max_in_flight": whole("max_in_flight", max_in_flight, 1, 2**32 - 1)}
-    )
+    given: dict[str, Any] = {}
+    if max_in_flight is not None:
+        given["max_in_flight"] = whole("max_in_flight", max_in_flight, 1, 2**32 - 1)
+    if isinstance(itl_limits_s, str) or not isinstance(itl_limits_s, Iterable):
+        raise ConfigError("itl_limits_s", f"must be a list of seconds, got {shown(itl_limits_s)}")
+    if limits := sorted({not_negative("itl_limits_s", limit) for limit in itl_limits_s}):
+        given["itl_limits_s"] = limits
     return {
         "seed": whole("seed", seed, 0, 2**64 - 1),
         "horizon_s": None if horizon_s is None else not_negative("horizon_s", horizon_s),
@@ -169,7 +176,7 @@ def core_options(
         "iterations": flag("iterations", iterations) | flag("batches", batches),
         "batches": batches,
         "stepping": flag("stepping", stepping),
-        **clients,
+        **given,
     }
 
 
@@ -253,6 +260,7 @@ def _gated(
             raise ConfigError(
                 "think_s", "is not available with exponential services; use .open_loop() or service='tokens'"
             )
+        options = {name: value for name, value in options.items() if name != "itl_limits_s"}
         return of_slots(system, frame, options, progress)
     tables, _, _ = _run(system, frame, sessions, None, options, threads, progress)
     start_s = _counted_from(options["warmup"], frame)

@@ -33,9 +33,9 @@ class Failures(Description):
     open, requests wait for one in the order of their ids; patience applies until the first admission. If no
     replica opens again, they remain unfinished, and a finding reports them.
 
-    A draining replica accepts no further requests and stops after its last one. A started replica opens if
-    its number is free, after the `startup_s` of an autoscaler if there is one. Events at equal times are
-    ordered: failures, drains, starts.
+    A draining replica accepts no further requests and stops after its last one; if it fails, it is not
+    repaired. A started replica opens if its number is free, after the `startup_s` of an autoscaler if there
+    is one. Events at equal times are ordered: failures, drains, starts.
 
     Source: requests that migrate with their tokens, as in NVIDIA Dynamo's fault tolerance
         (docs.nvidia.com/dynamo, "Request migration").

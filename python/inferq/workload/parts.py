@@ -96,9 +96,9 @@ class Scanned(Parts):
     """Parquet files whose rows are read on demand."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        where = path_of("path", path)
+        location = path_of("path", path)
         self.path = str(path)
-        files = sorted(where.glob("*.parquet")) if where.is_dir() else [where]
+        files = sorted(location.glob("*.parquet")) if location.is_dir() else [location]
         if not files:
             raise TraceError(
                 self.path, "is a folder without .parquet files; give a folder or file of Parquet"

@@ -78,9 +78,10 @@ class Workload(Viewed):
             its own `arrival_s` only determines its position. If that row is rejected, abandoned or
             unfinished, the row never arrives. `open_loop` drops the column.
 
-            With asynchronous scheduling, a policy plans a batch before the previous one ends. It foresees the
-            end of a request only if the output reaches `max_output_tokens`. All other ends, and requests
-            without the column, are stop tokens. Other policies ignore the column.
+            A policy that plans a batch while the previous one runs foresees the end of a request whose
+            output reaches `max_output_tokens` or fills `max_model_len`. Any other end is a stop token, also
+            if the column is missing or null. `Sglang` reserves memory for `max_output_tokens`, with and
+            without `overlap`. No other policy reads the column.
 
             A request that is canceled before its first admission leaves immediately, otherwise with its next
             token. Its status is `abandoned`.

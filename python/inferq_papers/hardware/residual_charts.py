@@ -1,4 +1,4 @@
-"""The picture of a roofline against measured tables: where is it off, and by how much?"""
+"""Chart of roofline errors against measured tables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _COLORS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, GRAY)
 _WIDTH = 230
 _AXIS = [-0.6, -0.3, 0, 0.3, 0.6]
 MOST = 0.75
-"""The largest share that the axis shows."""
+"""The largest error on the axis."""
 
 
 def of_residuals(frame: pl.DataFrame) -> Any:
-    """The error of every table by regime: a mark at the median, a line from the 5th to the 95th percentile.
+    """The error of every table by regime: a dot at the median, a line from the 5th to the 95th percentile.
 
     Args:
-        frame: of `inferq.timing.roofline_against_tables`: columns `model`, `gpu`, `tensor_parallel`,
+        frame: result of `inferq.timing.roofline_against_tables`: columns `model`, `gpu`, `tensor_parallel`,
             `regime`, `error`.
 
     Returns:
-        An altair chart without a style of its own: a panel for each regime, a row for each model, a color
-        for each GPU. What is beyond `MOST` stands at the edge.
+        An altair chart without a style: a panel per regime, a row per model, a color per GPU. Errors beyond
+        `MOST` are drawn at the edge.
     """
     quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
     spans = (
@@ -40,18 +40,18 @@ def of_residuals(frame: pl.DataFrame) -> Any:
     regimes = frame["regime"].unique(maintain_order=True).to_list()
     panels = []
     for place, regime in enumerate(regimes):
-        here = alt.Chart(spans.filter(pl.col("regime") == regime))
+        errors = alt.Chart(spans.filter(pl.col("regime") == regime))
         y = alt.Y(
             "model:N",
             title=None,
             axis=alt.Axis(labels=place % 2 == 0, ticks=False, labelLimit=200),
         )
-        aside = alt.YOffset("gpu:N", sort=gpus)
+        offset = alt.YOffset("gpu:N", sort=gpus)
         title = "roofline / table − 1" if place >= len(regimes) - 2 else None
         x = alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(format="+%", values=_AXIS))
-        line = here.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", y=y, yOffset=aside, color=color)
-        mark = here.mark_point(filled=True, size=45, opacity=1).encode(
-            x=alt.X("middle:Q", scale=scale), y=y, yOffset=aside, color=color
+        line = errors.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", y=y, yOffset=offset, color=color)
+        mark = errors.mark_point(filled=True, size=45, opacity=1).encode(
+            x=alt.X("middle:Q", scale=scale), y=y, yOffset=offset, color=color
         )
         zero = alt.Chart(pl.DataFrame([{"at": 0.0}])).mark_rule(color=INK, strokeDash=[5, 4])
         panels.append(

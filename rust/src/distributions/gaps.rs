@@ -154,7 +154,6 @@ impl UnitGamma {
     }
 
     /// Repeats attempts from draw number `draw` on.
-    #[cold]
     fn retry(&self, stream: Stream, request: u64, mut draw: u64) -> f64 {
         loop {
             let normal = normal_quantile(stream.uniform(request, draw));

@@ -94,7 +94,6 @@ impl Rejection {
     }
 
     /// Repeats attempts after the first.
-    #[cold]
     fn retry(&self, stream: Stream, request: u64) -> f64 {
         let mut draw = 2;
         loop {

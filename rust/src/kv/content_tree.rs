@@ -451,7 +451,6 @@ impl Chains {
         !self.paths[place.index()].is_new && self.is_old_continued(place, cached_until)
     }
 
-    #[cold]
     fn is_old_continued(&self, place: Place, cached_until: impl Fn(CachedRuns) -> u64) -> bool {
         let first = u64::from(self.own(place).tokens);
         let node = self.content_at(place, first);

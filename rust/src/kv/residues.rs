@@ -130,7 +130,6 @@ impl Residues {
     }
 
     /// Returns the members in `places` places, descending from `place` with wraparound.
-    #[inline(always)]
     fn members_from(&self, place: usize, places: usize) -> u64 {
         let down = &self.counts[..place + 1];
         match down.len().checked_sub(places) {

@@ -22,7 +22,6 @@ impl Plan<'_> {
         self.state.is_resting = true;
     }
 
-    #[cold]
     fn add_groups(&mut self, last: usize) {
         while self.state.groups.len() <= last {
             self.state.add_group();

@@ -30,6 +30,16 @@ impl Plan<'_> {
         self.state.batch.refused = refused;
     }
 
+    /// Sets the sequence limit of the next inner policy: 0 closes admissions.
+    pub(crate) fn set_max_seqs(&mut self, max_seqs: u64) {
+        self.state.limits.max_seqs = max_seqs;
+    }
+
+    /// The preempted requests, in order.
+    pub(crate) fn preempted(&self) -> &[Place] {
+        &self.state.batch.preempted
+    }
+
     /// How long this plan holds, as set so far.
     pub(crate) fn held(&self) -> Hold {
         self.state.batch.hold

@@ -32,7 +32,6 @@ use crate::workload::Arrival;
 
 impl State {
     /// The data in flight with planning ahead.
-    #[inline(always)]
     pub(super) fn in_flight(&mut self) -> &mut InFlight {
         self.ahead.get_or_insert_default()
     }
@@ -66,7 +65,6 @@ impl State {
 
     /// Whether a request with a row in the last batch continues. If the cache processes rows in order, publishes what
     /// the row computed, unless the request lost it.
-    #[inline(always)]
     fn continues_after_row<F: Features>(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let owes = match request.phase() {
@@ -103,7 +101,6 @@ impl State {
 
 impl Replica {
     /// Handles a request that joins the queue while iterations run.
-    #[inline(never)]
     pub(super) fn queue_while_planned(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
         if stretch.count == 1 {
@@ -127,7 +124,6 @@ impl Replica {
     }
 
     /// Plans and begins the next batch. The stretch is settled, except for the requests that leave.
-    #[inline(always)]
     pub(super) fn plan_next_ahead<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let Stretch { start, count, end, .. } = self.stretch;
         let planned_at = if count == 1 { start } else { end_after(start, &self.stretch.pace, count - 1)? };
@@ -154,8 +150,6 @@ impl Replica {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn begin_planned_fully(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.is_short() {
             self.begin_planned::<Full<Short>>(now, results)
@@ -165,7 +159,6 @@ impl Replica {
     }
 
     /// Removes finished requests and begins the planned batch.
-    #[inline(always)]
     fn begin_planned<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if F::FULL && self.state.drafts.is_some() {
             self.settle_drafts(now, results);
@@ -194,7 +187,6 @@ impl Replica {
     }
 
     /// Keeps the resources of requests with their last token until the next batch is planned.
-    #[inline(always)]
     fn hold_back<F: Features>(&mut self, iterations: u64) {
         let state = &mut self.state;
         let in_flight = state.in_flight();
@@ -234,7 +226,6 @@ impl Replica {
     }
 
     /// Removes the requests whose last token came at `now`, in the order of the batch.
-    #[inline(always)]
     fn remove_finished<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
@@ -321,7 +312,6 @@ impl AheadScheduler {
     }
 
     /// Notifies the policy of the arrivals that this plan may use.
-    #[inline(never)]
     fn notify_arrivals(&mut self, plan: &Plan) {
         let seen = self.unseen.iter().take_while(|&&(at, _)| at <= plan.now()).count();
         for (_, place) in self.unseen.drain(..seen) {
@@ -329,7 +319,6 @@ impl AheadScheduler {
         }
     }
 
-    #[inline(never)]
     fn leave_queue(&mut self, place: Place, requests: &Requests) {
         match self.unseen.iter().position(|&(_, unseen)| unseen == place) {
             Some(index) => drop(self.unseen.remove(index)),
@@ -338,8 +327,6 @@ impl AheadScheduler {
     }
 
     /// Pauses the engine after the running batch, because the plan made during it is empty.
-    #[cold]
-    #[inline(never)]
     fn pause_engine(&mut self, plan: &Plan) -> Result<()> {
         if self.ahead.pause > Span::ZERO && plan.requests().len() > self.unseen.len() {
             self.paused_until = plan.last_end().after(self.ahead.pause)?;

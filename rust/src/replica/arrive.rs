@@ -13,7 +13,6 @@ use crate::workload::Arrival;
 
 impl Replica {
     /// Handles the arrival of a request whose prompt begins with `content`. A request that can never fit is rejected.
-    #[inline(never)]
     pub(crate) fn arrive(
         &mut self,
         arrival: &Arrival,
@@ -31,7 +30,8 @@ impl Replica {
         content: &[Segment],
         results: &mut Recorder,
     ) -> Result<Option<Place>> {
-        if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > self.surely_fits {
+        let most = arrival.output_tokens.max(arrival.max_output_tokens);
+        if u64::from(arrival.prompt_tokens) + u64::from(most) > self.surely_fits {
             return self.arrive_long(arrival, content, results);
         }
         if let Some(reason) = self.scheduler.refuses(arrival, &self.state.blocks) {
@@ -41,8 +41,7 @@ impl Replica {
         self.accept(arrival, content).map(Some)
     }
 
-    /// Handles a request that may be too long: its output is cut to the maximum length.
-    #[inline(never)]
+    /// Handles a request that may be too long: its output and its limit are cut to the maximum length.
     fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);
@@ -54,7 +53,7 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
-        self.accept(&arrival, content).map(Some)
+        self.accept(&self.with_limit_in_length(&arrival), content).map(Some)
     }
 
     #[inline(always)]
@@ -68,7 +67,6 @@ impl Replica {
         Ok(place)
     }
 
-    #[inline(never)]
     fn open_extra_state(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         self.state.blocks.open(place, content, arrival);
         if let Some(drafts) = &mut self.state.drafts {
@@ -79,7 +77,6 @@ impl Replica {
         }
     }
 
-    #[inline(never)]
     fn keep_prefix(&mut self, place: Place, content: &[Segment]) {
         if self.prefixes.len() <= place.index() {
             self.prefixes.resize_with(place.index() + 1, Vec::new);
@@ -108,6 +105,7 @@ impl Replica {
             results.cut(&arrival, arrival.output_tokens - shorter.output_tokens);
             arrival = shorter;
         }
+        arrival = self.with_limit_in_length(&arrival);
         let Stranded { history, content, drafting, accepted, .. } = stranded;
         let retries = history.retries();
         let request = Request::sent(&arrival, emitted, now);

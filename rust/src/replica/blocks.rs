@@ -28,7 +28,6 @@ pub(crate) struct LookedUp {
 
 impl State {
     /// Looks up a waiting request in the cache. The hit counts as its context during the plan.
-    #[inline(never)]
     pub(crate) fn look_up(&mut self, place: Place) {
         let exchanges = self.batch.exchanges;
         let before = self.batch.looked_up.iter().rposition(|looked_up| looked_up.place == place);
@@ -63,7 +62,6 @@ impl State {
         if self.batch.looked_up.is_empty() { blocks } else { self.blocks_without_hit(place, blocks) }
     }
 
-    #[inline(never)]
     fn blocks_without_hit(&self, place: Place, blocks: u64) -> u64 {
         let hit = self.hit(place);
         blocks.saturating_sub(self.blocks.need(hit.tokens)) + hit.unreferenced
@@ -103,7 +101,6 @@ impl State {
     }
 
     /// Frees blocks whose content the cache has.
-    #[inline(never)]
     fn release_known(&mut self, place: Place, blocks: u64, is_over: bool) {
         let unknown = if is_over { 0 } else { self.unknown_tokens(place) };
         // With drafts, everything known is already published.
@@ -136,14 +133,12 @@ impl State {
     }
 
     /// Publishes a chunk, after which `tokens` tokens of its request are in its blocks. Decodes come before it.
-    #[inline(never)]
     pub(crate) fn publish_chunk(&mut self, place: Place, tokens: u64) {
         self.publish_followed(1);
         self.blocks.scheduled(place, tokens);
     }
 
     /// Publishes the output of decodes to their followers, including the next `iterations` iterations.
-    #[inline(never)]
     pub(crate) fn publish_followed(&mut self, iterations: u64) {
         for index in 0..self.blocks.followed().len() {
             let place = self.blocks.followed()[index];
@@ -180,7 +175,6 @@ impl State {
     }
 
     /// Resets the computed tokens of requests that were looked up but not admitted.
-    #[inline(never)]
     pub(crate) fn discard_hits(&mut self) {
         for index in 0..self.batch.looked_up.len() {
             let place = self.batch.looked_up[index].place;
@@ -204,7 +198,6 @@ impl State {
 
     /// Whether the order of a stretch's iterations matters to the cache: a refused request might hit more, two
     /// requests might compute the same block, or one might compute another's output.
-    #[inline(never)]
     pub(crate) fn order_matters(&self) -> bool {
         let chunks = &self.batch.chunks;
         let lasts = |chunk: &&Chunk| chunk.tokens < chunk.owed;

@@ -4,7 +4,8 @@
 //! content. [`Replica::catch_up`] applies these changes up to an instant. They have happened, so no result changes
 //! (invariant L8). Only queries here see them before the stretch is settled.
 //!
-//! - The *live* view is that of the instant: iterations that end at it are included, batches formed at it are not.
+//! - The *live* view is that of the instant: iterations that end at it are included, batches that idle replicas form at
+//!   it are not. A batch planned ahead begins with the end of the previous one, so it is included.
 //! - A *report* at an instant excludes everything that happens at that instant. Only the last report before a change
 //!   is made, so reports that no router reads are free.
 
@@ -36,11 +37,13 @@ impl Replica {
         if self.reports.as_ref().is_some_and(|reports| now >= reports.next) { self.report_late(now) } else { Ok(()) }
     }
 
-    #[cold]
     fn report_late(&mut self, now: Instant) -> Result<()> {
         let Some(Reports { every, .. }) = self.reports else { return Ok(()) };
         let at = Instant(now.0 - now.0 % every.0);
-        let begun = self.begun(at)?;
+        let begun = match self.stretch() {
+            Some(stretch) => stretch.begun_before(at)?.min(stretch.count),
+            None => 0,
+        };
         self.catch_up(begun, begun.saturating_sub(1));
         for place in self.state.live().collect::<Vec<_>>() {
             self.state.publish_decodes(place, begun);
@@ -66,11 +69,7 @@ impl Replica {
             return Ok(0);
         }
         let begun = self.begun(now)?;
-        let over = match self.stretch() {
-            Some(stretch) => stretch.pace.count_within(now.since(stretch.start), stretch.count)?,
-            None => 0,
-        };
-        self.catch_up(begun, over);
+        self.catch_up(begun, self.over(now)?);
         let (mut tokens, mut owner) = self.state.blocks.cached_prefix(content, most);
         while let Some(place) = owner {
             self.state.publish_decodes(place, begun);
@@ -81,11 +80,6 @@ impl Replica {
             }
         }
         Ok(tokens)
-    }
-
-    /// Iterations of the running stretch that began before an instant.
-    fn begun(&self, at: Instant) -> Result<u64> {
-        self.stretch().map_or(Ok(0), |stretch| Ok(stretch.begun_before(at)?.min(stretch.count)))
     }
 
     /// Applies the running stretch after `begun` started and `over` ended iterations: takes their blocks and

@@ -15,12 +15,10 @@ impl<T> Groups<T> {
     }
 
     /// The first value, if it is the only one.
-    #[inline(always)]
     pub(crate) fn only(&self) -> Option<&T> {
         self.further.is_empty().then_some(&self.first)
     }
 
-    #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.further.len() + 1
     }
@@ -41,14 +39,12 @@ impl<T> Groups<T> {
 impl<T> Index<usize> for Groups<T> {
     type Output = T;
 
-    #[inline(always)]
     fn index(&self, group: usize) -> &T {
         if group == 0 { &self.first } else { &self.further[group - 1] }
     }
 }
 
 impl<T> IndexMut<usize> for Groups<T> {
-    #[inline(always)]
     fn index_mut(&mut self, group: usize) -> &mut T {
         if group == 0 { &mut self.first } else { &mut self.further[group - 1] }
     }

@@ -14,7 +14,6 @@ use crate::results::Recorder;
 
 impl State {
     /// Prepares the settling of the last batch before a plan that may drop tokens.
-    #[cold]
     pub(super) fn begin_late(&mut self, count: u64) {
         let rows = self.steady + self.batch.chunks.len() as u64;
         let is_tight = rows > self.blocks.free();
@@ -25,7 +24,6 @@ impl State {
     }
 
     /// How many of `count` iterations can run so that the next plan finds a block for every steady decode.
-    #[cold]
     pub(super) fn iterations_without_a_victim(&self, count: u64, growth: u64) -> u64 {
         let rows = self.steady + self.batch.chunks.len() as u64;
         let Some(room) = self.blocks.free().checked_sub(rows) else { return 1 };
@@ -42,7 +40,6 @@ impl State {
     }
 
     /// Records the tokens of a group's steady decodes in the single iteration that ends at `end`.
-    #[cold]
     pub(super) fn note_late_decodes(&mut self, group: usize, end: Instant) {
         let tick = self.requests.ticks[group];
         let decodes = &mut self.groups[group];
@@ -95,7 +92,6 @@ impl State {
     }
 
     /// Drops the token in flight of a preempted request.
-    #[cold]
     pub(crate) fn drop_token(&mut self, place: Place) {
         let Some(ahead) = &mut self.ahead else { return };
         let index = ahead.late_tokens.iter().position(|token| token.place == place);
@@ -112,7 +108,6 @@ impl State {
 
 impl Replica {
     /// Counts the tokens that the plan did not drop, and their gaps.
-    #[cold]
     pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;
         let Some(ahead) = &mut state.ahead else { return Ok(()) };

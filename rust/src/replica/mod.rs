@@ -28,7 +28,7 @@ use std::cell::Cell;
 use crate::clock::{Instant, Long, Short, Span, Unit, Width};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
-use crate::features::{Features, Full, Plain, PlainGroups, Variant};
+use crate::features::{Features, Full, Plain, Variant};
 use crate::finding::Finding;
 use crate::kv::{DetachedBlocks, KvBlocks, Segment};
 use crate::plan::{Ahead, Plan};
@@ -62,7 +62,8 @@ pub(crate) struct Replica {
     host: Option<HostTime>,
     /// Maximum length of a request in tokens.
     max_model_len: u32,
-    /// Requests of at most this length, prompt and output, are neither too long nor too large for the cache.
+    /// Requests of at most this length, prompt and output limit, are neither too long nor too large for the cache, and
+    /// no plan ahead foresees that they reach the maximum length.
     surely_fits: u64,
     state: State,
     /// The running stretch; if the replica is idle, the last one.
@@ -164,11 +165,11 @@ impl Replica {
         let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
         let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
         let has_extra_state = keeps_prefixes || blocks.has_cache() || speculation.is_some();
-        let longest = blocks.tokens().min(engine.max_model_len.into());
+        let ahead = engine.scheduler.plans_ahead();
+        let longest = blocks.tokens().min(u64::from(engine.max_model_len) - u64::from(ahead.is_some()));
         // With drafts, the last token takes a slot too.
         let surely_fits = if speculation.is_some() { 0 } else { longest };
         let moduli = engine.timing.moduli().to_vec();
-        let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
         let limits = engine.scheduler.limits();
         let drafts = speculation.map(|parts| Drafts::new(parts, engine.max_model_len, engine.first_token, &blocks));
@@ -300,7 +301,6 @@ impl Replica {
         if self.is_idle || self.stretch.count == 1 { Ok(()) } else { self.cut_further(now) }
     }
 
-    #[inline(never)]
     fn cut_further(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
         if stretch.end <= now {
@@ -319,7 +319,6 @@ impl Replica {
     }
 
     /// Forms the next batch, if the scheduler plans one. Returns whether an iteration runs now.
-    #[inline(never)]
     pub(crate) fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         self.form_here::<Long>(now, drain)
     }
@@ -335,13 +334,10 @@ impl Replica {
         }
     }
 
-    #[inline(never)]
     fn form_rarer(&mut self, now: Instant, drain: bool) -> Result<bool> {
         match self.state.variant {
             Variant::Plain => self.form_with::<Plain<Short>>(now, drain),
             Variant::PlainLong => self.form_with::<Plain<Long>>(now, drain),
-            Variant::Groups => self.form_with::<PlainGroups<Short>>(now, drain),
-            Variant::GroupsLong => self.form_with::<PlainGroups<Long>>(now, drain),
             Variant::Ahead | Variant::Full => self.form_with::<Full<Short>>(now, drain),
             Variant::AheadLong | Variant::FullLong => self.form_with::<Full<Long>>(now, drain),
         }
@@ -428,7 +424,6 @@ impl Replica {
         state.broken(now, "a request is admitted by the batch that computes its first chunk", what)
     }
 
-    #[inline(never)]
     fn count_preemptions(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
         state.preemptions_since_token += state.batch.preempted.len() as u64;
@@ -440,7 +435,6 @@ impl Replica {
     }
 
     /// The pace of the batch.
-    #[inline(never)]
     fn price(&mut self) -> Result<Pace> {
         self.state.batch.list_priced();
         let shape = self.state.shape(&self.state.batch.priced);
@@ -456,7 +450,6 @@ impl Replica {
 
     /// The end of a stretch of `count` iterations, or of fewer iterations whose end fits 64 bits, if any.
     #[cold]
-    #[inline(never)]
     fn far_end(&mut self, now: Instant, pace: &Pace, count: u64) -> Result<(Instant, u64)> {
         // If stretches are listed, only events may end them.
         let mut fewer = if self.state.unit == Unit::ATTOSECOND { 0 } else { count / 2 };
@@ -470,7 +463,6 @@ impl Replica {
         Ok((end_after(now, pace, count)?, count))
     }
 
-    #[inline(never)]
     fn run_fully(&mut self, now: Instant) -> Result<()> {
         if self.is_short() { self.run::<Full<Short>>(now) } else { self.run::<Full<Long>>(now) }
     }

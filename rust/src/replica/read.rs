@@ -77,18 +77,29 @@ impl Replica {
 
     /// Iterations of the running stretch that have ended at an instant; 0 if none runs.
     #[inline]
-    fn over(&self, at: Instant) -> Result<u64> {
+    pub(super) fn over(&self, at: Instant) -> Result<u64> {
         match self.stretch() {
             Some(stretch) => stretch.pace.count_within(at.since(stretch.start), stretch.count),
             None => Ok(0),
         }
     }
 
-    /// Free and used blocks at an instant, before batches are formed at it.
+    /// Iterations of the running stretch that have begun at an instant, before idle replicas form batches at it; 0 if
+    /// none runs. With planning ahead, an iteration begins at the instant at which the previous one ends.
+    pub(super) fn begun(&self, at: Instant) -> Result<u64> {
+        let Some(stretch) = self.stretch() else { return Ok(0) };
+        let begun = match self.state.ahead {
+            Some(_) => self.over(at)? + 1,
+            None => stretch.begun_before(at)?,
+        };
+        Ok(begun.min(stretch.count))
+    }
+
+    /// Free and used blocks at an instant, before idle replicas form batches at it.
     pub(crate) fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match self.stretch() {
-            Some(stretch) => self.more_blocks_of(stretch, stretch.begun_before(at)?.min(stretch.count)),
+            Some(stretch) => self.more_blocks_of(stretch, self.begun(at)?),
             None => 0,
         };
         Ok((state.blocks.free() - grown, state.blocks.used() + grown))
@@ -99,7 +110,7 @@ impl Replica {
         if begun > 1 { self.state.more_blocks(begun) - stretch.growth } else { 0 }
     }
 
-    /// Used blocks at an instant, before batches are formed at it, plus the blocks of waiting prompts.
+    /// Used blocks at an instant, before idle replicas form batches at it, plus the blocks of waiting prompts.
     pub(crate) fn blocks_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.free_and_used_blocks(at)?.1 + self.state.blocks_of_queue())
     }
@@ -115,7 +126,7 @@ impl Replica {
     /// The instant before which the blocks ahead increase by fewer than `by` from `now` on, without further events.
     pub(crate) fn has_blocks_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
         let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
-        let begun = stretch.begun_before(now)?.min(stretch.count);
+        let begun = self.begun(now)?;
         let enough = self.more_blocks_of(stretch, begun) + by;
         if self.more_blocks_of(stretch, stretch.count) < enough {
             return Ok(Instant::NEVER);
@@ -126,8 +137,10 @@ impl Replica {
             let middle = fewer + (most - fewer) / 2;
             if self.more_blocks_of(stretch, middle) < enough { fewer = middle } else { most = middle }
         }
-        // Blocks are taken at the start of an iteration, and visible after that instant.
-        stretch.end_of(most - 1)?.after(Span(1))
+        // Blocks are taken at the start of an iteration, which events of that instant precede unless it was planned
+        // ahead.
+        let begins = stretch.end_of(most - 1)?;
+        if self.state.ahead.is_some() { Ok(begins) } else { begins.after(Span(1)) }
     }
 
     /// Whether its cache, its last report or a request here has content that begins like this.
@@ -191,7 +204,6 @@ impl Replica {
         self.scheduler.refuses(arrival, &self.state.blocks)
     }
 
-    #[cold]
     fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
         if arrival.prompt_tokens >= self.max_model_len {
             return Some("its prompt leaves no room for an output within max_model_len");
@@ -206,10 +218,17 @@ impl Replica {
     }
 
     /// The request with its output cut to the maximum length. Its end is foreseen.
-    #[cold]
     pub(super) fn cut_to_length(&self, arrival: &Arrival) -> Arrival {
         let output_tokens = self.max_model_len - arrival.prompt_tokens;
         Arrival { output_tokens, max_output_tokens: output_tokens, ..*arrival }
+    }
+
+    /// The request with its output limit lowered to what the maximum length leaves. A missing limit becomes that limit
+    /// if the output reaches it: the end is foreseen.
+    pub(super) fn with_limit_in_length(&self, arrival: &Arrival) -> Arrival {
+        let room = self.max_model_len - arrival.prompt_tokens;
+        let is_at_limit = arrival.max_output_tokens > room || arrival.output_tokens == room;
+        Arrival { max_output_tokens: if is_at_limit { room } else { arrival.max_output_tokens }, ..*arrival }
     }
 
     /// The longest context of a request here.
@@ -249,7 +268,6 @@ impl Replica {
     }
 
     /// A sample of the state at an instant.
-    #[inline(always)]
     pub(crate) fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {

@@ -7,7 +7,7 @@ use super::stretch::Stretch;
 use super::{Departure, HeldBlocks, Replica, Role, Stranded, end_after};
 use crate::clock::{Instant, Long, Short, Width};
 use crate::error::Result;
-use crate::features::{Features, Full, Plain, PlainAhead, PlainGroups, Variant};
+use crate::features::{Features, Full, Plain, PlainAhead, Variant};
 use crate::request::{FirstToken, NOT_ODD, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
@@ -15,7 +15,6 @@ use crate::timing::Pace;
 
 impl Replica {
     /// Settles the stretch that ends now, if any: tokens are emitted, contexts grow, finished requests leave.
-    #[inline(never)]
     pub(crate) fn settle(&mut self, results: &mut Recorder) -> Result<()> {
         self.settle_here::<Long>(results)
     }
@@ -35,20 +34,16 @@ impl Replica {
         }
     }
 
-    #[inline(never)]
     fn settle_ahead(&mut self, results: &mut Recorder) -> Result<()> {
         self.settle_with::<PlainAhead<Short>>(results)
     }
 
-    #[inline(never)]
     fn settle_rarer(&mut self, results: &mut Recorder) -> Result<()> {
         match self.state.variant {
             Variant::Plain => self.settle_with::<Plain<Short>>(results),
             Variant::PlainLong => self.settle_with::<Plain<Long>>(results),
             Variant::Ahead => self.settle_ahead(results),
             Variant::AheadLong => self.settle_with::<PlainAhead<Long>>(results),
-            Variant::Groups => self.settle_with::<PlainGroups<Short>>(results),
-            Variant::GroupsLong => self.settle_with::<PlainGroups<Long>>(results),
             Variant::Full => self.settle_with::<Full<Short>>(results),
             Variant::FullLong => self.settle_with::<Full<Long>>(results),
         }
@@ -79,7 +74,7 @@ impl Replica {
             self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {
-            if F::GROUPS && self.state.groups.only().is_none() {
+            if F::FULL && self.state.groups.only().is_none() {
                 self.settle_groups::<F>(results)?;
             } else {
                 self.settle_decodes::<F>(0, results)?;
@@ -111,7 +106,6 @@ impl Replica {
         Ok(())
     }
 
-    #[inline(never)]
     fn settle_groups<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         for group in 0..self.state.groups.len() {
             if self.state.groups[group].active() > 0 {
@@ -121,7 +115,6 @@ impl Replica {
         Ok(())
     }
 
-    #[inline(never)]
     fn list_iteration(&mut self, results: &mut Recorder) {
         self.verify_drafts();
         if results.keeps_iterations() {
@@ -157,7 +150,7 @@ impl Replica {
         }
         let decodes = &mut state.groups[group];
         decodes.advance::<F>(count);
-        if F::GROUPS {
+        if F::FULL {
             state.further_growth.take();
         }
         state.requests.ticks[group] = tick + count;
@@ -242,7 +235,6 @@ impl Replica {
     }
 
     /// Publishes a partial prefill to the prefix cache.
-    #[inline(never)]
     fn settle_part(&mut self, chunk: Chunk) {
         let state = &mut self.state;
         let is_last = state.caches_in_row_order;
@@ -322,7 +314,8 @@ impl Replica {
     /// Ends the run: emitted tokens count, the running iteration emits nothing, and the remaining requests are
     /// unfinished. Their cached content counts too.
     pub(crate) fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
-        let under_way = self.break_off(end, results)?;
+        // Batches are formed at `end` too.
+        let under_way = self.break_off(end, self.stretch.count, results)?;
         let live: Vec<Place> = self.state.live().collect();
         for place in live {
             self.state.publish_decodes(place, under_way);
@@ -335,9 +328,9 @@ impl Replica {
         Ok(())
     }
 
-    /// Settles the iterations of the running stretch that have ended at `end`, and stops it. Returns the number of
-    /// running iterations.
-    fn break_off(&mut self, end: Instant, results: &mut Recorder) -> Result<u64> {
+    /// Settles the iterations of the running stretch that have ended at `end`, and stops it. At most `begun` of its
+    /// iterations have begun. Returns the number of running iterations.
+    fn break_off(&mut self, end: Instant, begun: u64, results: &mut Recorder) -> Result<u64> {
         if self.is_idle {
             return Ok(0);
         }
@@ -350,17 +343,18 @@ impl Replica {
             let ahead = self.state.ahead.take();
             self.settle_stretch::<Full>(results)?;
             self.state.ahead = ahead;
-            if whole < count && self.state.blocks.has_cache() {
+            if whole < begun && self.state.blocks.has_cache() {
                 self.state.begin_again();
             }
         }
-        Ok(u64::from(whole < count))
+        Ok(u64::from(whole < begun))
     }
 
     /// The replica fails: emitted tokens count, everything else is lost. Returns its requests, unordered; a new
     /// replica takes its place.
     pub(crate) fn kill(&mut self, now: Instant, results: &mut Recorder) -> Result<Vec<Stranded>> {
-        let under_way = self.break_off(now, results)?;
+        // Replicas fail before batches are formed.
+        let under_way = self.break_off(now, self.begun(now)?, results)?;
         let live: Vec<Place> = self.state.live().collect();
         let mut stranded = Vec::with_capacity(live.len());
         for place in live {
@@ -388,7 +382,6 @@ impl Replica {
 impl State {
     /// Settles the gaps of a group with members whose last token came before the start of the stretch. Their first
     /// gap is not the length of the first iteration.
-    #[inline(never)]
     fn settle_first_gaps<W: Width>(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
         let (start, pace, count) = (stretch.start.within::<W>(), stretch.pace.within::<W>(), stretch.count);
         let decodes = &mut self.groups[group];
@@ -422,7 +415,6 @@ impl State {
     }
 
     /// Whether a request continues after its row. If so, publishes the row to the prefix cache.
-    #[inline(never)]
     pub(super) fn continues(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let continues = !request.owes_no_output();
@@ -449,7 +441,6 @@ impl State {
     }
 
     /// The blocks that a steady decode took ahead are full: it grows like the others from now on.
-    #[inline(never)]
     fn start_growth(&mut self, place: Place) {
         let context = self.requests.context(place);
         let left = u64::from(self.requests.at(place).output_tokens) - self.requests.emitted(place);

@@ -31,7 +31,6 @@ impl Measured {
         Measured { first: ids.start, count: ids.end.saturating_sub(ids.start) }
     }
 
-    #[inline(always)]
     pub(crate) fn contains(self, id: u32) -> bool {
         id.wrapping_sub(self.first) < self.count
     }
@@ -107,9 +106,8 @@ impl State {
     }
 
     /// Whether the run needs no feature beyond `F`.
-    #[inline(always)]
     pub(crate) fn is_covered_by<F: Features>(&self) -> bool {
-        F::FULL || if F::GROUPS { self.variant.has_only_groups() } else { self.variant.is_plain() }
+        F::FULL || self.variant.is_plain()
     }
 
     /// The error of a plan that violates a rule.
@@ -119,7 +117,6 @@ impl State {
     }
 
     /// Counts the blocks of a prompt that joins the queue.
-    #[inline(always)]
     pub(crate) fn add_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks += self.blocks.need(u64::from(prompt_tokens));
@@ -135,7 +132,6 @@ impl State {
     }
 
     /// Subtracts the blocks of a prompt that leaves the queue.
-    #[inline(always)]
     pub(crate) fn remove_waiting_blocks(&mut self, prompt_tokens: u32) {
         if let Some(blocks) = &mut self.waiting_blocks {
             *blocks -= self.blocks.need(u64::from(prompt_tokens));
@@ -149,13 +145,11 @@ impl State {
     }
 
     /// Blocks that the steady decodes take for the batch.
-    #[inline(always)]
     pub(crate) fn steady_growth(&self) -> u64 {
         let first = self.groups[0].next_growth();
         if self.groups.only().is_some() { first } else { first + self.growth_of_further_groups() }
     }
 
-    #[inline(never)]
     fn growth_of_further_groups(&self) -> u64 {
         let sum = || self.groups.iter().skip(1).map(Decodes::next_growth).sum();
         let growth = self.further_growth.get().unwrap_or_else(sum);
@@ -165,7 +159,6 @@ impl State {
     }
 
     /// Upper bound of the blocks taken by `count` iterations of the batch.
-    #[inline(always)]
     pub(crate) fn most_more_blocks(&self, count: u64) -> u64 {
         let of_chunks = self.batch.chunk_tokens.saturating_mul(count);
         match self.groups.only() {
@@ -179,10 +172,9 @@ impl State {
 
     /// Number of iterations until a steady decode changes, and the blocks that the steady decodes take for the first
     /// one.
-    #[inline(always)]
     pub(crate) fn until_due_and_growth<F: Features>(&self) -> (u64, u64) {
         let first = self.until_due_and_growth_of(0);
-        if !F::GROUPS {
+        if !F::FULL {
             return first;
         }
         (1..self.groups.len())
@@ -190,7 +182,6 @@ impl State {
             .fold(first, |(due, growth), (due_here, growth_here)| (due.min(due_here), growth + growth_here))
     }
 
-    #[inline(always)]
     fn until_due_and_growth_of(&self, index: usize) -> (u64, u64) {
         let group = &self.groups[index];
         debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a due tick");
@@ -201,7 +192,7 @@ impl State {
 
     /// Adds an empty group of steady decodes.
     pub(crate) fn add_group(&mut self) {
-        self.variant = self.variant.with_groups();
+        self.variant = self.variant.full();
         let measured = self.groups[0].measured.empty_like();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
@@ -251,7 +242,7 @@ impl State {
             _ if F::AHEAD => self.dropped_alone()?,
             _ => return None,
         };
-        let context = if F::GROUPS && self.groups.only().is_none() {
+        let context = if F::FULL && self.groups.only().is_none() {
             self.context_of_groups()
         } else if self.groups[0].rests {
             0
@@ -262,14 +253,12 @@ impl State {
     }
 
     /// The number of dropped rows and Σ of their contexts, if no other single row is priced as a decode.
-    #[inline(always)]
     fn dropped_alone(&self) -> Option<(u64, u64)> {
         let (rows, contexts) = self.ahead.as_ref()?.dropped_sums();
         (rows == self.batch.single_decodes).then_some((rows, contexts))
     }
 
     /// Σ contexts of the active steady decodes, with several groups.
-    #[inline(never)]
     fn context_of_groups(&self) -> u64 {
         let of_group = |index: usize| {
             let group = &self.groups[index];
@@ -292,7 +281,6 @@ impl State {
     }
 
     /// Adds the rows that are priced as decodes but are not steady decodes.
-    #[inline(never)]
     fn add_single_decodes(&self, shape: &mut Shape) {
         for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
             shape.add_decode(chunk.context, chunk.tokens, &self.moduli);
@@ -338,7 +326,7 @@ impl State {
         let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[group];
         request.phase = Phase::Decoding;
-        if F::GROUPS {
+        if F::FULL {
             request.group = group as u32;
             self.further_growth.take();
         }
@@ -376,9 +364,8 @@ impl State {
 
     /// Removes a steady decode that may have its last token and keeps its row in a batch planned ahead; the wheel has
     /// already removed it then.
-    #[inline(always)]
     pub(crate) fn leave_ended<F: Features>(&mut self, place: Place) {
-        let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
+        let group = if F::FULL { self.requests.at(place).group as usize } else { 0 };
         let due = &mut self.groups[group].due;
         if due.holds(place) {
             due.remove(place);
@@ -389,7 +376,7 @@ impl State {
     /// Removes a steady decode that the wheel has already removed.
     #[inline(always)]
     pub(crate) fn finish_decoding<F: Features>(&mut self, place: Place) {
-        let group = if F::GROUPS { self.requests.at(place).group as usize } else { 0 };
+        let group = if F::FULL { self.requests.at(place).group as usize } else { 0 };
         let tick = self.requests.ticks[group];
         let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[group];
@@ -412,7 +399,7 @@ impl State {
             decodes.growth.leave(context);
         }
         decodes.leave::<F>(context, tick);
-        if F::GROUPS {
+        if F::FULL {
             self.further_growth.take();
         }
         self.steady -= u64::from(!decodes.rests);
@@ -422,7 +409,6 @@ impl State {
     }
 
     /// Removes a request from the members with a first gap of their own.
-    #[inline(never)]
     fn leave_odd(&mut self, place: Place, at: u32) {
         let decodes = &mut self.groups[self.requests.at(place).group as usize];
         decodes.odd.swap_remove(at as usize);
@@ -442,14 +428,12 @@ impl State {
     }
 
     /// How many of `count` iterations can run at once without a difference for the cache.
-    #[inline(never)]
     pub(crate) fn iterations_that_cache_alike(&self, count: u64) -> u64 {
         if count > 1 && self.order_matters() { 1 } else { count }
     }
 
     /// How many of `count` iterations have enough blocks, if the steady decodes took `growth` for the first one, and
     /// whether a block is known to be free in each of them.
-    #[inline(never)]
     pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> (u64, bool) {
         let room = if self.blocks.has_cache() { self.room() } else { Some(self.blocks.free()) };
         let Some(room) = room else { return (1, false) };

@@ -87,7 +87,6 @@ impl Decodes {
         }
     }
 
-    #[inline(never)]
     fn add_stairs_to(&self, shape: &mut Shape) {
         for (ceiling, stairs) in shape.ceilings.iter_mut().zip(&self.stairs) {
             *ceiling += stairs.ceilings + u128::from(stairs.residues.next_growth());
@@ -104,7 +103,6 @@ impl Decodes {
         }
     }
 
-    #[inline(never)]
     fn advance_stairs(&mut self, ticks: u64) {
         for stairs in &mut self.stairs {
             stairs.ceilings += u128::from(stairs.residues.growth(ticks));
@@ -127,7 +125,6 @@ impl Decodes {
         }
     }
 
-    #[inline(never)]
     fn join_stairs(&mut self, context: u64) {
         for stairs in &mut self.stairs {
             stairs.residues.join(context);
@@ -147,7 +144,6 @@ impl Decodes {
         }
     }
 
-    #[inline(never)]
     fn leave_stairs(&mut self, context: u64) {
         for stairs in &mut self.stairs {
             stairs.residues.leave(context);
@@ -178,13 +174,11 @@ struct Maxima {
 }
 
 impl Maxima {
-    #[inline(always)]
     fn note<W: Width>(&mut self, tick: u64, value: Span) {
         while self.stack.pop_if(|&mut (_, other)| other.within::<W>() <= value).is_some() {}
         self.stack.push((tick, value));
     }
 
-    #[inline(always)]
     fn since(&self, tick: u64) -> Span {
         // Most members joined recently.
         let far = self.stack.len().saturating_sub(NEAR);
@@ -211,12 +205,10 @@ impl Maxima {
         if before.is_empty() && far > 0 { self.since_long_ago(tick) } else { self.value_at(far + before.len()) }
     }
 
-    #[inline(never)]
     fn since_long_ago(&self, tick: u64) -> Span {
         self.value_at(self.stack.partition_point(|&(noted, _)| noted <= tick))
     }
 
-    #[inline(always)]
     fn value_at(&self, index: usize) -> Span {
         self.stack.get(index).map_or(Span::ZERO, |&(_, value)| value)
     }

@@ -44,7 +44,6 @@ impl Stretch {
         if count > self.count { Ok(Instant::NEVER) } else { self.start.after(self.pace.total(count)?) }
     }
 
-    #[inline(never)]
     fn several_begun_within(&self, elapsed: Span) -> Result<u64> {
         // The iterations that end before that instant, and the one that runs then.
         Ok(self.pace.count_within(Span(elapsed.0 - 1), self.count)? + 1)
@@ -72,7 +71,6 @@ impl Stretch {
     }
 
     /// The audit if a request had another token to load.
-    #[inline(never)]
     fn audit_the_rest(&self, state: &State, scheduler: &dyn Scheduler, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_a_request_waits, .. } = *self;
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
@@ -107,7 +105,6 @@ impl Stretch {
     }
 
     /// The limit that prevents admissions from the queue.
-    #[inline(always)]
     fn bound_of_queue(&self, state: &State, has_free_block: bool) -> Bound {
         match state.batch.refused {
             _ if !state.batch.preempted.is_empty() => Bound::Blocks,

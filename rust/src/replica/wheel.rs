@@ -65,7 +65,6 @@ impl Wheel {
 
     /// Inserts a place beyond the present table.
     #[cold]
-    #[inline(never)]
     fn link_beyond(&mut self, place: Place, tick: u64) {
         self.nodes.resize(place.index() + 1, VACANT);
         self.link(place.0, tick);
@@ -86,7 +85,6 @@ impl Wheel {
         self.words |= 1 << (at / 64);
     }
 
-    #[inline(never)]
     fn put_far(&mut self, index: u32, tick: u64) {
         self.nodes[index as usize] = WheelEntry { tick, previous: index, next: self.far.len() as u32 };
         self.far.push(index);
@@ -202,7 +200,6 @@ impl Wheel {
     }
 
     /// Moves the members now in reach from the list to the wheel.
-    #[inline(never)]
     fn draw_near(&mut self) {
         self.far_next = u64::MAX;
         let mut stay = 0;

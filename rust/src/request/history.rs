@@ -119,7 +119,6 @@ impl History {
     }
 
     /// The field for the start of its first iteration here.
-    #[inline(never)]
     fn begun(&mut self) -> &mut Instant {
         let hand_off = self.detour.as_mut().and_then(|detour| detour.hand_off.as_mut());
         hand_off.map_or(&mut self.admitted, |hand_off| &mut hand_off.resumed)

@@ -72,8 +72,8 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(
             Kind::Drained,
             format!(
-                "{} of {total} requests were served below the policy's thresholds after the last arrival; `Result.drained` \
-                 lists them",
+                "{} of {total} requests were served below the policy's thresholds because no further request could arrive; \
+                 `Result.drained` lists them",
                 facts.drained
             ),
             counts(facts.drained as u64, total),

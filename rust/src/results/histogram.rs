@@ -15,12 +15,15 @@ pub struct Histogram {
     count: u64,
     sum: u128,
     longest: Span,
+    /// Limits in ascending order, each with the exact number of spans at or below it.
+    limits: Vec<(Span, u64)>,
 }
 
 /// Histograms are equal regardless of the range of stored bins.
 impl PartialEq for Histogram {
     fn eq(&self, other: &Histogram) -> bool {
-        (self.count, self.sum, self.longest) == (other.count, other.sum, other.longest) && self.bins().eq(other.bins())
+        (self.count, self.sum, self.longest, &self.limits) == (other.count, other.sum, other.longest, &other.limits)
+            && self.bins().eq(other.bins())
     }
 }
 
@@ -39,7 +42,6 @@ fn bin(span: u128) -> usize {
 }
 
 /// Like `bin`, for a span that fits 64 bits.
-#[inline(always)]
 fn short_bin(span: u64) -> usize {
     let shift = 56_u32.saturating_sub((span | 1).leading_zeros());
     ((shift as usize) << 7) + (span >> shift) as usize
@@ -62,6 +64,30 @@ fn lower_edge(bin: usize) -> u128 {
 }
 
 impl Histogram {
+    /// An empty histogram that also counts the spans at or below each of these limits.
+    pub(crate) fn with_limits(limits: &[Span]) -> Histogram {
+        let mut limits: Vec<(Span, u64)> = limits.iter().map(|&limit| (limit, 0)).collect();
+        limits.sort_unstable();
+        limits.dedup();
+        Histogram { limits, ..Histogram::default() }
+    }
+
+    /// Counts a progression like [`Histogram::add_progression`], and against the limits.
+    pub(crate) fn add_with_limits(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
+        self.add_progression(first, growth, count, times)?;
+        let travel = growth.unsigned_abs() * u128::from(count - 1);
+        // The spans in ascending order, which may be the reverse.
+        let least = if growth < 0 { first.0 - travel } else { first.0 };
+        for (limit, below) in &mut self.limits {
+            let within = match limit.0.checked_sub(least) {
+                None => 0,
+                Some(room) => (room.checked_div(growth.unsigned_abs()).unwrap_or(u128::MAX)).saturating_add(1),
+            };
+            *below += within.min(u128::from(count)) as u64 * times;
+        }
+        Ok(())
+    }
+
     /// Counts a span `times` times.
     #[inline(always)]
     pub(crate) fn add(&mut self, span: Span, times: u64) -> Result<()> {
@@ -76,7 +102,6 @@ impl Histogram {
     }
 
     /// Updates the maximum, which seldom changes.
-    #[inline(always)]
     fn note_longest(&mut self, span: Span) {
         if self.longest < span {
             self.set_longest(span);
@@ -84,12 +109,10 @@ impl Histogram {
     }
 
     #[cold]
-    #[inline(never)]
     fn set_longest(&mut self, span: Span) {
         self.longest = span;
     }
 
-    #[inline(never)]
     fn add_wide(&mut self, span: Span, times: u64) -> Result<()> {
         self.longest = self.longest.max(span);
         self.total(span.0, 1, times)?;
@@ -132,7 +155,6 @@ impl Histogram {
         Ok(())
     }
 
-    #[inline(never)]
     fn add_wide_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
         if growth == 0 {
             let all = count.checked_mul(times).ok_or_else(|| Error::overflow("a count of gaps"))?;
@@ -165,7 +187,6 @@ impl Histogram {
     }
 
     /// Counts an ascending progression of spans that fit 64 bits (18 s); the bins exist.
-    #[inline(never)]
     fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
         let (mut value, mut left) = (low, count);
         while left > 0 {
@@ -237,6 +258,12 @@ impl Histogram {
         self.sum = self.sum.checked_add(other.sum).ok_or_else(sum_overflow)?;
         self.count += other.count;
         self.longest = self.longest.max(other.longest);
+        if self.limits.is_empty() {
+            self.limits.clone_from(&other.limits);
+        } else {
+            debug_assert_eq!(self.limits.len(), other.limits.len(), "all parts of a run have the same limits");
+            self.limits.iter_mut().zip(&other.limits).for_each(|(limit, more)| limit.1 += more.1);
+        }
         Ok(())
     }
 
@@ -253,6 +280,29 @@ impl Histogram {
     /// The exact maximum.
     pub fn longest(&self) -> Span {
         self.longest
+    }
+
+    /// Returns the nonempty bins, each split at the limits inside it. A limit belongs to the part below it.
+    pub fn bins_at_limits(&self) -> Vec<(Span, Span, u64)> {
+        let mut parts = Vec::new();
+        let mut below = 0;
+        for (mut lower, upper, count) in self.bins() {
+            let end = below + count;
+            for &(limit, reached) in &self.limits {
+                if lower <= limit && limit < upper && reached > below {
+                    parts.push((lower, limit, reached - below));
+                    below = reached;
+                }
+                if lower < limit && limit < upper {
+                    lower = limit;
+                }
+            }
+            if end > below {
+                parts.push((lower, upper, end - below));
+            }
+            below = end;
+        }
+        parts
     }
 
     /// Returns the nonempty bins: lower edge, upper edge, count.
@@ -278,6 +328,33 @@ mod tests {
             let (lower, upper) = (lower_edge(bin), lower_edge(bin + 1));
             prop_assert!(lower <= span && span < upper);
             prop_assert!(upper - lower <= (lower / 128).max(1));
+        }
+
+        #[test]
+        fn limits_count_like_the_members(
+            progressions in prop::collection::vec((1_u128..5_000, -40_i128..40, 1_u64..60, 1_u64..4), 1..6),
+            limits in prop::collection::vec(0_u128..6_000, 1..5),
+        ) {
+            let limits: Vec<Span> = limits.into_iter().map(Span).collect();
+            let (mut counted, mut members) = (Histogram::default(), Vec::new());
+            let mut parts = [Histogram::with_limits(&limits), Histogram::with_limits(&limits)];
+            for (place, (first, growth, count, times)) in progressions.into_iter().enumerate() {
+                let growth = if first as i128 + growth * i128::from(count - 1) < 0 { 0 } else { growth };
+                parts[place % 2].add_with_limits(Span(first), growth, count, times).expect("fits");
+                for member in (0..count).map(|j| (first as i128 + growth * i128::from(j)) as u128) {
+                    members.extend(std::iter::repeat_n(member, times as usize));
+                }
+            }
+            parts.iter().for_each(|part| counted.merge(part).expect("fits"));
+            for limit in limits {
+                let within = counted.limits.iter().find(|counted| counted.0 == limit).expect("a limit").1;
+                prop_assert_eq!(within, members.iter().filter(|&&member| member <= limit.0).count() as u64);
+                let parts = counted.bins_at_limits();
+                // No part has members on both sides of a limit.
+                let below: u64 = parts.iter().filter(|part| part.1 <= limit).map(|part| part.2).sum();
+                let above: u64 = parts.iter().filter(|part| part.0 >= limit && part.1 > limit).map(|part| part.2).sum();
+                prop_assert_eq!((below, below + above), (within, members.len() as u64));
+            }
         }
 
         #[test]

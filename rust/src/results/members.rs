@@ -60,7 +60,6 @@ impl Members {
         }
     }
 
-    #[cold]
     fn add_listed(&mut self, class: u32, requests: u64) {
         match self.listed.binary_search_by_key(&class, |&(listed, _)| listed) {
             Ok(at) => self.listed[at].1 += requests,
@@ -68,7 +67,6 @@ impl Members {
         }
     }
 
-    #[cold]
     fn take_listed(&mut self, class: u32, requests: u64) {
         if let Ok(at) = self.listed.binary_search_by_key(&class, |&(listed, _)| listed) {
             self.listed[at].1 -= requests;

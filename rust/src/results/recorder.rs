@@ -38,6 +38,8 @@ pub(crate) struct Recorder {
     /// API time of each replica, from the first replica of this recorder on; empty: zero.
     apis: Vec<Span>,
     first_replica: u32,
+    /// The histograms in place of those of the results, if gaps are counted against limits.
+    limited: Vec<Histogram>,
 }
 
 /// Requests whose outputs were cut.
@@ -105,6 +107,7 @@ impl Recorder {
             cut: Cut::default(),
             apis: Vec::new(),
             first_replica: 0,
+            limited: Vec::new(),
         }
     }
 
@@ -214,10 +217,42 @@ impl Recorder {
             let members = members.first;
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
         }
+        if self.results.itl.is_empty() {
+            return self.gaps_with_limits(members, first, growth, count);
+        }
         self.gaps_of_classes(members, first, growth, count)
     }
 
-    #[inline(never)]
+    /// Also counts the gaps at or below each of these limits, in attoseconds, in rarely compiled code: without limits
+    /// this costs nothing.
+    pub(crate) fn limit_gaps(&mut self, limits: &[Span]) {
+        if !limits.is_empty() {
+            self.limited = vec![Histogram::with_limits(limits); std::mem::take(&mut self.results.itl).len()];
+        }
+    }
+
+    /// The results, complete.
+    pub(crate) fn take_results(&mut self) -> Results {
+        if !self.limited.is_empty() {
+            self.results.itl = std::mem::take(&mut self.limited);
+        }
+        std::mem::take(&mut self.results)
+    }
+
+    fn gaps_with_limits(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+        let by_code = std::iter::once(&members.first).chain(&members.further).copied();
+        let by_code =
+            by_code.enumerate().chain(members.listed.iter().map(|&(class, members)| (class as usize, members)));
+        for (class, members) in by_code.filter(|&(_, members)| members > 0) {
+            self.limited[class].add_with_limits(first, growth, count, members)?;
+        }
+        Ok(())
+    }
+
+    fn gap_with_limits(&mut self, class: u32, gap: Span, count: u64) -> Result<()> {
+        self.limited[class as usize].add_with_limits(gap, 0, 1, count)
+    }
+
     fn gaps_of_classes(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
         for &(class, members) in &members.listed {
             if members > 0 {
@@ -236,11 +271,13 @@ impl Recorder {
     /// Counts one gap.
     pub(crate) fn gap<W: Width>(&mut self, class: u32, gap: Span) -> Result<()> {
         let gap = self.unit.span::<W>(gap)?;
-        self.results.itl[class as usize].add(gap, 1)
+        match self.results.itl.get_mut(class as usize) {
+            Some(histogram) => histogram.add(gap, 1),
+            None => self.gap_with_limits(class, gap, 1),
+        }
     }
 
     /// Converts the growth of gaps to attoseconds.
-    #[inline(always)]
     fn growth<W: Width>(&self, growth: i128) -> Result<i128> {
         match self.unit {
             unit if W::IS_SHORT => Ok(unit.short(growth as u64) as i128),
@@ -251,7 +288,13 @@ impl Recorder {
 
     /// Counts tokens emitted at the same instant as the previous one.
     pub(crate) fn zero_gaps(&mut self, class: u32, count: u64) -> Result<()> {
-        if count > 0 { self.results.itl[class as usize].add(Span::ZERO, count) } else { Ok(()) }
+        if count == 0 {
+            return Ok(());
+        }
+        match self.results.itl.get_mut(class as usize) {
+            Some(histogram) => histogram.add(Span::ZERO, count),
+            None => self.gap_with_limits(class, Span::ZERO, count),
+        }
     }
 
     /// Records verified and accepted drafts of a request that is about to leave.
@@ -268,7 +311,6 @@ impl Recorder {
     }
 
     // Most stretches have one iteration.
-    #[inline(never)]
     fn count_stretched(&mut self, iterations: u64) {
         self.results.totals.stretched_iterations += iterations;
     }
@@ -323,13 +365,11 @@ impl Recorder {
     }
 
     /// Records why a request that has been in the system since its arrival is rejected.
-    #[cold]
     pub(crate) fn refuse(&mut self, arrival: &Arrival, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
     }
 
     /// Records that the output of an arrived request is cut by `tokens` tokens.
-    #[cold]
     pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
         self.cut = self.cut.and(Cut { count: 1, first: arrival.id });
         if let Some(events) = &mut self.live_events {
@@ -339,7 +379,6 @@ impl Recorder {
     }
 
     /// Returns when the client receives the first and the last token of a request, or the notice that there is none.
-    #[cold]
     fn at_client(&mut self, request: &History, replica: u32, status: Status, left: Instant) -> (Instant, Instant) {
         let api = self.api(replica.wrapping_sub(self.first_replica) as usize);
         let later = |at: Instant| if at == Instant::NEVER { at } else { Instant(at.0.saturating_add(api.0)) };
@@ -358,7 +397,6 @@ impl Recorder {
         }
     }
 
-    #[inline(never)]
     fn leave_further(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         if status == Status::Finished
             && self.finished.is_some()
@@ -418,7 +456,6 @@ impl Recorder {
     }
 
     /// Handles the last token of a request. Returns whether it was canceled and has left without an answer.
-    #[cold]
     fn ends_canceled_and_leaves(&mut self, request: &History, replica: u32, left: Instant) -> bool {
         let is_canceled = self.ends_canceled(request.arrival.id);
         if is_canceled {
@@ -429,7 +466,6 @@ impl Recorder {
         is_canceled
     }
 
-    #[cold]
     fn record_left(&mut self, id: u32, status: Status) {
         if let Some(events) = &mut self.live_events {
             events.left.push((id, status));

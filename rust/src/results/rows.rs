@@ -318,14 +318,12 @@ impl RequestRows {
     }
 
     #[cold]
-    #[inline(never)]
     fn begin_above(&mut self) {
         // So far, only times that never happened have all bits set.
         let of_time = |low: u64| if low == u64::MAX { u32::MAX } else { 0 };
         self.above.cells = self.rows.iter().map(|row| row.map(of_time)).collect();
     }
 
-    #[cold]
     fn note(&mut self, row: usize, status: Status) {
         let rows = self.len();
         self.statuses.set(row, Some(status).filter(|&status| status != Status::Finished), rows);
@@ -338,7 +336,6 @@ impl RequestRows {
         }
     }
 
-    #[cold]
     fn note_road(&mut self, row: usize, history: &History) {
         let rows = self.len();
         self.preemptions.set(row, history.preemptions, rows);
@@ -375,7 +372,6 @@ impl RequestRows {
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
-    #[cold]
     fn scatter_above(&mut self, part: &RequestRows, to: &Scatter) {
         for (place, &row) in to.rows.iter().enumerate() {
             let above = part.above.cells.get(place).copied().unwrap_or_default();

@@ -215,7 +215,6 @@ impl Range {
     }
 
     /// Counts the stored values and a further one.
-    #[cold]
     fn count(&mut self, bits: u64, limits: Limits) {
         let counted = self.free.min(limits.bits);
         let Values::Stored(stored) =

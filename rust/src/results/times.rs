@@ -115,13 +115,11 @@ impl Times {
 }
 
 /// Converts an integer below 2^52 to a double.
-#[inline(always)]
 pub(super) fn double(number: u64) -> f64 {
     f64::from_bits(WHOLE.to_bits() | number) - WHOLE
 }
 
 /// Converts an integral double below 2^52 to an integer.
-#[inline(always)]
 pub(super) fn whole(number: f64) -> u64 {
     (number + WHOLE).to_bits() ^ WHOLE.to_bits()
 }
@@ -133,7 +131,6 @@ pub(super) fn whole(number: f64) -> u64 {
 /// in the last place. This error cannot change the result: the midpoint of two doubles is an odd number n · 2^-k of
 /// 54 bits, where k > 18 as x < 2^94. Its distance from x / 10^18 = x / (2^18 · 5^18) is an integer over 2^k · 5^18,
 /// not 0 as n is odd, and so at least 2^-43 units.
-#[inline(always)]
 fn seconds_of(upper: f64, lower: f64) -> f64 {
     // `sum` and `rest` are the exact number: below 2^53 the sum is exact, above it `upper` exceeds `lower`.
     let sum = upper + lower;

@@ -60,7 +60,6 @@ impl Work {
     }
 
     /// Returns the entry of a load that is not in the vector yet.
-    #[inline(never)]
     fn new_load(&mut self, tokens: u64) -> &mut Load {
         if tokens >= DENSE {
             return self.sparse.entry(tokens).or_default();

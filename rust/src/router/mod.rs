@@ -167,7 +167,6 @@ impl Fleet {
         }
     }
 
-    #[inline(never)]
     fn touch_ranked(&mut self, replica: usize) {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         if let Some(ranking) = &mut pool.ranking {
@@ -187,7 +186,6 @@ impl Fleet {
         }
     }
 
-    #[inline(never)]
     fn set_requests(&mut self, replica: usize, requests: u32) {
         let pool = &mut self.pools[self.pool_of[replica] as usize];
         let place = replica - pool.replicas.start;

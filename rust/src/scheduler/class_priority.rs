@@ -27,7 +27,7 @@ impl SchedulerParameters for ClassPriority {
         }
         let build = |_| {
             let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
-            Ok(ClassShare { inner, present: 0, admitted: List::default() })
+            Ok(ClassShare { inner, present: 0, admitted: List::default(), refused: None })
         };
         Ok(Box::new(ClassPriorityScheduler {
             ranks: ranks(&self.order, classes)?,
@@ -50,7 +50,8 @@ impl Sample for ClassPriority {
 }
 
 /// One policy per class plans with the remaining budget, sequences and blocks. If it lacks blocks, requests of the
-/// lowest class are preempted. The steady decodes of a class are the group of its rank.
+/// lowest class are preempted. While a request of a class waits for blocks or a sequence, lower classes admit none. The
+/// steady decodes of a class are the group of its rank.
 pub(super) struct ClassPriorityScheduler {
     classes: Vec<ClassShare>,
     /// Rank of each class of the workload.
@@ -66,6 +67,20 @@ struct ClassShare {
     present: u64,
     /// Requests that were admitted at least once, by arrival.
     admitted: List,
+    /// The limit that prevented an admission in the last plan.
+    refused: Option<Limit>,
+}
+
+/// Whether an admitted request has a sequence.
+fn runs(place: Place, requests: &Requests) -> bool {
+    matches!(requests.at(place).phase(), Phase::Started | Phase::Decoding)
+}
+
+impl ClassShare {
+    /// Whether any of its requests waits.
+    fn waits(&self, requests: &Requests) -> bool {
+        self.present > self.admitted.iter().filter(|&place| runs(place, requests)).count() as u64
+    }
 }
 
 impl ClassPriorityScheduler {
@@ -74,8 +89,9 @@ impl ClassPriorityScheduler {
         &mut self.classes[self.ranks[requests.at(place).class as usize]]
     }
 
-    /// Plans the selected class. Returns how long that plan holds.
-    fn plan_class(&mut self, rank: usize, plan: &mut Plan) -> Result<Hold> {
+    /// Plans the selected class, whose admissions may be closed by a limit. Returns how long that plan holds.
+    fn plan_class(&mut self, rank: usize, closed: Option<Limit>, plan: &mut Plan) -> Result<Hold> {
+        self.classes[rank].refused = None;
         if self.classes[rank].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
             let arrivals_wait = plan.budget_left() == 0 || plan.sequences_left() == 0;
             return Ok(Hold::while_arrivals_wait(arrivals_wait));
@@ -96,8 +112,22 @@ impl ClassPriorityScheduler {
                 insert_by_arrival(list, place, plan.requests());
             }
         }
-        plan.set_refused(plan.refused().or(refused));
+        self.classes[rank].refused = plan.refused();
+        plan.set_refused(plan.refused().map(|limit| closed.unwrap_or(limit)).or(refused));
         Ok(plan.held())
+    }
+
+    /// The limit that closes admissions of lower classes after this class was planned, if any: a request was refused,
+    /// or was preempted since the first `preempted` preemptions. Without budget left none is tried, so each waiting
+    /// request counts.
+    fn closes(&self, rank: usize, preempted: usize, plan: &Plan) -> Option<Limit> {
+        let class = &self.classes[rank];
+        let is_own = |&place: &Place| self.ranks[plan.requests().at(place).class as usize] == rank;
+        let lacks_blocks = || {
+            plan.preempted()[preempted..].iter().any(is_own)
+                || (self.swaps && plan.budget_left() == 0 && class.waits(plan.requests()))
+        };
+        class.refused.or_else(|| lacks_blocks().then_some(Limit::Blocks))
     }
 
     /// The running requests of the classes after `rank`, lowest class and latest arrival last, limited to those that
@@ -113,9 +143,9 @@ impl ClassPriorityScheduler {
             return Vec::new();
         }
         let most = most as i64 - plan.free_blocks();
-        let runs = |place: &Place| matches!(plan.requests().at(*place).phase(), Phase::Started | Phase::Decoding);
         let lowest_first = self.classes[rank + 1..].iter().rev();
-        let lower_ranked = lowest_first.flat_map(|class| class.admitted.iter_back()).filter(runs);
+        let lower_ranked = lowest_first.flat_map(|class| class.admitted.iter_back());
+        let lower_ranked = lower_ranked.filter(|&place| runs(place, plan.requests()));
         let most = if plan.shares_blocks() { usize::MAX } else { most.max(0) as usize };
         let mut lower_ranked: Vec<Place> = lower_ranked.take(most).collect();
         lower_ranked.reverse();
@@ -181,16 +211,24 @@ impl Scheduler for ClassPriorityScheduler {
             plan.rest_decodes(true);
         }
         let mut hold = Hold::THROUGH_ARRIVALS;
+        let mut closed = None;
         for rank in 0..self.classes.len() {
             plan.select_group(rank);
-            let of_class = self.plan_class(rank, plan)?;
+            let preempted = plan.preempted().len();
+            let of_class = self.plan_class(rank, closed, plan)?;
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;
+            if closed.is_none() && rank + 1 < self.classes.len() {
+                closed = self.closes(rank, preempted, plan);
+                if closed.is_some() {
+                    plan.set_max_seqs(0);
+                }
+            }
         }
-        // A request that was refused for lack of blocks before a lower class took the last sequence now lacks a
-        // sequence.
-        let sequences_ran_out = plan.refused() == Some(Limit::Blocks) && plan.sequences_left() == 0;
-        plan.hold(if plan.has_preempted() || sequences_ran_out { Hold::ONCE } else { hold });
+        if closed.is_some() {
+            plan.set_max_seqs(self.limits().max_seqs);
+        }
+        plan.hold(if plan.has_preempted() { Hold::ONCE } else { hold });
         Ok(())
     }
 }

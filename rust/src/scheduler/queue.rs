@@ -31,12 +31,10 @@ impl Default for List {
     }
 }
 
-#[inline(always)]
 fn place(link: u32) -> Option<Place> {
     (link != END).then(|| Place(link - 1))
 }
 
-#[inline(always)]
 fn link(place: Place) -> u32 {
     place.0 + 1
 }
@@ -66,12 +64,10 @@ impl List {
         place(self.at(link(at)).previous)
     }
 
-    #[inline(always)]
     fn at(&self, link: u32) -> &Neighbors {
         &self.links[link as usize]
     }
 
-    #[inline(always)]
     fn at_mut(&mut self, link: u32) -> &mut Neighbors {
         &mut self.links[link as usize]
     }
@@ -111,7 +107,6 @@ impl List {
     }
 
     /// Inserts a request after the last one that `precedes` it.
-    #[inline(never)]
     pub(crate) fn insert_sorted(&mut self, at: Place, precedes: impl Fn(Place) -> bool) {
         let mut previous = self.at(END).previous;
         while let Some(other) = place(previous).filter(|&other| !precedes(other)) {
@@ -136,13 +131,11 @@ impl List {
 
     /// Links a place beyond the present table.
     #[cold]
-    #[inline(never)]
     fn tie_beyond(&mut self, link: u32, previous: u32) {
         self.links.resize(link as usize + 1, Neighbors { previous: ABSENT, next: ABSENT });
         self.tie(link, previous);
     }
 
-    #[inline(always)]
     fn tie(&mut self, link: u32, previous: u32) {
         let next = std::mem::replace(&mut self.at_mut(previous).next, link);
         self.at_mut(next).previous = link;
@@ -266,7 +259,6 @@ impl Queue {
     }
 
     // Separate, so that unordered queues do not pay for it.
-    #[inline(never)]
     fn insert_keyed(&mut self, at: Place, requests: &Requests) {
         if let Queue::Keyed { key, first, head, behind } = self {
             let mut last = (rank(*key, *first, at, requests), at);
@@ -281,7 +273,6 @@ impl Queue {
         }
     }
 
-    #[inline(never)]
     fn remove_keyed(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(_) => false,

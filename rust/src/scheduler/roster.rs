@@ -60,7 +60,6 @@ impl Lists {
     }
 
     #[cold]
-    #[inline(never)]
     fn put_all_in_order(&mut self, admitted: &[bool], requests: &Requests) {
         let mut all: Vec<Place> =
             requests.places().filter(|place| admitted.get(place.index()) == Some(&true)).collect();
@@ -84,12 +83,10 @@ impl Lists {
     }
 
     // Separate functions, shared by all policies, save few registers each.
-    #[inline(never)]
     fn arrived(&mut self, place: Place, requests: &Requests) {
         self.queue.push(place, requests);
     }
 
-    #[inline(never)]
     fn ready(&mut self, place: Place) {
         if !self.prefills.is_empty() {
             self.prefills.remove(place);
@@ -97,7 +94,6 @@ impl Lists {
         self.idle.push(place);
     }
 
-    #[inline(never)]
     fn left(&mut self, place: Place, requests: &Requests) {
         let ran = self.by_arrival.is_none() && self.remove_running(place, requests);
         if !ran || !self.prefills.is_empty() {
@@ -106,7 +102,6 @@ impl Lists {
     }
 
     /// Removes a request from the other lists.
-    #[inline(never)]
     fn leave_others(&mut self, place: Place, ran: bool, requests: &Requests) {
         if !ran && !self.remove_running(place, requests) {
             self.queue.remove(place, requests);
@@ -115,7 +110,6 @@ impl Lists {
     }
 
     #[cold]
-    #[inline(never)]
     fn requeue(&mut self, victim: Place, requests: &Requests) {
         self.take_out(victim, requests);
         self.queue.push_victim(victim, requests);
@@ -163,7 +157,6 @@ impl Lists {
         }
     }
 
-    #[inline(never)]
     fn insert_among_running(&mut self, place: Place, requests: &Requests) {
         let order = requests.order(place);
         let by_arrival = match &mut self.by_arrival {
@@ -194,7 +187,6 @@ impl Lists {
         self.running.remove(place)
     }
 
-    #[inline(never)]
     fn forget_arrival(&mut self, place: Place, requests: &Requests) {
         if let Some(by_arrival) = &mut self.by_arrival {
             by_arrival.remove(&requests.order(place));
@@ -214,7 +206,6 @@ impl Lists {
 
 /// Marks a place beyond the present table as admitted.
 #[cold]
-#[inline(never)]
 fn admit_beyond(admitted: &mut Vec<bool>, place: Place) {
     admitted.resize(place.index(), false);
     admitted.push(true);
@@ -277,7 +268,6 @@ impl Roster {
     }
 
     #[cold]
-    #[inline(never)]
     fn preempted(&mut self, victim: Place, requests: &Requests) {
         self.take_out(victim, requests);
         self.requeue(victim, requests);
@@ -299,7 +289,6 @@ impl Roster {
 
     /// The general case, when some requests are left out now or were before. The cost depends on the number of
     /// changes, not on the number left out.
-    #[inline(never)]
     fn choose_some(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         if most == 0 {
             plan.rest_decodes(true);
@@ -356,7 +345,6 @@ impl Roster {
         if plan.lacks_blocks() { self.preempt(plan) } else { Ok(()) }
     }
 
-    #[inline(never)]
     fn preempt(&mut self, plan: &mut Plan) -> Result<()> {
         let mut victims = Vec::new();
         self.lists.put_in_order(plan.requests());
@@ -395,7 +383,6 @@ impl Roster {
         if self.swapped.is_empty() { Ok(()) } else { self.swap_in_oldest(plan) }
     }
 
-    #[inline(never)]
     fn swap_in_oldest(&mut self, plan: &mut Plan) -> Result<()> {
         while let Some(place) = self.swapped.first().filter(|_| !plan.has_preempted()) {
             let tokens = plan.requests().next_context(place);

@@ -245,12 +245,10 @@ impl SglangScheduler {
 
     /// Removes running requests whose last token is in flight: they get no further row. Returns whether there were
     /// any.
-    #[inline(always)]
     fn take_off_ending(&mut self, plan: &Plan) -> bool {
         !plan.ending().is_empty() && self.take_off(plan)
     }
 
-    #[inline(never)]
     fn take_off(&mut self, plan: &Plan) -> bool {
         let mut were_any = false;
         for &place in plan.ending() {

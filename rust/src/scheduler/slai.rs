@@ -166,7 +166,6 @@ impl SlaiScheduler {
         }
     }
 
-    #[inline(never)]
     fn group_of_kind(&mut self, kind: u32, plan: &mut Plan) -> usize {
         self.cohorts.iter().position(|cohort| cohort.kind == kind).unwrap_or_else(|| {
             let group = self.cohorts.len();
@@ -216,7 +215,6 @@ impl SlaiScheduler {
     }
 
     /// The key of the last of the first `most` decodes; more are chosen.
-    #[inline(never)]
     fn last_of(&mut self, most: u64) -> Key {
         let singles = || self.singles.chosen_keys().map(|(key, _)| key).take(most as usize);
         // There are few distinct deadlines, most of them shared. Only the ids of one deadline are searched.

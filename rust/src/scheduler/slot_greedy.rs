@@ -68,7 +68,6 @@ impl SlotGreedyScheduler {
         if all_decode && !plan.lacks_blocks() { Ok(()) } else { self.step_out_in_order(plan) }
     }
 
-    #[inline(never)]
     fn step_out_in_order(&mut self, plan: &mut Plan) -> Result<()> {
         let more = |place| plan.new_blocks(place, self.step(place, plan.requests())) as i64;
         let mut left = plan.free_blocks() - self.lists.prefills.iter().map(more).sum::<i64>();

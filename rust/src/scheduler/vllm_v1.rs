@@ -156,7 +156,6 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         self.lists.prefills.is_empty() || self.prefills_are_the_tail()
     }
 
-    #[inline(never)]
     fn prefills_are_the_tail(&self) -> bool {
         let mut last = self.lists.running.last();
         for _ in 0..self.lists.prefills.len() {

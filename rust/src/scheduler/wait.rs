@@ -186,12 +186,10 @@ impl Seniority {
     }
 
     /// If the active decodes lack blocks, preempts the latest admitted request, active or not.
-    #[inline(always)]
     pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
         if plan.lacks_blocks() { self.send_back(plan) } else { Ok(None) }
     }
 
-    #[inline(never)]
     fn send_back(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
         let Some(latest) = self.admitted.last() else { return Ok(None) };
         plan.preempt(latest, Preemption::Recompute)?;

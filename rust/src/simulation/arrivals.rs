@@ -56,13 +56,11 @@ impl Arrivals {
     }
 
     /// The request of a row that arrives at `at`.
-    #[inline(always)]
     pub(super) fn request(&self, row: usize, at: Instant, workload: &Workload) -> Arrival {
         if self.are_plain { workload.plain_request(row, at) } else { workload.request(row, at) }
     }
 
     /// Removes and returns the row that arrives now.
-    #[inline(always)]
     pub(super) fn pop(&mut self, workload: &Workload) -> usize {
         let row = self.next;
         self.next += 1;
@@ -84,14 +82,12 @@ impl Arrivals {
         }
     }
 
-    #[inline(never)]
     fn read_block(&mut self, workload: &Workload) {
         let end = self.rows.min(self.next + BLOCK);
         all_arrival_nanoseconds(&workload.arrival_s[self.next..end], &mut self.block);
     }
 
     /// Skips rows that arrive later.
-    #[inline(never)]
     fn find_in_flow(&mut self, workload: &Workload) {
         while workload.flow.is_delayed(self.next) {
             self.next += 1;

@@ -202,8 +202,6 @@ impl Capacities {
 
     /// The next event, if `others` is the next event that is not about replicas. Without such an event, and without a
     /// request that waits for a replica, there is none.
-    #[cold]
-    #[inline(never)]
     pub(super) fn join(&self, others: Instant) -> Instant {
         if self.next <= others && (others < Instant::NEVER || self.is_awaited()) { self.next } else { others }
     }
@@ -219,6 +217,11 @@ impl Capacities {
     /// Number of requests without a replica.
     pub(super) fn waiting(&self) -> u64 {
         self.unrouted.len() as u64
+    }
+
+    /// Number of replica events so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.events.len() as u64
     }
 
     /// Whether a request waits here that was never admitted, so that its patience still runs.
@@ -275,8 +278,6 @@ impl Capacities {
 
 impl Run {
     /// Applies the replica events of this instant.
-    #[cold]
-    #[inline(never)]
     pub(super) fn change_replicas(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         if all.next <= self.now {
@@ -344,12 +345,13 @@ impl Run {
         Ok(())
     }
 
-    /// Fails a replica: its requests are retried or lost.
+    /// Fails a replica: its requests are retried or lost. It restarts after its repair, unless it was draining.
     fn kill(&mut self, all: &mut Capacities, at: usize, place: usize) -> Result<()> {
         let (pool_state, now) = (&mut all.pools[at], self.now);
         let (replica, pool) = (pool_state.first + place, pool_state.pool);
         let retries = pool_state.failures.as_ref().map_or(0, |failures| failures.retries);
-        let repair = pool_state.failures.as_ref().and_then(|failures| failures.repair);
+        let is_draining = pool_state.places[place].phase == Phase::Draining;
+        let repair = pool_state.failures.as_ref().and_then(|failures| failures.repair).filter(|_| !is_draining);
         let stranded = self.fleet.replicas[replica].kill(now, &mut self.results)?;
         let deadlines = self.calendar.forget_patience(replica as u32);
         for mut stranded in stranded {
@@ -507,8 +509,6 @@ impl Run {
     }
 
     /// Lets draining replicas form batches that would otherwise wait for more requests, and ends empty ones.
-    #[cold]
-    #[inline(never)]
     pub(super) fn end_drains(&mut self) -> Result<()> {
         let Some(mut all) = self.capacities.take() else { return Ok(()) };
         for at in 0..all.pools.len() {

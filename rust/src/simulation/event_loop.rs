@@ -96,7 +96,6 @@ impl Run {
     }
 
     /// The next event, except replica events.
-    #[inline(always)]
     fn next_of_requests(&mut self) -> Instant {
         let next_arrival = self.next_arrival();
         let calendar = &mut self.calendar;
@@ -126,7 +125,6 @@ impl Run {
     }
 
     /// The next cancellation of a live request, if it is before `others`.
-    #[inline(never)]
     fn next_cancel(&mut self, others: Instant) -> Instant {
         while let Some(&Reverse((at, _, row))) = self.calendar.cancels.peek() {
             if at >= others || !self.results.has_left(row) {

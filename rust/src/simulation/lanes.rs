@@ -35,7 +35,6 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Counts an arrival.
-    #[inline(always)]
     pub(super) fn receive<W: Width>(&mut self, now: Instant) {
         // The final value fits for events before 2^95 attoseconds; anything else is an error: see
         // `Recorder::check_instants`.
@@ -44,7 +43,6 @@ impl Lane {
     }
 
     /// Counts departures; `requests` remain.
-    #[inline(always)]
     fn keep<W: Width>(&mut self, requests: u64, now: Instant) {
         if requests < self.requests {
             let left = u128::from(self.requests - requests);
@@ -134,7 +132,6 @@ impl Run {
     }
 
     /// Runs all events before `instant`.
-    #[inline(never)]
     fn advance_lanes_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         while self.arrivals.at.is_before::<W>(instant) {
             self.advance_each::<W>(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
@@ -158,7 +155,6 @@ impl Run {
     }
 
     /// Advances every replica with an earlier event.
-    #[inline(never)]
     fn advance_each<W: Width>(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends }, fleet) = (&mut self.lanes, &mut self.fleet);
         let results = &mut self.results;

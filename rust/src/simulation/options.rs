@@ -15,6 +15,8 @@ pub struct Options {
     pub measured: std::ops::Range<u32>,
     /// Sampling of the timeline.
     pub timeline: Timeline,
+    /// Gaps between tokens for which the gaps at or below are counted exactly, besides the histogram.
+    pub itl_limits: Vec<Span>,
     /// Record a row per stretch.
     pub iterations: bool,
     /// Record the rows of each batch as well.
@@ -48,6 +50,7 @@ impl Options {
             horizon: None,
             measured: 0..workload.len() as u32,
             timeline: Timeline::Automatic,
+            itl_limits: Vec::new(),
             iterations: false,
             batches: false,
             max_in_flight: None,

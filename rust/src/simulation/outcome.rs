@@ -112,6 +112,7 @@ impl Outcome {
             sort_iterations(&mut results.iterations, &mut results.batches);
         }
         results.drained.sort_unstable();
+        results.drained.dedup();
         self.rejections.sort_unstable_by_key(|rejections| rejections.first);
         results.findings = of_run(&Facts {
             by_status: results.totals.by_status,

@@ -58,6 +58,8 @@ pub(super) struct Run {
     pub(super) now: Instant,
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
+    /// At the last drain: numbers of requests sent, of requests before the replicas, and of replica events.
+    seen_at_drain: [u64; 3],
     stalled: bool,
     /// Requests that wait for a replica when none is to open.
     stranded: u64,
@@ -186,6 +188,7 @@ impl Run {
         let unit = sampler.unit;
         let horizon = options.horizon.map(|horizon| unit.count_until(horizon));
         let mut results = Recorder::new(class_count, options.iterations, options.batches, unit);
+        results.limit_gaps(&options.itl_limits);
         results.served_by(first);
         results.set_apis(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
@@ -228,6 +231,7 @@ impl Run {
             now: Instant::ZERO,
             in_system_area: 0,
             waiting_at_last_arrival: 0,
+            seen_at_drain: [0; 3],
             stalled: false,
             stranded: 0,
             held_back: 0,
@@ -312,7 +316,8 @@ impl Run {
             if self.known_until < Instant::NEVER && !self.arrivals.more_to_come {
                 return Ok(false);
             }
-            if self.next_instant() < Instant::NEVER || self.arrivals.more_to_come || !self.drain()? {
+            let may_arrive = self.arrivals.more_to_come && !self.calendar.is_at_limit();
+            if self.next_instant() < Instant::NEVER || may_arrive || !self.drain()? {
                 return Ok(true);
             }
         }
@@ -356,7 +361,6 @@ impl Run {
         Ok(station.first + chosen)
     }
 
-    #[cold]
     fn wrong_route(&self, arrival: &Arrival, chosen: usize) -> Error {
         let at_s = self.unit.instant(self.now).seconds().to_string();
         let (answer, replicas) = (chosen.to_string(), self.fleet.len());
@@ -388,9 +392,9 @@ impl Run {
             self.stranded = self.capacities.as_ref().map_or(0, |all| all.waiting());
             return Ok(false);
         }
-        let is_first = self.results.results.drained.is_empty();
+        let has_new = self.has_new_since_drain();
         let mut here: Vec<u32> = Vec::new();
-        if is_first {
+        if has_new {
             here = self.fleet.replicas.iter().flat_map(Replica::ids).collect();
         }
         let is_last = self.fleet.replicas.iter().filter(|replica| !replica.is_empty()).count() == 1;
@@ -399,11 +403,22 @@ impl Run {
             self.fleet.replicas[replica].drains_last(is_last);
             runs |= self.form(replica, true)?;
         }
-        if runs && is_first {
-            self.results.results.drained = here;
+        if runs {
+            self.results.results.drained.extend(here);
         }
         self.stalled = !runs && self.fleet.next_instant() == Instant::NEVER;
         Ok(!self.stalled)
+    }
+
+    /// Whether the replicas may have requests that they did not have at the last drain, which are not listed yet.
+    fn has_new_since_drain(&mut self) -> bool {
+        let present = match self.order {
+            Order::EventLoop => self.calendar.in_system,
+            Order::Single | Order::Lanes => self.fleet.replicas.iter().map(Replica::requests).sum(),
+        };
+        let (unrouted, changes) = self.capacities.as_ref().map_or((0, 0), |all| (all.waiting(), all.changes()));
+        let seen = [self.results.left() + present, self.calendar.waiting() + unrouted, changes];
+        std::mem::replace(&mut self.seen_at_drain, seen) != seen
     }
 
     pub(super) fn finish(mut self) -> Result<Outcome> {
@@ -470,7 +485,7 @@ impl Run {
             unused: fleet_totals.unused,
             replica_time,
             last,
-            results: std::mem::take(&mut self.results.results),
+            results: self.results.take_results(),
         };
         let totals = &mut outcome.results.totals;
         totals.end = end_in_attoseconds;

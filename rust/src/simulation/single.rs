@@ -26,13 +26,11 @@ impl Run {
         }
     }
 
-    #[inline(never)]
     fn advance_single_long(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         self.advance_single_to::<Long>(instant, workload, polls)
     }
 
     /// Runs all events before `instant`.
-    #[inline(always)]
     fn advance_single_to<W: Width>(&mut self, instant: Instant, workload: &Workload, polls: &mut Polls) -> Result<()> {
         let Run { lanes, fleet, arrivals, results, .. } = self;
         let ([lane], [replica]) = (&mut lanes.lanes[..], &mut fleet.replicas[..]) else {

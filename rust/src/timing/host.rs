@@ -75,7 +75,6 @@ impl HostTime {
     }
 
     /// Returns the pace of an engine whose GPU alone takes `pace`.
-    #[inline(never)]
     pub(crate) fn add_to(&self, pace: Pace, shape: &Shape) -> Result<Pace> {
         let rows = u128::from(shape.decodes) + shape.chunks.len() as u128;
         let host = self.base.plus(self.per_sequence.times(rows)?)?;

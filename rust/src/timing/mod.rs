@@ -185,14 +185,12 @@ impl Pace {
     }
 
     /// First duration and growth if they fit 64 bits: nearly all are below 18 s and do not shrink.
-    #[inline(always)]
     fn short(&self) -> Option<(u64, u64)> {
         let is_short = (self.first.0 | self.growth as u128) >> 64 == 0;
         is_short.then_some((self.first.0 as u64, self.growth as u64))
     }
 
     /// Restricts the pace to the given width; the growth of a single iteration is arbitrary.
-    #[inline(always)]
     pub(crate) fn within<W: Width>(&self) -> Pace {
         let growth = if W::IS_SHORT { i128::from(self.growth as u64) } else { self.growth };
         Pace { first: self.first.within::<W>(), growth, holds: self.holds }
@@ -207,7 +205,6 @@ impl Pace {
         is_short(end.into()).then_some(Instant(end.into()))
     }
 
-    #[inline(always)]
     fn short_end_of_several(&self, start: u64, first: u64, count: u64) -> Option<u64> {
         let growth = u64::try_from(self.growth).ok()?;
         let pairs = u64::try_from(u128::from(count) * u128::from(count - 1) / 2).ok()?;
@@ -215,7 +212,6 @@ impl Pace {
     }
 
     /// Total duration of the first `count` iterations.
-    #[inline(always)]
     pub fn total(&self, count: u64) -> Result<Span> {
         if count == 1 {
             return Ok(self.first);
@@ -226,7 +222,6 @@ impl Pace {
         }
     }
 
-    #[inline(never)]
     fn long_total(&self, count: u64) -> Result<Span> {
         let base = product(self.first.0, u128::from(count))?;
         if self.growth == 0 || count < 2 {
@@ -247,7 +242,6 @@ impl Pace {
         self.several_within(span, limit)
     }
 
-    #[inline(never)]
     fn several_within(&self, span: Span, limit: u64) -> Result<u64> {
         let (first, growth, total) = (self.first.0, self.growth as u128, span.0);
         if (first | growth | total) >> 63 == 0 && limit >> 32 == 0 {
@@ -256,7 +250,6 @@ impl Pace {
         self.long_count_within(span, limit)
     }
 
-    #[inline(never)]
     fn long_count_within(&self, span: Span, limit: u64) -> Result<u64> {
         // Most cut stretches are cut early, where a linear scan is fastest.
         let (mut end, mut length) = (self.first.0, self.first);
@@ -283,7 +276,6 @@ impl Pace {
     }
 
     /// Longest of the first `count` iterations, whose total is valid.
-    #[inline(always)]
     pub(crate) fn longest<W: Width>(&self, count: u64) -> Result<Span> {
         if W::IS_SHORT {
             let grown = (self.growth as u64).wrapping_mul(count - 1);
@@ -302,7 +294,6 @@ impl Pace {
         }
     }
 
-    #[inline(never)]
     fn long_length(&self, index: u64) -> Result<Span> {
         let change = product(self.growth.unsigned_abs(), u128::from(index))?;
         let length = if self.growth >= 0 { self.first.0.checked_add(change) } else { self.first.0.checked_sub(change) };
@@ -311,7 +302,6 @@ impl Pace {
 }
 
 /// Total duration of fewer than 2^32 iterations that begin with `first` and grow: below 2^96 + 2^127.
-#[inline(always)]
 fn total(first: u64, growth: u64, count: u64) -> u128 {
     let pairs = count * count.wrapping_sub(1) / 2;
     u128::from(first) * u128::from(count) + u128::from(growth) * u128::from(pairs)
@@ -472,7 +462,6 @@ fn common_divisor(times: &[u128]) -> u128 {
 }
 
 /// The sum of `amount · price` over all terms.
-#[inline(always)]
 fn sum<const TERMS: usize>(terms: &[(u128, u128); TERMS]) -> Result<u128> {
     let mut total = 0_u128;
     for &(price, amount) in terms {

@@ -93,7 +93,6 @@ impl PiecewiseLinear<u128> {
         ]
     }
 
-    #[inline(never)]
     fn line(&self, shape: &Shape) -> Result<Pace> {
         let above = shape.tokens().saturating_sub(self.knee);
         let first = sum(&[

@@ -150,7 +150,6 @@ struct TableTiming {
 }
 
 impl TableTiming {
-    #[cold]
     fn note(&self, beyond: Beyond) {
         // The set only grows and is read after the run, so the order of updates does not matter.
         self.beyond.fetch_or(beyond.0, Ordering::Relaxed);
@@ -258,7 +257,6 @@ impl GridLine {
         if self.first >= 0 && self.growth >= 0 { self } else { self.clamp_at_zero() }
     }
 
-    #[cold]
     fn clamp_at_zero(self) -> GridLine {
         let GridLine { first, growth, holds } = self;
         let up_to = |count: i128| holds.min(u64::try_from(count).unwrap_or(u64::MAX));

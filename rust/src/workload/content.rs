@@ -162,7 +162,6 @@ impl Beginning {
         }
     }
 
-    #[inline(never)]
     fn read_row(&mut self, content: &Content, row: usize) {
         self.keep();
         let previous = content.after(row).and_then(|after| self.take(after as u32));

@@ -18,7 +18,7 @@ use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{Results, Scenario, any_scenario};
+use crate::scenario::{Results, Scenario, any_scenario, grid_scenario};
 use crate::tier::cases;
 
 /// Any router with random parameters.
@@ -89,6 +89,20 @@ pub(crate) fn every_bit_is_the_same(left: Results, right: Results) -> Outcome {
     prop_assert_eq!(left.totals, right.totals);
     prop_assert_eq!((left.iterations, left.batches), (right.iterations, right.batches));
     Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(15_000))]
+
+    #[test]
+    fn l8_holds_under_every_router_for_arrivals_at_ends_of_iterations(
+        scenario in grid_scenario(), replicas in 1_usize..5, router in router(), seed: u64,
+    ) {
+        let run = |stepping| run(&scenario, replicas, built(router.clone(), seed, 0), stepping);
+        let (fast, slow) = (run(false), run(true));
+        prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
+        same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
+    }
 }
 
 proptest! {

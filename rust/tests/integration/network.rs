@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 
 use crate::fleet::{built, router};
 use crate::laws::{Outcome, same, tokens_of};
-use crate::scenario::{CLASSES, Results, Scenario, any_scenario};
+use crate::scenario::{CLASSES, Results, Scenario, any_scenario, scenario};
 use crate::tier::cases;
 
 /// Routing of requests between pools, and dependencies.
@@ -326,6 +326,46 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
     let expected = "decode: the KV of row 1 fits nowhere after its prefill: it grows to 11 blocks, the largest decode \
                     replica has 4";
     assert_eq!(error.to_string(), expected);
+}
+
+proptest! {
+    #![proptest_config(cases(4_000))]
+
+    #[test]
+    fn a_horizon_only_cuts(
+        scenario in prop_oneof![
+            prop::sample::select(&["Wait", "NestedWait"][..]).prop_flat_map(scenario),
+            any_scenario(),
+        ],
+        is_on_grid: bool,
+        max_in_flight in max_in_flight(),
+        horizon_ms in 0_u32..600,
+    ) {
+        let scenario = if is_on_grid { scenario.on_grid() } else { scenario };
+        let horizon_s = f64::from(horizon_ms) / 1e3;
+        let run = |horizon_s| {
+            let scenario = Scenario { horizon_s, ..scenario.clone() };
+            let options = Options { max_in_flight, ..scenario.options(false) };
+            let workload = scenario.columns.view();
+            let cluster = Cluster::of_one(scenario.parts());
+            simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run").with_columns(&workload).requests
+        };
+        let (whole, cut) = (run(None), run(Some(horizon_s)));
+        let columns = [
+            (&whole.admitted_s, &cut.admitted_s),
+            (&whole.first_token_s, &cut.first_token_s),
+            (&whole.finish_s, &cut.finish_s),
+        ];
+        // Iterations take time, so only a request that was never sent finishes at 0.
+        let is_sent = |finish_s: &[f64], row: usize| finish_s.get(row).is_some_and(|&at| at != 0.0);
+        for (left, right) in columns {
+            for row in 0..left.len() {
+                let expected = if is_sent(&whole.finish_s, row) && left[row] <= horizon_s { left[row] } else { f64::NAN };
+                let found = if is_sent(&cut.finish_s, row) { right[row] } else { f64::NAN };
+                prop_assert_eq!(found.to_bits(), expected.to_bits(), "row {}", row);
+            }
+        }
+    }
 }
 
 #[test]

@@ -202,6 +202,7 @@ impl Scenario {
             horizon: self.horizon_s.map(|s| Instant((s * 1e9).round() as u128 * 1_000_000_000)),
             measured: self.measured.clone(),
             timeline: Timeline::Every(Span(7_777_777_777_777_777)),
+            itl_limits: Vec::new(),
             iterations: true,
             batches: true,
             max_in_flight: None,
@@ -236,6 +237,40 @@ impl Scenario {
             }
         }
         Scenario { columns: self.columns.arriving(arrivals), ..self.clone() }
+    }
+}
+
+/// Length of an iteration on the grid, in seconds.
+const STEP: f64 = 0.01;
+
+/// The nearest instant on the grid.
+pub(crate) fn on_grid(seconds: f64) -> f64 {
+    (seconds / STEP).round() / 100.0
+}
+
+impl Scenario {
+    /// The same scenario with iterations of one length and all instants at ends of iterations, on any replica.
+    pub(crate) fn on_grid(&self) -> Scenario {
+        let mut engine: serde_json::Value = serde_json::from_str(&self.engine).expect("JSON");
+        engine["timing"] = serde_json::json!({"kind": "Constant", "seconds": STEP});
+        engine["overhead"] = serde_json::json!({});
+        let mut columns = self.columns.clone();
+        let (mut before, mut step) = (0.0, 0_u64);
+        for arrival in &mut columns.arrival_s {
+            // Gaps are tens of microseconds: a few, up to 2,000, or 200,000.
+            let gap = ((*arrival - before) * 1e5).round() as u64;
+            before = *arrival;
+            step += if gap < 3 {
+                gap
+            } else if gap < 2_000 {
+                gap % 12
+            } else {
+                40
+            };
+            *arrival = step as f64 / 100.0;
+        }
+        columns.patience_s.iter_mut().chain(&mut columns.cancel_s).for_each(|seconds| *seconds = on_grid(*seconds));
+        Scenario { columns, engine: engine.to_string(), horizon_s: self.horizon_s.map(on_grid), ..self.clone() }
     }
 }
 
@@ -371,6 +406,13 @@ pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
         Scenario { columns: scenario.columns.sharing(&dice), engine, ..scenario }
     });
     shared.boxed()
+}
+
+/// Random scenarios on the grid, half of them of policies that can plan ahead.
+pub(crate) fn grid_scenario() -> BoxedStrategy<Scenario> {
+    let of_kind = |kind| prop_oneof![1 => scenario(kind), 1 => sharing(kind)];
+    let ahead = prop::sample::select(&["VllmV1", "Sglang"][..]).prop_flat_map(of_kind);
+    prop_oneof![1 => ahead, 1 => any_scenario()].prop_map(|scenario| scenario.on_grid()).boxed()
 }
 
 /// Random scenarios of any policy, with or without a prefix cache.

@@ -12,7 +12,7 @@ from inferq.experiments.objective_value import ObjectiveValue, Verdict, evaluate
 from inferq.experiments.replication import Run, replications
 from inferq.results.finding import Finding
 from inferq.results.result import Result
-from inferq.results.slo import Objective, measured
+from inferq.results.slo import Objective, measured, with_itl_limits
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
 
@@ -111,7 +111,7 @@ class Prober:
             lambda run, result: measure(result),
             threads=self.threads,
             progress=None if watch is None else lambda done, total: watch(before + done, before + total),
-            **self.run,
+            **with_itl_limits(self.run, self.objectives),
         )
         self.done.extend(seeds)
         return measured_runs

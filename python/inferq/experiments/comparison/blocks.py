@@ -145,7 +145,7 @@ def of_histograms(
     """Pseudo-values of an inter-token latency metric, from a histogram per block.
 
     Values are interpolated within a bin, so that percentiles change when a block is left out. Percentiles of
-    the result itself are upper edges of bins.
+    the result itself are upper edges of bins. No bin ends above the largest gap.
 
     Args:
         histograms: columns `lower_s`, `upper_s`, `count` of each block, in order.
@@ -158,8 +158,9 @@ def of_histograms(
     )
     if statistic == "max" or lower_s.size == 0:
         return None
-    upper_s, counts = np.empty_like(lower_s), np.zeros((len(histograms), lower_s.size))
-    upper_s[index] = np.concatenate([histogram["upper_s"] for histogram in histograms])
+    upper_s, counts = np.zeros_like(lower_s), np.zeros((len(histograms), lower_s.size))
+    # Blocks end their last bin at their own maximum.
+    np.maximum.at(upper_s, index, np.concatenate([histogram["upper_s"] for histogram in histograms]))
     block = np.repeat(np.arange(len(histograms)), [histogram["lower_s"].size for histogram in histograms])
     np.add.at(counts, (block, index), np.concatenate([histogram["count"] for histogram in histograms]))
     whole = counts.sum(axis=0)

@@ -99,7 +99,9 @@ class Measurement:
             rows = np.isin(bins["class"], list(codes))
             sum_s = sum(int(totals[code]["sum_as"]) for code in codes) / 10**18
             count = bins["count"][rows].astype(np.float64)
-            gaps[name] = Gaps(bins["lower_s"][rows], bins["upper_s"][rows], count, sum_s)
+            max_s = max((totals[code]["max_s"] for code in codes if totals[code]["count"]), default=0.0)
+            upper_s = np.minimum(bins["upper_s"][rows], max_s)
+            gaps[name] = Gaps(bins["lower_s"][rows], upper_s, count, sum_s)
         return gaps
 
     def add_gaps(self, measured: RunNumbers, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:

@@ -31,7 +31,7 @@ from inferq.experiments.plans.search import Search
 from inferq.experiments.sweeps.executors import chosen
 from inferq.files import locked
 from inferq.inputs import path_of
-from inferq.results.slo import Objective, Slo
+from inferq.results.slo import Objective, Slo, with_itl_limits
 from inferq.systems.prices import Prices
 from inferq.theory.demands.demand import Demand
 from inferq.workload.columns import Table
@@ -221,7 +221,7 @@ def plan(
                 steady=drawn and demand.busiest == 1 and demand.order is None,
                 causal=not closed,
                 about_rate=question.about_rate,
-                options=run,
+                options=with_itl_limits(run, slo.objectives),
                 threads=threads,
                 executor=chosen(executor),
                 records=records,

@@ -59,12 +59,12 @@ def _read(source: Source, options: Options) -> Reading:
     return reading(source, columns, rows, place, unit="ns", left_out=left_out)
 
 
-def _value(metrics: dict[str, Any], names: tuple[str, ...], source: Source, where: str) -> Any:
+def _value(metrics: dict[str, Any], names: tuple[str, ...], source: Source, place: str) -> Any:
     for name in names:
         if name in metrics:
             metric = metrics[name]
             return metric.get("value") if isinstance(metric, dict) else metric
-    raise source.error(f"{where}: metrics must have {' or '.join(names)}")
+    raise source.error(f"{place}: metrics must have {' or '.join(names)}")
 
 
 AIPERF = Format("aiperf", _fits, _read)

@@ -118,7 +118,6 @@ fn scaled(span: u128, times: u128, over: u128, up: bool) -> Result<u128> {
     whole.checked_mul(times).and_then(|whole| whole.checked_add(rest)).ok_or_else(overflow)
 }
 
-#[cold]
 fn overflow() -> Error {
     Error::overflow("the work of a replica")
 }

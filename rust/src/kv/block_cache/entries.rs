@@ -50,7 +50,6 @@ impl BlockCache {
         }
     }
 
-    #[inline(never)]
     fn note_reported(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
         let first = self.first_block(node);
         if let Some(reported) = &mut self.reported {
@@ -210,7 +209,6 @@ impl BlockCache {
     }
 
     /// Replaces evicted blocks of a node by the next oldest entries, if any.
-    #[cold]
     fn replace(&mut self, node: u32, blocks: Range<u32>) {
         let mut evicted = vec![blocks];
         while let Some(blocks) = evicted.pop() {

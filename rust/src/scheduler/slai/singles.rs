@@ -72,7 +72,6 @@ impl Singles {
     }
 
     /// Sorts in the fresh requests.
-    #[inline(never)]
     fn settle(&mut self) {
         self.first_fresh = NONE;
         while let Some(entry) = self.fresh.pop() {

@@ -21,8 +21,6 @@ pub(super) struct Unrouted {
 
 impl Run {
     /// Counts an arrival, and queues it if no replica is open. Returns whether it was queued or rejected.
-    #[cold]
-    #[inline(never)]
     pub(in crate::simulation) fn queue_if_no_replica(
         &mut self,
         row: usize,
@@ -57,8 +55,6 @@ impl Run {
     }
 
     /// Cancels a request without a replica. No token of it is in progress, so it leaves at once.
-    #[cold]
-    #[inline(never)]
     pub(in crate::simulation) fn cancel_unrouted(&mut self, id: u32) {
         let Some(request) = self.capacities.as_mut().and_then(|all| all.unrouted.remove(&id)) else { return };
         self.results.taken_back += 1;
@@ -67,8 +63,6 @@ impl Run {
     }
 
     /// Abandons a request that waits for a replica.
-    #[cold]
-    #[inline(never)]
     pub(in crate::simulation) fn abandon_unrouted(&mut self, id: u32) {
         let all = self.capacities.as_mut().filter(|all| all.holds(id));
         let Some(request) = all.and_then(|all| all.unrouted.remove(&id)) else { return };
@@ -77,8 +71,6 @@ impl Run {
     }
 
     /// Routes waiting requests if a replica is open.
-    #[cold]
-    #[inline(never)]
     pub(in crate::simulation) fn route_unrouted(&mut self) -> Result<()> {
         let Some(all) = self.capacities.as_ref().filter(|all| !all.unrouted.is_empty()) else { return Ok(()) };
         let can_route = |request: &(&u32, &Unrouted)| self.fleet.open_replicas(request.1.pool) > 0;

@@ -77,6 +77,11 @@ impl Calendar {
         self.cancels.push(Reverse((at, id, row)));
     }
 
+    /// Whether no request can arrive before another one leaves.
+    pub(in crate::simulation) fn is_at_limit(&self) -> bool {
+        self.in_system >= self.most_in_flight
+    }
+
     /// Number of requests that queue before the replicas.
     pub(in crate::simulation) fn waiting(&self) -> u64 {
         self.dispatch.as_ref().map_or(0, Dispatch::len) as u64
