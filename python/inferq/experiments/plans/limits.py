@@ -19,6 +19,8 @@ from inferq.theory.capacities.iteration_cost import least_iteration_s
 from inferq.theory.demands.demand import Demand
 
 _AT_LEAST_ONE_ITERATION = ("ttft", "itl", "tpot", "e2e")
+_ROUNDING_OF_TIMES = 1e-6
+"""A limit is below the shortest iteration if it is so by more than this share."""
 _ROUNDING = 1e-9
 """A load is rounded down to a whole number if it is above it by less than this share."""
 
@@ -95,7 +97,8 @@ def upper_bounds_of(
     shortest_s = least_iteration_s(engine)
     for objective in objectives:
         metric = objective.metric
-        if metric.quantity in _AT_LEAST_ONE_ITERATION and objective.limit < shortest_s and metric.unit == "s":
+        is_below = objective.limit < shortest_s * (1 - _ROUNDING_OF_TIMES)
+        if metric.quantity in _AT_LEAST_ONE_ITERATION and is_below and metric.unit == "s":
             return UpperBounds(
                 (),
                 family.batch_limits,

@@ -24,14 +24,11 @@ from inferq.progress import Progress
 from inferq.results.result import Result
 from inferq.results.slo import FAILED, Objective, measured
 from inferq.results.tables import STATUSES
-from inferq.scheduler import Orca, Sarathi, Sglang, VllmV0, VllmV1
 from inferq.simulation.simulate import simulate
 from inferq.systems.system import System
 from inferq.workload.columns import MOST_SECONDS
 from inferq.workload.workload import Workload
 
-_SERVE_AT_ONCE = (Orca, Sarathi, Sglang, VllmV0, VllmV1)
-"""Schedulers that start a request on an idle replica without waiting for others."""
 _ROUNDING, _TABLES = 1 + 1e-6, 1.05
 """Smallest value relative to its limit that `Prober.idle` counts as a violation."""
 _APART_S = 1e4
@@ -401,7 +398,11 @@ class Prober:
 
 def serves_at_once(candidate: Candidate) -> bool:
     """Whether the scheduler is known to start a request on an idle replica without waiting for others."""
-    return isinstance(candidate.engine.scheduler, _SERVE_AT_ONCE)
+    scheduler = candidate.engine.scheduler
+    if scheduler.is_user_defined() or scheduler.waits_for_full_batches():
+        return False
+    is_known = scheduler.serves_oldest() or scheduler.is_asynchronous()
+    return is_known or scheduler.fills_budget().holds is True
 
 
 def idle_system(candidate: Candidate, workload: Workload) -> System:
