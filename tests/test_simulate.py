@@ -418,7 +418,7 @@ def test_the_timeline_has_the_tokens_in_the_system() -> None:
 
 @pytest.mark.parametrize("horizon_s", [None, 10.0, 29.0, 30.0, 100.0])
 def test_a_horizon_does_not_keep_requests_waiting_that_no_arrival_can_join(horizon_s: float | None):
-    """One request at a time, two for a batch: each runs alone, for two seconds, as no other can come before."""
+    """One request at a time, two for a batch: each runs alone, as no other can come before it has left."""
     engine = iq.Engine(
         timing=iq.Constant(1.0), scheduler=iq.research.Wait(thresholds=2), kv=iq.KvCache.unlimited()
     )
@@ -435,7 +435,7 @@ def test_a_horizon_does_not_keep_requests_waiting_that_no_arrival_can_join(horiz
 def test_a_request_that_reaches_max_model_len_has_no_row_in_vain(
     output: int, limit: int | None, iterations: int
 ):
-    """Prompt 100, limit 103: a third token is the last. After a second one that ends by itself a row is lost."""
+    """Prompt 100, limit 103: a third token is the last. A second one may end by itself: a row is lost."""
     engine = iq.Engine(
         timing=iq.Constant(0.01),
         scheduler=iq.VllmV1(pause_s=0),
@@ -450,7 +450,7 @@ def test_a_request_that_reaches_max_model_len_has_no_row_in_vain(
 @pytest.mark.parametrize("others", [[], [iq.VllmV1()], [iq.Sglang()], [iq.Sarathi()]])
 @pytest.mark.parametrize("limit", [300, 30])
 def test_sglang_reserves_what_clients_allow_whatever_runs_beside_it(others: list[iq.Scheduler], limit: int):
-    """448 tokens: prompts of 50 and outputs of at most 300 fit one at a time, outputs of at most 30 all at once."""
+    """448 tokens, prompts of 50: outputs of at most 300 fit one at a time, of at most 30 all at once."""
     one = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sglang(overlap=False), kv=iq.KvCache(tokens=448))
     engines = [one, *(replace(one, scheduler=other) for other in others)]
     rows = [
@@ -460,6 +460,18 @@ def test_sglang_reserves_what_clients_allow_whatever_runs_beside_it(others: list
     result = iq.simulate(rows, iq.Cluster(engines, router=iq.RoundRobin())).requests
     finish_s = result.filter(replica=0)["finish_s"].to_list()
     assert finish_s == ([0.3, 0.6, 0.9, 1.2] if limit == 300 else [0.3] * 4)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_sglang_reserves_no_more_than_the_maximum_length_leaves(overlap: bool):
+    """512 tokens, four prompts of 50. Outputs of 300 fit one at a time, of 80 − 50 = 30 all at once."""
+    one = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sglang(overlap=overlap), kv=iq.KvCache(tokens=512))
+    rows = {name: [each] * 4 for name, each in (("arrival_s", 0.0), ("prompt_tokens", 50))}
+    rows |= {"output_tokens": [20] * 4, "max_output_tokens": [300] * 4}
+    admitted = [
+        iq.simulate(rows, replace(one, max_model_len=most)).requests["admitted_s"] for most in (None, 80)
+    ]
+    assert admitted[0].n_unique() > 1 and admitted[1].to_list() == [0.0] * 4
 
 
 def test_nothing_is_woken_for_a_request_that_has_given_up():

@@ -538,7 +538,6 @@ fn used_blocks(plan: &Plan, place: Place) -> u64 {
     plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)
 }
 
-#[cold]
 pub(crate) fn broken(plan: &Plan, rule: &'static str, detail: String) -> PlanError {
     Error::from(Kind::Rule { at_s: plan.now().seconds().to_string(), rule, what: detail }).into()
 }

@@ -212,6 +212,8 @@ pub struct Requests {
     /// Ticks of each group of steady decodes so far. One counter advances all members of a group.
     pub(crate) ticks: Groups<u64>,
     pub(crate) first_token: FirstToken,
+    /// Maximum length of a request, prompt and output.
+    pub(crate) max_model_len: u32,
 }
 
 /// The table grows by `FEW` places at first, and doubles from `MANY` places on.
@@ -219,8 +221,8 @@ const FEW: usize = 64;
 const MANY: usize = 4096;
 
 impl Requests {
-    pub(crate) fn new(first_token: FirstToken) -> Requests {
-        Requests { table: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
+    pub(crate) fn new(first_token: FirstToken, max_model_len: u32) -> Requests {
+        Requests { table: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token, max_model_len }
     }
 
     #[inline(always)]
@@ -410,7 +412,7 @@ mod tests {
         fn requests_arrive_in_order_of_time_and_then_of_id(
             all in prop::collection::vec((prop_oneof![0_u64..4, 0_u64..1 << 40], 0_u128..1 << 20), 2..20),
         ) {
-            let mut requests = Requests::new(FirstToken::Prefill);
+            let mut requests = Requests::new(FirstToken::Prefill, u32::MAX);
             let arrivals = all.iter().zip(0..).map(|(&(nanoseconds, attoseconds), id)| Arrival {
                 id,
                 row: id,

@@ -125,7 +125,7 @@ def _not_compared() -> tuple[str, ...]:
     )
 
 
-MEASURED = Path(__file__).resolve().parents[4] / "tests" / "measured"
+MEASURED = Path(__file__).resolve().parents[3] / "tests" / "measured"
 """The measured runs, with their sources, in a checkout."""
 MAIN = ("ttft_mean", "tpot_mean", "e2e_mean", "req_s", "out_tok_s")
 

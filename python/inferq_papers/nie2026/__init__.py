@@ -1,4 +1,4 @@
-"""Which numbers does nie2026 print on replicas that are bounded by their memory, and what comes out?"""
+"""Reproduction of nie2026: rates and queues of replicas limited by KV cache memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FULL = Sizes(seeds=8, requests=400_000, arrivals=100_000, longbench=5_000, polic
 
 
 def report(
-    *, quick: bool = False, traces: Path | None = None, tell: Callable[[str], None] = lambda said: None
+    *, quick: bool = False, traces: Path | None = None, tell: Callable[[str], None] = lambda text: None
 ) -> Report:
-    """Tables 1 to 4 and Figures 2 and 4 of nie2026 beside theory and simulation.
+    """Tables 1 to 4 and Figures 2 and 4 of nie2026 compared with theory and simulation.
 
     Args:
-        quick: the same rows from shorter runs.
-        traces: folder that has `longbench_v2_trunc120k.parquet`; None leaves the rows that need it empty.
-        tell: is told what is being computed.
+        quick: shorter runs for the same rows.
+        traces: folder with `longbench_v2_trunc120k.parquet`. Default: the rows that require it stay empty.
+        tell: receives one line per step.
 
     Raises:
-        OSError: `traces` has no such file.
+        OSError: `traces` lacks the file.
     """
     sizes = QUICK if quick else FULL
     tell("Table 1: one replica in overload")
@@ -44,9 +44,9 @@ def report(
     one, one_rows = one_replica(rates)
     both, both_rows = eight_replicas(rates["1:1"], eight)
     glance = Chart(
-        title="What each row serves, between the bounds of the theorems",
-        caption="Band: from (1 − δ)·μ over whole chunks to μ of the formula, cut where it leaves the picture "
-        "(LongBench v2). Lines: 99 % intervals. Marks at the very edge lie beyond it.",
+        title="Served rate of each row and the bounds of the theorems",
+        caption="Band: from (1 − δ)·μ over whole chunks to μ of the formula, clipped at the edge of the "
+        "chart (LongBench v2). Lines: 99 % intervals. Marks at the edge lie beyond it.",
         chart=lambda: pictures.bounds(bounds([*one_rows, *both_rows, *long_rows])),
     )
     tell("Figures 2 and 4: queues over time")
@@ -56,26 +56,26 @@ def report(
     tell("how many replicas")
     fleets = fleet(sizes)
     tell("the paper's GPU")
-    against = measured(sizes, traces)
+    comparison = measured(sizes, traces)
     first = replace(one, pictures=(*one.pictures, glance))
     return Report(
         name="nie2026",
-        title="Does memory alone say how much a replica serves?",
+        title="Stability of replicas limited by KV cache memory",
         citation="Nie, Si and Zhou, *A Queueing-Theoretic Framework for Stability Analysis of LLM Inference "
         "with KV Cache Memory Constraints* (arXiv 2605.04595), sections 3 to 5, appendices A to C",
         setting=SETTING,
-        sections=(first, both, over_time, long, slots, fleets, against),
+        sections=(first, both, over_time, long, slots, fleets, comparison),
         slips=_slips(),
         quick=quick,
     )
 
 
 SETTING = (
-    "Every slot takes b̄ (37.2 ms for lengths 1:1, 43.0 for 2:1, 33.7 for 1:2), memory holds M = 131,000 "
-    "tokens on each replica, prompts come in chunks of ŝ = 512. A request occupies E[g] tokens times slots "
-    "in its life, so a replica serves at most μ = M / (b̄ · E[g]), and at least (1 − δ)μ where it has a "
+    "Every slot takes b̄ (37.2 ms for lengths 1:1, 43.0 for 2:1, 33.7 for 1:2), each replica has memory for "
+    "M = 131,000 tokens, and prompts are computed in chunks of ŝ = 512. A request occupies E[g] tokens × "
+    "slots in total, so a replica serves at most μ = M / (b̄ · E[g]), and at least (1 − δ)μ with a "
     "backlog, δ = max(s + o)/M. Lengths are discrete and uniform, from 10 to 1,600 each for 1:1, to 2,133 "
-    "and 1,066 for 2:1 and the other way round for 1:2. The simulation runs the paper's own policy: "
+    "and 1,066 for 2:1, and conversely for 1:2. The simulation runs the paper's own policy: "
     "`SlotGreedy`, "
     '`Constant(b̄)`, `first_token="decode"`, `KvCache(tokens=M, block=1)`. Intervals are of 99 %, '
     "Student's t over independent seeds."
@@ -83,7 +83,7 @@ SETTING = (
 
 
 def _slips() -> tuple[Slip, ...]:
-    """Where the paper prints what its own formulas do not give."""
+    """Printed values that the paper's own formulas contradict."""
     setting = SETTINGS["1:1"]
     limit = setting.capacity()
     equal = iq.Workload({"prompt_tokens": range(10, 1601), "output_tokens": range(10, 1601)})
@@ -93,7 +93,7 @@ def _slips() -> tuple[Slip, ...]:
     engines = iq.theory.kv_capacity(
         setting.workload(1.0, 1), kv_tokens=MEMORY_TOKENS, slot_s=setting.slot_s, first_token="prefill"
     ).mu
-    whole = [f"{one.capacity().mu_whole_chunks:.3f}" for one in SETTINGS.values()]
+    whole = [f"{ratio.capacity().mu_whole_chunks:.3f}" for ratio in SETTINGS.values()]
     mixed = runs.mixed_capacity().mu
     return (
         Slip(
@@ -111,14 +111,14 @@ def _slips() -> tuple[Slip, ...]:
         Slip(
             where="section 3, footnote 1",
             printed="s/ŝ is a positive integer for all requests",
-            right="lengths are uniform from 10 on; the printed rates come out with s/ŝ as a real number. "
+            right="lengths are uniform from 10 on; the printed rates require s/ŝ as a real number. "
             f"Over whole chunks they are {', '.join(whole)}",
         ),
         Slip(
             where="section 5.1",
             printed="outputs are set to the length of the prompt",
-            right=f"for 1:1 that would give μ = {dependent:.3f}; the printed 3.263 has prompt and output "
-            "independent, as the list above it says",
+            right=f"for 1:1 this gives μ = {dependent:.3f}; the printed 3.263 requires independent prompt "
+            "and output, as in the list above it",
         ),
         Slip(
             where="sections 3 and 4",
@@ -129,13 +129,13 @@ def _slips() -> tuple[Slip, ...]:
         Slip(
             where="appendix A, v_i(t)",
             printed="½(cŝ + s)(s/ŝ − c + 1) and s(o − d + 1) + ½(o − d + 1)(o + d)",
-            right="½((c + 1)ŝ + s)(s/ŝ − c) and s(o − d) + ½(o − d)(o + d + 1): the printed forms count the "
-            "step that is done already",
+            right="½((c + 1)ŝ + s)(s/ŝ − c) and s(o − d) + ½(o − d)(o + d + 1): the printed forms include "
+            "the step that is already done",
         ),
         Slip(
             where="section 5.2",
             printed="the queue at λ = 3 is usually upper bounded by 5",
-            right="most of the time, not always: see the row",
+            right="most of the time but not always: see the row",
         ),
         Slip(
             where="sections 5.2 and 5.3",

@@ -1,4 +1,4 @@
-"""How far is a replica with measured kernel times from the GPUs of nie2026, and what decides it?"""
+"""Comparison of a replica on measured kernel times with the GPU measurements of nie2026."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def _sensitivity_table(frame: pl.DataFrame, seeds: int) -> Table:
         frame=shown,
         decimals=dict.fromkeys(shown.columns[1:], 1),
         note=f"Every setting is changed for all rows at once; means over the same {seeds} seeds. The last "
-        "column is the distance of 2:1 less the "
-        "mean of those of 1:1 and 1:2: what no change of the speed of all rows together takes away.",
+        "column is the error of 2:1 minus the "
+        "mean error of 1:1 and 1:2. A common change of speed in all rows does not remove it.",
     )
 
 
 def _slots(seed: int = 1) -> Table:
-    """Lengths of iterations with the assumptions, beside b̄ and the mean slot that μ_gpu implies."""
+    """Durations of simulated iterations, b̄ and the mean slot that μ_gpu implies."""
     lines = []
     for ratio, setting in SETTINGS.items():
         result = iq.simulate(
@@ -87,30 +87,30 @@ def _slots(seed: int = 1) -> Table:
             }
         )
     return Table(
-        title="Iterations: the paper's slot, what its own rate implies, and ours",
+        title="Iterations: slot of the paper, slot implied by its rate, and simulated slot",
         frame=pl.DataFrame(lines),
         decimals=dict.fromkeys(("b̄ of the paper", "M / (μ_gpu · E[g])", "mean", "median"), 1),
         note="Slots in ms. The third column is the mean slot of a replica that serves μ_gpu with all of M in "
-        "use and preempts no request.",
+        "use and without preemption.",
     )
 
 
 def longbench_grid(traces: Path, requests: int) -> pl.DataFrame:
-    """What a replica serves of LongBench v2 by where prompts are cut and how long outputs are."""
+    """Rate of a replica on LongBench v2 by prompt cut and output length."""
     lines = []
     for context in (8_064, 16_000, 32_000, 64_000, 120_000):
         line: dict[str, float] = {"prompts cut to": context}
         for output in (7, 128, 1_024):
             frame = runs.longbench(traces, context, output)
-            asked = runs.longbench_workload(frame, requests, STORM)
-            result = iq.simulate(asked, Assumed().engine(), seed=1)
+            workload = runs.longbench_workload(frame, requests, STORM)
+            result = iq.simulate(workload, Assumed().engine(), seed=1)
             line[f"outputs of {output:,}"] = runs.processing_rate(result, *runs.backlogged_window(result))
         lines.append(line)
     return pl.DataFrame(lines)
 
 
 def measured(sizes: Sizes, traces: Path | None) -> Section:
-    """The rates that the paper measured on its GPUs, beside the closed form and a simulated engine."""
+    """Measured rates of the paper's GPUs compared with the closed form and a simulated engine."""
     found: dict[str, Interval] = {}
     drawn: dict[str, list[float]] = {}
     rows = Rows()
@@ -120,8 +120,10 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         found[where] = mean
         drawn[where] = values
         closed = "" if theory is None else f"; the closed form: {distance(theory, gpu)}"
-        told = f"from the GPU: {distance(mean.mean, gpu)}{closed}"
-        rows.add(where, WHAT, RATE, mean, paper=gpu, theory=theory, note=f"{told}. {note}" if note else told)
+        errors = f"from the GPU: {distance(mean.mean, gpu)}{closed}"
+        rows.add(
+            where, WHAT, RATE, mean, paper=gpu, theory=theory, note=f"{errors}. {note}" if note else errors
+        )
 
     calm, storm = Assumed(), Assumed(rate=STORM)
     for ratio, setting in SETTINGS.items():
@@ -158,8 +160,8 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         "lengths are not printed; assumed: uniform from 10 to 2,844 and to 355",
     )
     tables = [_slots()]
-    told = sensitivity(sizes.settings)
-    tables.append(_sensitivity_table(told, sizes.settings))
+    changes = sensitivity(sizes.settings)
+    tables.append(_sensitivity_table(changes, sizes.settings))
     if traces is None:
         rows.add(
             "Table 2, LongBench v2",
@@ -172,10 +174,10 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         rows += longbench_rows(sizes, traces)
         tables.append(_longbench_table(longbench_grid(traces, sizes.longbench)))
     chart = Chart(
-        title="How far simulated rates are from the GPU's",
+        title="Error of simulated rates against the GPU",
         caption="Circles with 99 % intervals: as assumed. Ticks: one setting changed, each for all rows. "
-        "Diamonds: the paper's closed form with the paper's own slot. At 0 % is what the GPU served.",
-        chart=lambda: pictures.distances(*_drawn(found, told)),
+        "Diamonds: the paper's closed form with the paper's own slot. 0 % is the measured rate of the GPU.",
+        chart=lambda: pictures.distances(*_drawn(found, changes)),
     )
     return Section(
         title="Against the paper's GPU measurements",
@@ -183,22 +185,22 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         rows=tuple(rows),
         tables=tuple(tables),
         pictures=(chart,),
-        remarks=_remarks(drawn, told),
+        remarks=_remarks(drawn, changes),
     )
 
 
 def longbench_rows(sizes: Sizes, traces: Path) -> list[Row]:
-    """Table 2 at two of the cuts that the paper may mean."""
+    """Table 2 for two possible cuts of the prompts."""
     rows = []
     for context, why in (
         (8_064, "the model's context of 8,192 less the output"),
         (runs.CONTEXT_OF_LONGBENCH, "as the benchmark's script cuts"),
     ):
         frame = runs.longbench(traces, context)
-        asked, server = runs.longbench_workload(frame, sizes.longbench, STORM), Assumed().engine()
+        workload, server = runs.longbench_workload(frame, sizes.longbench, STORM), Assumed().engine()
         values = []
         for seed in range(1, sizes.seeds + 1):
-            result = iq.simulate(asked, server, seed=seed)
+            result = iq.simulate(workload, server, seed=seed)
             values.append(runs.processing_rate(result, *runs.backlogged_window(result)))
         mean = interval(values)
         rows.append(
@@ -219,14 +221,14 @@ def longbench_rows(sizes: Sizes, traces: Path) -> list[Row]:
 
 def _longbench_table(frame: pl.DataFrame) -> Table:
     return Table(
-        title="LongBench v2: requests per second by what the paper leaves open (its GPU: 0.610)",
+        title="LongBench v2: requests per second by unpublished settings (the paper's GPU: 0.610)",
         frame=frame,
         decimals=dict.fromkeys(frame.columns[1:], 3),
     )
 
 
-def _drawn(found: dict[str, Interval], told: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rows and settings for the picture, as shares of what the GPU served."""
+def _drawn(found: dict[str, Interval], changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows and settings of the chart, relative to the measured rate of the GPU."""
     theory = {ratio: setting.capacity().mu for ratio, setting in SETTINGS.items()}
     theory[MIXED] = runs.mixed_capacity().mu
     lines = []
@@ -241,16 +243,16 @@ def _drawn(found: dict[str, Interval], told: pl.DataFrame) -> tuple[pl.DataFrame
         ("1:1, eight replicas", eight.mean / gpu - 1, eight.low / gpu - 1, eight.high / gpu - 1, closed)
     )
     schema = ["row", "found", "low", "high", "closed"]
-    ticks = told.unpivot(on=list(MEASURED), index="setting", variable_name="row", value_name="share")
+    ticks = changes.unpivot(on=list(MEASURED), index="setting", variable_name="row", value_name="share")
     return pl.DataFrame(lines, schema=schema, orient="row"), ticks.with_columns(pl.col("share") - 1)
 
 
-def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ...]:
-    names = told["setting"].to_list()
+def _remarks(drawn: dict[str, list[float]], changes: pl.DataFrame) -> tuple[str, ...]:
+    names = changes["setting"].to_list()
 
     def of(start: str, row: str) -> float:
         place = next(at for at, name in enumerate(names) if name.startswith(start))
-        return 100 * (float(told[row][place]) - 1)
+        return 100 * (float(changes[row][place]) - 1)
 
     def listed(start: str) -> str:
         return ", ".join(distance(1 + of(start, row) / 100, 1.0) for row in SETTINGS)
@@ -260,7 +262,7 @@ def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ..
 
     held = MEMORY_TOKENS * 131_072 + 2 * 8.03e9
     implied = [1000 * one.capacity(1.0).mu_whole_chunks / one.printed_gpu for one in SETTINGS.values()]
-    uneven = dict(zip(names, (100 * float(one) for one in told["uneven"]), strict=True))
+    uneven = dict(zip(names, (100 * float(one) for one in changes["uneven"]), strict=True))
     by_threshold = next(name for name in names if name.startswith("chunks of 512"))
     unheld = [by_threshold]
     unheld += [name for name in names if name.startswith("the same, budget") and name != SEGMENTS_AND_CACHE]
@@ -270,51 +272,52 @@ def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ..
     cards = {card: iq.timing.KvMemory.of("llama-3-8b", card).tokens for card in ("a100-40gb", "a100-80gb")}
     harmonic = 2 / sum(1 / SETTINGS[ratio].printed_gpu for ratio in runs.MIXED)
     return (
-        "**How prompts are cut and admitted decides most**, and the paper says no more than segments of a "
-        "fixed size of 512. Until pull request 37307 of March 2026 gave a choice, vLLM admitted a request "
-        "as soon as its first chunk fitted; prompts that then find no memory are preempted and computed "
-        f"again. Whole prompts (its newest default) move the rows by {points('admission: only')} points "
-        f"(1:1, 2:1, 1:2), chunks by threshold within a budget of 2,048 by {points('chunks of 512')}, both "
-        f"by {points('both')}.",
-        f"**2:1 is too fast beside the others** by {uneven[AS_ASSUMED]:.0f} points, and no factor on the "
-        f"clock mends that: it moves all rows. It stays {min(others):.0f} to {max(others):.0f} points "
-        "whatever is changed, but for one: with chunks by threshold, no check of whole prompts and no prefix "
-        f"cache it is {', '.join(f'{uneven[name]:.0f}' for name in unheld)} (budgets of 2,048, 1,024 and "
-        f"8,192), and all rows are too slow alike ({listed('chunks of 512')} with 2,048). There a request is "
-        "preempted more than three times in its life, and what recomputing costs decides. The bound: "
-        f"preemption at no cost, whole prompts, gives {listed('preemption costs nothing')}.",
-        "**With the prefix cache, on by default in vLLM, a preempted request finds much of what it had.** It "
-        f"moves the rows as assumed by {points('prefix cache')} points. *Segments of a fixed size of 512* "
+        "**Chunking and admission of prompts matter most**, and the paper specifies only segments of a "
+        "fixed size of 512. Until pull request 37307 of March 2026 added a choice, vLLM admitted a request "
+        "as soon as its first chunk fit; prompts without memory for their next chunk are preempted and "
+        f"recomputed. Whole prompts (its newest default) change the rows by {points('admission: only')} "
+        f"points (1:1, 2:1, 1:2), chunks by threshold within a budget of 2,048 by {points('chunks of 512')}, "
+        f"both by {points('both')}.",
+        f"**2:1 is too fast compared with 1:1 and 1:2** by {uneven[AS_ASSUMED]:.0f} points. A factor on the "
+        f"timing does not fix that: it changes all rows. The gap is {min(others):.0f} to {max(others):.0f} "
+        "points for every setting except one: with chunks by threshold, no check of whole prompts and no "
+        f"prefix cache it is {', '.join(f'{uneven[name]:.0f}' for name in unheld)} (budgets of 2,048, 1,024 "
+        f"and 8,192), and all rows are similarly too slow ({listed('chunks of 512')} with 2,048). A request "
+        "is then preempted more than three times, and the cost of recomputation dominates. The bound, "
+        f"free preemption and whole prompts, gives {listed('preemption costs nothing')}.",
+        "**With the prefix cache, on by default in vLLM, a preempted request finds many of its blocks.** It "
+        f"changes the rows as assumed by {points('prefix cache')} points. *Segments of a fixed size of 512* "
         "read as `long_prefill_threshold`, with vLLM's budget of 8,192 and the cache on, give "
         f"{listed(SEGMENTS_AND_CACHE)}, and 2:1 is {uneven[SEGMENTS_AND_CACHE]:.0f} points above the others; "
-        f"without the cache {listed('the same, budget of 8,192')}. It is the nearest of the readings, and a "
-        "reading: it was found with the rates in view, and others that are as likely are not near.",
-        "**The more prompts, the further we are above the GPU**, 8:1 most of all, where batches of 512 "
-        "tokens are full one after the other and memory does not bind: theirs take longer than their "
-        f"kernels, if its lengths are as assumed. {1000 * HOST_S:g} ms more for batches with a chunk alone, "
-        "as lin2026's have on another "
-        f"server, move the rows by {points(f'host: {1000 * HOST_S:g} ms for batches above')} points.",
-        f"**The card is likely one of 40 GB.** The paper says A100. {MEMORY_TOKENS:,} tokens of 131,072 "
-        f"bytes and the weights are {held / 1e9:.1f} GB, which leaves some GB of the 90 % that vLLM takes "
-        f"of 40 GB for activations; by `KvMemory` such a card keeps {cards['a100-40gb']:,} tokens, one of "
-        f"80 GB {cards['a100-80gb']:,}. Memory of 40-GB cards has 1,555 GB/s, not 2,039. Rooflines of the "
-        f"two differ by {_between(told)} points. There is no table of that card and ours is not scaled: as "
-        "far as this is right, small distances above owe something to errors that cancel.",
-        f"**Host time only lowers our rates**: {1000 * HOST_S:g} ms an iteration by "
-        f"{points(f'host: {1000 * HOST_S:g} ms an')} points. "
-        "That is an upper bound from another server, not a value for this one.",
-        "**The paper's own numbers do not fit together.** A replica that serves μ_gpu out of M tokens has "
-        f"mean slots of at most {implied[0]:.1f}, {implied[1]:.1f} and {implied[2]:.1f} ms. Printed are "
-        "medians of 37.2, 43.0 and 33.7, with over 80 % of the slots nearly alike: for 1:1 and 1:2 the mean "
+        f"without the cache {listed('the same, budget of 8,192')}. It is the closest interpretation, but "
+        "only an interpretation: it was chosen with the rates in view, and equally plausible ones are not "
+        "close.",
+        "**The error grows with the share of prompt tokens**, up to 8:1, where every batch of 512 "
+        "tokens is full and memory is not the limit: if the lengths are as assumed, the paper's iterations "
+        f"take longer than their kernels. {1000 * HOST_S:g} ms more only for batches with a chunk, "
+        "as measured for lin2026 on another "
+        f"server, change the rows by {points(f'host: {1000 * HOST_S:g} ms for batches above')} points.",
+        f"**The GPU probably has 40 GB.** The paper names only an A100. {MEMORY_TOKENS:,} tokens of 131,072 "
+        f"bytes and the weights are {held / 1e9:.1f} GB, which leaves a few GB of the 90 % that vLLM uses "
+        f"of 40 GB for activations. By `KvMemory` such a GPU stores {cards['a100-40gb']:,} tokens, one of "
+        f"80 GB {cards['a100-80gb']:,}. Memory of the 40 GB GPU has 1,555 GB/s, not 2,039. Rooflines of the "
+        f"two differ by {_between(changes)} points. There is no table of that GPU and ours is not scaled. If "
+        "this is right, small errors above are partly due to cancellation.",
+        f"**Host time only lowers the simulated rates**: {1000 * HOST_S:g} ms an iteration by "
+        f"{points(f'host: {1000 * HOST_S:g} ms per')} points. "
+        "This is an upper bound from another server, not a value for this one.",
+        "**The paper's own numbers are inconsistent.** A replica that serves μ_gpu out of M tokens has "
+        f"mean slots of at most {implied[0]:.1f}, {implied[1]:.1f} and {implied[2]:.1f} ms. The paper prints "
+        "medians of 37.2, 43.0 and 33.7, with over 80 % of the slots nearly equal: for 1:1 and 1:2 the mean "
         "would be below the median although slots with a chunk are the longer ones; with outputs tied to "
-        "prompts, as section 5.1 says once, further below. Ours have two lengths, with and without a chunk. "
-        f"And the mixed trace served {runs.PRINTED_MIXED_GPU} where its halves' own measured rates give "
-        f"{harmonic:.3f}.",
-        "**LongBench v2 cannot be judged.** Between the cuts and outputs that one could mean the rate "
+        "prompts, as in section 5.1, even further below. Simulated slots have two durations, with and "
+        f"without a chunk. And the mixed trace served {runs.PRINTED_MIXED_GPU} but the measured rates of its "
+        f"halves give {harmonic:.3f}.",
+        "**LongBench v2 cannot be evaluated.** Over the possible cuts and outputs the rate "
         "differs a hundredfold, and 0.610 lies in between. A cut at about 16,000 tokens with outputs of 128 "
-        "meets it; chosen for that reason it says nothing.",
-        f"**Chance**: one run of the paper's window has a standard deviation of {min(spread):.1f} to "
-        f"{max(spread):.1f} %, theirs too.",
+        "reproduces it, but a value chosen for that reason is no evidence.",
+        f"**Randomness**: one run of the paper's window has a standard deviation of {min(spread):.1f} to "
+        f"{max(spread):.1f} %, in the paper as well.",
     )
 
 
@@ -322,25 +325,26 @@ def _signed(points: float) -> str:
     return f"{'−' if points < 0 else '+'}{abs(points):.0f}"
 
 
-def _between(told: pl.DataFrame) -> str:
+def _between(changes: pl.DataFrame) -> str:
     large, small = (
-        told.filter(told["setting"] == f"clock: a roofline of {gpu}") for gpu in ("a100-80gb", "a100-40gb")
+        changes.filter(changes["setting"] == f"clock: a roofline of {gpu}")
+        for gpu in ("a100-80gb", "a100-40gb")
     )
     changes = [100 * (float(small[row][0]) - float(large[row][0])) for row in SETTINGS]
     return ", ".join(_signed(one) for one in changes)
 
 
 TEXT = (
-    "What one replica serves that runs `VllmV1` on the measured kernel times of Llama-3.1-8B on an A100 of "
-    "80 GB (`TimingTable.shipped`, vLLM 0.14), uncalibrated; the shape is that of Llama-3-8B. One set of "
+    "The rate of one replica with `VllmV1` on the measured kernel times of Llama-3.1-8B on an A100 of "
+    "80 GB (`TimingTable.shipped`, vLLM 0.14), uncalibrated; Llama-3-8B has the same shape. One set of "
     "assumptions for all rows: `token_budget=512`, with which vLLM makes chunks of at most 512; "
     "`max_seqs=256`, its default on an A100; `reserve_full_prompt=False`, as vLLM was before March 2026 "
     "(the paper, of May, names no version); "
-    "blocks of 16; M = 131,000; no prefix cache (what one does stands below); no host time; independent "
+    "blocks of 16; M = 131,000; no prefix cache (see below for its effect); no host time; independent "
     "lengths; Poisson arrivals. Each "
-    "is what the paper or vLLM says and none is fitted to a rate, but they were settled with the rates in "
-    "view: what others give stands below. The rate "
-    "is that of section 5.2: what finishes between the 1,001st arrival and the last but 1,000 of 10,000, "
-    "over that time. *Theory* is the closed form with the paper's slot; notes say how far both are from the "
-    "GPU."
+    "follows the paper or vLLM and none is fitted to a rate, but they were chosen with the rates in "
+    "view; alternatives are listed below. The rate "
+    "is that of section 5.2: requests finished between the 1,001st arrival and the last but 1,000 of 10,000, "
+    "divided by that time. *Theory* is the closed form with the paper's slot; notes give both errors against "
+    "the GPU."
 )

@@ -1,4 +1,4 @@
-"""How do the numbers of nie2026 look?"""
+"""Charts of nie2026."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import polars as pl
 from inferq.display import BLUE, GRAY, INK, ORANGE, SKY, VERMILION, colored
 
 PLOTTED = 250
-"""Points of a line: more cannot be told apart."""
+"""Points of a line: more are not distinguishable."""
 
 
 def bounds(frame: pl.DataFrame) -> Any:
-    """What every row found, between the bounds of the two theorems, as shares of the formula's μ.
+    """Rates of every row and the bounds of the two theorems, relative to the formula's μ.
 
-    Columns: `row`, `low`, `found`, `found_low`, `found_high`, `printed`, `gpu`; null where there is none.
+    Columns: `row`, `low`, `found`, `found_low`, `found_high`, `printed`, `gpu`; null for missing values.
     """
     meanings = {
         "found": "served by the simulation",
@@ -54,24 +54,24 @@ def queues(
     limit_per_s: float,
     printed_most: int,
 ) -> Any:
-    """Requests that wait over time by the arrival rate; dashed what the theory says of an overloaded fleet.
+    """Waiting requests over time by arrival rate; dashed: theory for an overloaded fleet.
 
     Args:
         calm: columns `time_s` and `waiting` by rates below the limit.
         growing: the same above it.
-        limit_per_s: what the fleet can serve.
-        printed_most: the paper's bound of the queue at the lower rates.
+        limit_per_s: capacity of the fleet.
+        printed_most: the paper's bound on the queue at the lower rates.
     """
     names = [f"λ = {rate:g}" for rate in (*calm, *growing)]
     color = colored("rate", dict(zip(names, (SKY, BLUE, GRAY, ORANGE, VERMILION), strict=False)))
     x, y = alt.X("time_s:Q", title="seconds"), alt.Y("waiting:Q", title="requests that wait")
 
     def lines(runs: Mapping[float, pl.DataFrame]) -> Any:
-        told = [
+        parts = [
             _thinned(frame).with_columns(pl.lit(f"λ = {rate:g}").alias("rate"))
             for rate, frame in runs.items()
         ]
-        chart = alt.Chart(pl.concat(told)).mark_line(strokeWidth=1.8, interpolate="step-after")
+        chart = alt.Chart(pl.concat(parts)).mark_line(strokeWidth=1.8, interpolate="step-after")
         return chart.encode(x=x, y=y, color=color)
 
     bound = alt.Chart(pl.DataFrame({"waiting": [printed_most]}))
@@ -92,7 +92,7 @@ def queues(
 
 
 def memory(frame: pl.DataFrame, kv_tokens: int, delta: float) -> Any:
-    """Tokens in memory from an empty replica on, and the same from close by once it is full.
+    """Tokens in memory from an empty replica on, and a close-up once it is full.
 
     Columns: `start_s`, `kv_used_tokens`.
     """
@@ -137,7 +137,7 @@ def memory(frame: pl.DataFrame, kv_tokens: int, delta: float) -> Any:
 
 
 def slack(frame: pl.DataFrame) -> Any:
-    """Which share of memory slots use, against δ, with the share that Theorem 4.2 promises.
+    """Share of memory used by slots against δ, with the share guaranteed by Theorem 4.2.
 
     Columns: `series`, `delta`, `mean`, `least`.
     """
@@ -170,7 +170,7 @@ def slack(frame: pl.DataFrame) -> Any:
 
 
 def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
-    """μ by each estimator of the slot over what was served, for each policy and ratio of lengths.
+    """μ by each estimator of the slot over the served rate, for each policy and length ratio.
 
     Columns: `lengths`, `policy`, and `μ, NAME` for each of the names.
     """
@@ -187,8 +187,8 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
     scale = alt.Scale(type="log", domain=[0.7, 4], nice=False)
     panels = []
     for policy in policies:
-        here = alt.Chart(long.filter(pl.col("policy") == policy))
-        points = here.mark_point(filled=True, size=90, opacity=0.9).encode(
+        data = alt.Chart(long.filter(pl.col("policy") == policy))
+        points = data.mark_point(filled=True, size=90, opacity=0.9).encode(
             x=alt.X(
                 "share:Q",
                 title="μ over what was served",
@@ -203,17 +203,17 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
             ),
             color=color,
         )
-        one = (
+        exact = (
             alt.Chart(pl.DataFrame([{"share": 1}]))
             .mark_rule(color=INK, strokeDash=[5, 4])
             .encode(x=alt.X("share:Q", scale=scale))
         )
-        panels.append(alt.layer(one, points).properties(width=210, height=alt.Step(36), title=policy))
+        panels.append(alt.layer(exact, points).properties(width=210, height=alt.Step(36), title=policy))
     return alt.hconcat(*panels, spacing=20)
 
 
 def _marked(meanings: list[str]) -> tuple[alt.Color, alt.Shape]:
-    """Color and shape of three meanings: what was simulated, what the paper says, and the rest."""
+    """Color and shape of three meanings: simulated, printed, and other values."""
     shapes = alt.Scale(domain=meanings, range=["circle", "diamond", "square"])
     colors = dict(zip(meanings, (VERMILION, BLUE, GRAY), strict=True))
     return colored("meaning", colors), alt.Shape("meaning:N", title=None, scale=shapes)
@@ -224,10 +224,10 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
-    """How far simulated rates are from measured ones, for each row, and with one setting changed.
+    """Errors of simulated rates against measured rates, by row, and with one setting changed.
 
     Args:
-        rows: columns `row`, `found`, `low`, `high`, `closed`: shares by which a rate differs from the GPU's.
+        rows: columns `row`, `found`, `low`, `high`, `closed`: relative errors against the GPU.
         settings: columns `setting`, `row`, `share`: the same with each setting changed.
     """
     meanings = {"found": "simulated engine, as assumed", "closed": "the paper's closed form"}

@@ -1,4 +1,4 @@
-"""What does a replica serve that is bounded by its memory, and how does its queue grow?"""
+"""Simulations of replicas limited by KV cache memory: rates and queue growth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLICAS = 8
 SHORTEST = 10
 """Fewest tokens of a prompt and of an output."""
 CONTEXT_OF_LONGBENCH, OUTPUT_OF_LONGBENCH = 120_000, 128
-"""Tokens to which the benchmark's own script cuts a prompt, and that it allows for an answer."""
+"""Prompt cut and output limit of the benchmark's own script, in tokens."""
 
 ABOUT_A100 = iq.PiecewiseLinear(
     base=0.012,
@@ -35,7 +35,7 @@ ABOUT_A100 = iq.PiecewiseLinear(
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is simulated."""
+    """Size of the simulations."""
 
     seeds: int
     requests: int
@@ -51,7 +51,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Longest prompt and output of a ratio, the slot in seconds, and the rates that the paper prints."""
+    """Longest prompt and output of a ratio, slot in seconds, and printed rates."""
 
     ratio: str
     prompt: int
@@ -60,7 +60,7 @@ class Setting:
     printed_theory: float
     printed_gpu: float
     overload_per_s: float = 5.0
-    """At which rate a replica is overloaded."""
+    """Arrival rate that overloads a replica."""
 
     @property
     def lengths(self) -> tuple[iq.dist.Uniform, iq.dist.Uniform]:
@@ -74,9 +74,9 @@ class Setting:
             requests=requests, arrivals=iq.dist.Poisson(rate), prompt=prompt, output=output
         )
 
-    @cache  # noqa: B019  # a few settings, each for the whole process
+    @cache  # noqa: B019  # a few settings per process
     def capacity(self, slot_s: float | None = None, kv_tokens: int = MEMORY_TOKENS) -> KvCapacity:
-        """μ and its bounds, with the printed slot or another."""
+        """μ and its bounds. Default: with the printed slot."""
         return kv_capacity(
             self.workload(1.0, 1),
             kv_tokens=kv_tokens,
@@ -87,8 +87,8 @@ class Setting:
 
 
 SETTINGS = {
-    one.ratio: one
-    for one in (
+    setting.ratio: setting
+    for setting in (
         Setting("1:1", 1600, 1600, 0.0372, 3.263, 3.387),
         Setting("2:1", 2133, 1066, 0.0430, 3.956, 3.650),
         Setting("1:2", 1066, 2133, 0.0337, 2.902, 2.969),
@@ -105,15 +105,15 @@ PRINTED_EIGHT_TO_ONE_GPU = 5.470
 
 
 def mixed_capacity() -> KvCapacity:
-    """μ of the mixed trace: as many requests of each ratio, each ratio with its own slot."""
+    """μ of the mixed trace: equal numbers of requests, each ratio with its own slot."""
     halves = [SETTINGS[ratio] for ratio in MIXED]
     return kv_capacity(
         [
-            RequestClass(name=one.ratio, rate=1.0, prompt=one.lengths[0], output=one.lengths[1])
-            for one in halves
+            RequestClass(name=half.ratio, rate=1.0, prompt=half.lengths[0], output=half.lengths[1])
+            for half in halves
         ],
         kv_tokens=MEMORY_TOKENS,
-        slot_s={one.ratio: one.slot_s for one in halves},
+        slot_s={half.ratio: half.slot_s for half in halves},
         chunk=CHUNK,
         first_token="decode",
     )
@@ -122,8 +122,8 @@ def mixed_capacity() -> KvCapacity:
 def eight_to_one(trim: float) -> Setting:
     """The ratio 8:1, whose lengths and slot are not printed.
 
-    Lengths as the others have them: the sum of the longest is 3,200, divided 8:1 and rounded down. The slot
-    is the one with which (1) gives the printed rate.
+    As for the other ratios, the longest lengths add up to 3,200, here divided 8:1 and rounded down. The slot
+    is solved from (1) and the printed rate.
     """
     unit = Setting("8:1", 2844, 355, 1.0, 0.0, 0.0)
     printed = PRINTED_EIGHT_TO_ONE[trim]
@@ -141,7 +141,7 @@ def engine(timing: TimingModel, kv_tokens: int = MEMORY_TOKENS) -> iq.Engine:
 
 
 def overloaded(setting: Setting, replicas: int, requests: int, seed: int) -> iq.Result:
-    """A fleet in overload, each replica alike, behind round robin as in section 5.3."""
+    """A fleet of equal replicas in overload, behind round robin as in section 5.3."""
     fleet = iq.Cluster(engine(iq.Constant(setting.slot_s)), replicas=replicas, router=iq.RoundRobin())
     return iq.simulate(setting.workload(setting.overload_per_s * replicas, requests), fleet, seed=seed)
 
@@ -149,9 +149,9 @@ def overloaded(setting: Setting, replicas: int, requests: int, seed: int) -> iq.
 def backlogged_window(result: iq.Result) -> tuple[float, float]:
     """From when 5 % of the requests were finished until 95 % were.
 
-    For runs in overload from time 0 on: memory was filled long before, and what is left at the end is more
-    than fits the memory. That all have been admitted does not end a backlog: where a first chunk is small
-    beside what a slot leaves free, every request begins at once, steps out and waits so.
+    For runs in overload from time 0: memory is full at the start of the window, and at its end the rest
+    exceeds the memory. A backlog may exist although all requests are admitted: if a first chunk is small
+    compared with the free memory of a slot, every request starts at once, is preempted and then waits.
     """
     finish_s = result.requests["finish_s"]
     start_s, end_s = finish_s.quantile(0.05), finish_s.quantile(0.95)
@@ -166,20 +166,20 @@ def processing_rate(result: iq.Result, start_s: float, end_s: float) -> float:
 
 
 def saturated_rates(setting: Setting, replicas: int, requests: int, seeds: int) -> list[float]:
-    """What a fleet with a backlog serves per second, for each seed.
+    """Completion rate of a fleet with a backlog, for each seed.
 
-    What requests occupy in their lives has a coefficient of variation of 0.8, so a rate over n of them is
-    known to 0.8/√n.
+    The memory-time of a request has a coefficient of variation of 0.8, so a rate over n requests has a
+    relative standard deviation of 0.8/√n.
     """
-    found = []
+    rates = []
     for seed in range(1, seeds + 1):
         result = overloaded(setting, replicas, requests, seed)
-        found.append(processing_rate(result, *backlogged_window(result)))
-    return found
+        rates.append(processing_rate(result, *backlogged_window(result)))
+    return rates
 
 
 def rate_in_the_papers_window(setting: Setting, replicas: int) -> float:
-    """From the 1,001st arrival to the last but 1,000, of 7,000 requests for each replica (section 5.2)."""
+    """Rate between the 1,001st arrival and the last but 1,000, 7,000 requests per replica (section 5.2)."""
     result = overloaded(setting, replicas, 7_000 * replicas, seed=1)
     arrival_s = result.requests["arrival_s"]
     return processing_rate(result, arrival_s[1000], arrival_s[-1001])
@@ -187,20 +187,20 @@ def rate_in_the_papers_window(setting: Setting, replicas: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What slots with a backlog hold."""
+    """Memory in use during slots with a backlog."""
 
     mean: float
-    """Share of the memory in a mean slot: what is served over μ of whole chunks, free of the chance in which
-    requests came."""
+    """Mean share of the memory: rate over μ of whole chunks, without the randomness of the
+    arrivals."""
     least: float
     """Share in the emptiest slot."""
     slots: int
 
 
 def memory_use(workload: iq.Workload, kv_tokens: int, seed: int = 1) -> MemoryUse:
-    """Slot by slot, for a workload that overloads its replica; a slot lasts a second.
+    """Memory use of an overloaded replica with slots of one second.
 
-    An iteration's use is what its batch holds at its end; `stepping` records every one.
+    The use of an iteration is that of its batch at its end; `stepping` records every iteration.
     """
     server = engine(iq.Constant(1.0), kv_tokens)
     result = iq.simulate(workload.speed(1000.0), server, seed=seed, iterations=True, stepping=True)
@@ -227,14 +227,14 @@ def filling(setting: Setting, until_s: float, seed: int = 1) -> pl.DataFrame:
 
 
 WARM_UP_S = 200.0
-"""From here on growth is measured: several lives of a request (a mean of 30 s) after memory was filled."""
+"""Start of the growth measurement: several request durations (mean 30 s) after memory is full."""
 
 
 def queue_run(rate: float, replicas: int, until_s: float, seed: int) -> iq.Result:
     """Requests 1:1 at `rate` per second until `until_s`, with samples of the queue every second."""
     setting, mean = SETTINGS["1:1"], rate * until_s
     return iq.simulate(
-        setting.workload(rate, math.ceil(mean + 10 * math.sqrt(mean))),  # more than come by then
+        setting.workload(rate, math.ceil(mean + 10 * math.sqrt(mean))),  # more than arrive by then
         iq.Cluster(engine(iq.Constant(setting.slot_s)), replicas=replicas, router=iq.RoundRobin()),
         seed=seed,
         horizon_s=until_s,
@@ -243,15 +243,15 @@ def queue_run(rate: float, replicas: int, until_s: float, seed: int) -> iq.Resul
 
 
 def growth_per_s(result: iq.Result, until_s: float) -> float:
-    """Requests that came less those that left from `WARM_UP_S` on, per second."""
+    """Arrivals minus departures per second from `WARM_UP_S` on."""
     requests = result.requests
-    came = requests["arrival_s"].is_between(WARM_UP_S, until_s, closed="right").sum()
+    arrived = requests["arrival_s"].is_between(WARM_UP_S, until_s, closed="right").sum()
     left = requests["left_s"].is_between(WARM_UP_S, until_s, closed="right").sum()
-    return (int(came) - int(left)) / (until_s - WARM_UP_S)
+    return (int(arrived) - int(left)) / (until_s - WARM_UP_S)
 
 
 def waiting(result: iq.Result) -> pl.DataFrame:
-    """Requests that wait, over all replicas: columns `time_s` and `waiting`."""
+    """Waiting requests of all replicas: columns `time_s` and `waiting`."""
     return result.timeline.group_by("time_s", maintain_order=True).agg(pl.col("waiting").sum())
 
 
@@ -266,7 +266,7 @@ def longbench(
 
 
 def longbench_workload(frame: pl.DataFrame, requests: int, rate: float = 20.0) -> iq.Workload:
-    """Requests drawn from the benchmark's pairs at the paper's 20 a second."""
+    """Requests drawn from the benchmark's pairs at the paper's 20 per second."""
     return iq.Workload.synthetic(
         requests=requests, arrivals=iq.dist.Poisson(rate), lengths=iq.dist.Empirical(frame)
     )
@@ -279,12 +279,12 @@ def longbench_memory(frame: pl.DataFrame) -> float:
 
 
 def longbench_rates(frame: pl.DataFrame, slot_s: float, requests: int, seeds: int) -> list[float]:
-    """What a replica with a backlog of LongBench v2 serves per second, for each seed."""
-    found = []
+    """Completion rate of a replica with a backlog of LongBench v2, for each seed."""
+    rates = []
     for seed in range(1, seeds + 1):
         result = iq.simulate(longbench_workload(frame, requests), engine(iq.Constant(slot_s)), seed=seed)
-        found.append(processing_rate(result, *backlogged_window(result)))
-    return found
+        rates.append(processing_rate(result, *backlogged_window(result)))
+    return rates
 
 
 ESTIMATORS: dict[str, tuple[Literal["median", "mean", "trimmed"], float]] = {
@@ -301,7 +301,7 @@ POLICIES: dict[str, iq.Scheduler] = {
 
 
 def estimated(setting: Setting, policy: str, requests: int) -> dict[str, object]:
-    """μ by each estimator of the slot, over what a replica serves whose iterations differ in length."""
+    """μ by each estimator of the slot over the served rate, for iterations of different durations."""
     block = 1 if policy == "SlotGreedy" else 16
     server = iq.Engine(
         timing=ABOUT_A100,
@@ -311,17 +311,17 @@ def estimated(setting: Setting, policy: str, requests: int) -> dict[str, object]
     )
     result = iq.simulate(setting.workload(20.0, requests), server, seed=1, iterations=True)
     start_s, end_s = backlogged_window(result)
-    found = processing_rate(result, start_s, end_s)
+    rate = processing_rate(result, start_s, end_s)
     inside = result.iterations.filter(pl.col("start_s").is_between(start_s, end_s, closed="left"))
-    held = int((inside["kv_used_tokens"] * inside["count"]).sum()) / int(inside["count"].sum())
-    told: dict[str, object] = {
+    used = int((inside["kv_used_tokens"] * inside["count"]).sum()) / int(inside["count"].sum())
+    estimates: dict[str, object] = {
         "lengths": setting.ratio,
         "policy": policy,
-        "served": found,
-        "memory used": held / MEMORY_TOKENS,
+        "served": rate,
+        "memory used": used / MEMORY_TOKENS,
     }
     for name, (estimator, trim) in ESTIMATORS.items():
         slot_s = slot(inside, estimator, trim=trim)
-        told[f"slot, {name}"] = 1000 * slot_s
-        told[f"μ, {name}"] = setting.capacity(slot_s).mu_whole_chunks / found
-    return told
+        estimates[f"slot, {name}"] = 1000 * slot_s
+        estimates[f"μ, {name}"] = setting.capacity(slot_s).mu_whole_chunks / rate
+    return estimates

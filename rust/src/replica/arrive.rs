@@ -30,8 +30,7 @@ impl Replica {
         content: &[Segment],
         results: &mut Recorder,
     ) -> Result<Option<Place>> {
-        let most = arrival.output_tokens.max(arrival.max_output_tokens);
-        if u64::from(arrival.prompt_tokens) + u64::from(most) > self.surely_fits {
+        if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > self.surely_fits {
             return self.arrive_long(arrival, content, results);
         }
         if let Some(reason) = self.scheduler.refuses(arrival, &self.state.blocks) {
@@ -41,7 +40,7 @@ impl Replica {
         self.accept(arrival, content).map(Some)
     }
 
-    /// Handles a request that may be too long: its output and its limit are cut to the maximum length.
+    /// Handles a request that may be too long: its output is cut to the maximum length.
     fn arrive_long(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);

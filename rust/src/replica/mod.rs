@@ -62,8 +62,8 @@ pub(crate) struct Replica {
     host: Option<HostTime>,
     /// Maximum length of a request in tokens.
     max_model_len: u32,
-    /// Requests of at most this length, prompt and output limit, are neither too long nor too large for the cache, and
-    /// no plan ahead foresees that they reach the maximum length.
+    /// Requests of at most this length, prompt and output, are neither too long nor too large for the cache, and no
+    /// plan ahead foresees that they reach the maximum length.
     surely_fits: u64,
     state: State,
     /// The running stretch; if the replica is idle, the last one.
@@ -193,7 +193,7 @@ impl Replica {
             index,
             state: State {
                 unit,
-                requests: Requests::new(engine.first_token),
+                requests: Requests::new(engine.first_token, engine.max_model_len),
                 variant: match (has_little, ahead) {
                     (false, _) => Variant::Full,
                     (true, None) => Variant::Plain,

@@ -223,11 +223,10 @@ impl Replica {
         Arrival { output_tokens, max_output_tokens: output_tokens, ..*arrival }
     }
 
-    /// The request with its output limit lowered to what the maximum length leaves. A missing limit becomes that limit
-    /// if the output reaches it: the end is foreseen.
+    /// The request with a foreseen end if its output reaches the maximum length.
     pub(super) fn with_limit_in_length(&self, arrival: &Arrival) -> Arrival {
         let room = self.max_model_len - arrival.prompt_tokens;
-        let is_at_limit = arrival.max_output_tokens > room || arrival.output_tokens == room;
+        let is_at_limit = arrival.output_tokens == room;
         Arrival { max_output_tokens: if is_at_limit { room } else { arrival.max_output_tokens }, ..*arrival }
     }
 

@@ -112,7 +112,9 @@ impl ClassPriorityScheduler {
                 insert_by_arrival(list, place, plan.requests());
             }
         }
-        self.classes[rank].refused = plan.refused();
+        if rank + 1 < self.classes.len() {
+            self.classes[rank].refused = plan.refused();
+        }
         plan.set_refused(plan.refused().map(|limit| closed.unwrap_or(limit)).or(refused));
         Ok(plan.held())
     }
@@ -214,11 +216,12 @@ impl Scheduler for ClassPriorityScheduler {
         let mut closed = None;
         for rank in 0..self.classes.len() {
             plan.select_group(rank);
-            let preempted = plan.preempted().len();
+            let is_last = rank + 1 == self.classes.len();
+            let preempted = if is_last { 0 } else { plan.preempted().len() };
             let of_class = self.plan_class(rank, closed, plan)?;
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;
-            if closed.is_none() && rank + 1 < self.classes.len() {
+            if !is_last && closed.is_none() {
                 closed = self.closes(rank, preempted, plan);
                 if closed.is_some() {
                     plan.set_max_seqs(0);

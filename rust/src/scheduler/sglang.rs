@@ -163,10 +163,11 @@ impl Ratio {
 /// Number of steps that a retraction frees memory for.
 const STEPS_AFTER_RETRACTION: u64 = 20;
 
-/// The maximum output of a request: the client's limit, at most the cache minus its prompt.
+/// The maximum output of a request: the client's limit, at most what the cache and the maximum length leave.
 fn limit(requests: &Requests, place: Place, cache_tokens: u64) -> u64 {
     let request = requests.at(place);
     let room = cache_tokens.saturating_sub(u64::from(request.prompt_tokens) + 2);
+    let room = room.min(u64::from(requests.max_model_len.saturating_sub(request.prompt_tokens)));
     let most = u64::from(requests.arrival(place).max_output_tokens).min(room);
     most.max(u64::from(request.output_tokens))
 }
