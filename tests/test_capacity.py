@@ -323,8 +323,11 @@ def test_a_function_of_the_rate_serves_conversations():
         iq.capacity(talks, ENGINE, iq.Slo(ttft_p90=0.05))
     with pytest.raises(iq.ConfigError, match="must return a Workload"):
         iq.capacity(lambda rate: None, ENGINE, iq.Slo(ttft_p90=0.05), low=1, high=2)
-    with pytest.raises(iq.ConfigError, match="think_s"):
-        iq.capacity(talks(1.0), ENGINE, iq.Slo(ttft_p90=0.05))
+    scaled = iq.capacity(talks(1.0), ENGINE, iq.Slo(ttft_p90=0.05), precision=0.1)
+    assert scaled.rate == pytest.approx(3 * plan.rate, rel=0.3)  # requests, three of them in a conversation
+    users = iq.Workload(talks(1.0).draw(0).frame.drop("session_id", "turn", "think_s")).closed_loop(4)
+    with pytest.raises(iq.ConfigError, match="workload: is a closed loop of users"):
+        iq.capacity(users, ENGINE, iq.Slo(ttft_p90=0.05))
 
 
 def test_any_number_of_threads_gives_the_same_plan():

@@ -437,7 +437,7 @@ def test_a_plan_with_a_spare_and_a_schedule(tmp_path: Path):
     out = tmp_path / "fleet.toml"
     shown = run(*PLAN, *asked, "--schedule", "5", "--startup", "1", "--out", str(out))
     assert shown.exit_code == 0, shown.output
-    for said in ("failure of one of 2 replicas", "replica-hours against", "from   requests/s   replicas"):
+    for said in ("failure of one of 3 replicas", "replica-hours against", "from   requests/s   replicas"):
         assert said in shown.stdout
     assert run("simulate", str(out)).exit_code == 0
 
@@ -445,8 +445,29 @@ def test_a_plan_with_a_spare_and_a_schedule(tmp_path: Path):
 def test_a_plan_that_nothing_keeps_says_what_comes_nearest_and_which_bound_forbids_more():
     shown = run(*PLAN, "--gpus", "h200,l4", "--slo", "tpot_p50=0.0045")
     assert shown.exit_code == 1
-    assert "no fleet was found that meets" in shown.stdout and "closest: " in shown.stdout
-    assert "is below the shortest iteration" in " ".join(shown.stdout.split())
+    assert "no fleet was found that meets" in shown.stdout and "single requests" in shown.stdout
+    assert "tpot_p50 is 4." in " ".join(shown.stdout.split())
+
+
+def test_conversations_are_planned_at_a_rate(tmp_path: Path):
+    """The starts are drawn; the rate is that of all turns."""
+    rows = "arrival_s,prompt_tokens,output_tokens,session_id\n" + "".join(
+        f"{place},{50 * turn + 50},20,{place}\n" for place in range(20) for turn in range(3)
+    )
+    trace = tmp_path / "talks.csv"
+    trace.write_text(rows)
+    asked = ["--model", "llama-3.1-8b", "--tp", "1", "--gpus", "h200", "--slo", "ttft_p99=1"]
+    shown = run("plan", str(trace), *asked, "--rate", "6", "--think", "5", "--most-replicas", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "for 6 requests per second, with 95 % confidence" in " ".join(shown.stdout.split())
+    scenario = tmp_path / "talks.toml"
+    scenario.write_text(
+        '[workload]\ntrace = "talks.csv"\nrate = 6\nthink = 5.0\n[engine]\nmodel = "llama-3.1-8b"\n'
+        'gpu = "h200"\n'
+    )
+    shown = run("capacity", str(scenario), "--slo", "ttft_p99=0.05", "--precision", "0.5", "--seeds", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "ttft_p99 ≤ 50.0 ms is met up to" in shown.stdout
 
 
 @pytest.mark.parametrize(

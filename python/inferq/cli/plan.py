@@ -41,7 +41,7 @@ def plan(
         option("NAME|FILE", "Model to serve: a name or a config.json.", show_default=False, panel=_CHOICES),
     ],
     trace_options: Annotated[
-        TraceOptions, Only(("head", "output_tokens", "deltas", "spread", "rate", "speed"))
+        TraceOptions, Only(("head", "output_tokens", "deltas", "spread", "rate", "speed", "think"))
     ],
     trace_format: TraceFormat,
     gpus: Annotated[
@@ -80,6 +80,17 @@ def plan(
         option(
             "SPEC",
             f"Routing policy: {options.spelled(ROUTERS)}. Repeatable. Default: least-requests.",
+            panel=_CHOICES,
+        ),
+    ] = None,
+    tune: Annotated[
+        bool | None,
+        option(
+            None,
+            "Compare token budgets of 256 to 4,096 with the server's. Default: if TTFT and ITL or TPOT are "
+            "limited.",
+            "--tune/--no-tune",
+            show_default=False,
             panel=_CHOICES,
         ),
     ] = None,
@@ -130,7 +141,7 @@ def plan(
 ) -> None:
     """Find the cheapest fleet that meets an SLO. Exit status 1 if there is none.
 
-    Example: inferq plan traces/azure_2023.csv --slo ttft_p99=1 --model llama-3.1-8b --gpus a100-80gb,h200
+    Example: inferq plan traces/azure_2023.csv --rate 40 --slo ttft_p99=1 --model llama-3.1-8b --gpus h200
     """
     objectives = slo_of(slo)
     _check_files(page, out)
@@ -153,6 +164,7 @@ def plan(
             pools=_names(pools),
             routers=None if router is None else [options.router(text) for text in router],
             replicas=range(1, _whole("--most-replicas", most_replicas) + 1),
+            tune=tune,
             spare=spare,
             prices=prices,
             within=within,

@@ -48,6 +48,7 @@ TRANSFORMS = (
         "window",
         "head",
         "sample",
+        "resample",
         "with_arrivals",
         "with_prompts",
         "with_outputs",

@@ -28,7 +28,8 @@ class TraceOptions:
         output_tokens: Output tokens of every request.
         deltas: Prompts of later turns hold only the new tokens: add the earlier turns of the session.
         spread: Spread arrivals that share an instant of a coarse grid (whole seconds) over the grid step.
-        rate: Requests per second: scales arrival times; draws Poisson arrivals if the trace has none.
+        rate: Requests per second: scales arrival times, of conversations their starts; draws Poisson arrivals
+            if the trace has none.
         request_rate: Draw new arrivals at this rate, as load generators do; `inf` sends all requests at once.
         burstiness: Shape of the gamma gaps of `request_rate`; 1 is Poisson, smaller values are burstier.
         concurrency: Number of users in a closed loop; each sends its next request after the answer.
@@ -88,15 +89,15 @@ class TraceOptions:
                 )
             if "arrival_s" in needs:
                 raise ConfigError("rate", "missing: the trace has no arrival times, so a rate is required")
-        elif self.rate is not None:
+        if self.think is not None:
+            trace = trace.with_think(self.think)
+            notes.append(f"later turns of a session follow the previous answer after {_duration(self.think)}")
+        if self.rate is not None:
             trace = trace.at_rate(self.rate)
             notes.append(f"arrival times scaled to {self.rate:g} requests per second")
         if self.speed is not None:
             trace = trace.speed(self.speed)
             notes.append(f"arrival times divided by {self.speed:g}")
-        if self.think is not None:
-            trace = trace.with_think(self.think)
-            notes.append(f"later turns of a session follow the previous answer after {_duration(self.think)}")
         return trace
 
     def _check(self) -> None:

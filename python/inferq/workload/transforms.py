@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from inferq.workload.workload import Workload
 
 
+BLOCKS = 10
+"""`resample` draws blocks of this part of a trace, so that bursts up to this length stay intact."""
+
+
+_MIXER = 0x9E3779B97F4A7C15
+"""Odd constant that separates the prefix hashes of copies (2^64 divided by the golden ratio)."""
+
+
 def subseed(seed: int, *key: object) -> int:
     """Return a separate seed for each random source that the core does not key itself."""
     text = json.dumps([seed, *key])
@@ -70,16 +78,12 @@ def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:
 def at_rate(frame: pl.DataFrame, seed: int, rate: float) -> pl.DataFrame:
     """Apply `speed` with the ratio of `rate` to the current mean rate."""
     need(frame, "at_rate", "arrival_s")
-    arrivals = frame["arrival_s"]
-    span = arrivals[-1] - arrivals[0]
-    if not span > 0:
+    current = mean_rate(frame)
+    if current is None:
         raise TraceError("at_rate", "requires arrivals at two different instants or more")
-    factor = rate / ((frame.height - 1) / span)
+    factor = rate / current
     if not 0 < factor < float("inf"):
-        raise ConfigError(
-            "at_rate",
-            f"rate {rate} is too far from the current {(frame.height - 1) / span} requests per second",
-        )
+        raise ConfigError("at_rate", f"rate {rate} is too far from the current {current} requests per second")
     return speed(frame, seed, factor)
 
 
@@ -112,6 +116,20 @@ def accumulate_turns(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
     history = (tokens.cum_sum() - tokens).over("session_id")
     prompts = pl.col("prompt_tokens") + pl.when(pl.col("session_id").is_null()).then(0).otherwise(history)
     return checked(frame.with_columns(prompts.alias("prompt_tokens")))
+
+
+def mean_rate(frame: pl.DataFrame) -> float | None:
+    """Requests per second, (n − 1) / (last − first arrival); None if all arrive at the same time.
+
+    Later turns of conversations wait for answers. So the rate of conversations is that of their starts, times
+    the requests of a conversation: the rate in the long run.
+    """
+    arrivals, requests_per_start = frame["arrival_s"], 1.0
+    if "think_s" in frame.columns and frame["think_s"].is_not_null().any():
+        arrivals = arrivals.filter(frame["think_s"].is_null())
+        requests_per_start = frame.height / max(arrivals.len(), 1)
+    span = arrivals[-1] - arrivals[0] if arrivals.len() else 0.0
+    return (arrivals.len() - 1) * requests_per_start / span if span > 0 else None
 
 
 def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
@@ -163,6 +181,83 @@ def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
         )
     rows = _core.draw_rows(frame.height, n, draw)
     return frame[np.sort(rows) if "arrival_s" in frame.columns else rows]
+
+
+def resample(frame: pl.DataFrame, seed: int, n: int) -> pl.DataFrame:
+    """Draw blocks of consecutive requests, or conversations, with replacement until there are `n` rows."""
+    session = _first_of_session(frame["session_id"]) if "session_id" in frame.columns else None
+    if session is None or np.unique(session).size == frame.height:
+        chained = "continues" in frame.columns
+        session = prefixes.firsts(frame["continues"]) if chained else np.arange(frame.height)
+    firsts, unit = np.unique(session, return_inverse=True)
+    order = np.argsort(unit, kind="stable")
+    counts = np.bincount(unit)
+    offsets = np.cumsum(counts) - counts
+    drawn = -(-n * firsts.size // frame.height)
+    block = -(-firsts.size // BLOCKS)
+    starts = np.asarray(_core.draw_rows(firsts.size, -(-drawn // block), subseed(seed, "resample")))
+    picked = ((starts[:, None] + np.arange(block)) % firsts.size).ravel()[:drawn]
+    copies = (
+        pl.DataFrame({"unit": picked}).select(pl.int_range(pl.len()).over("unit").alias("n"))["n"].to_numpy()
+    )
+    size = counts[picked]
+    base = np.cumsum(size) - size
+    of = np.repeat(np.arange(drawn), size)
+    inside = np.arange(of.size) - base[of]
+    rows = order[offsets[picked][of] + inside]
+    made = frame[rows]
+    columns: list[Any] = []
+    if "arrival_s" in frame.columns:
+        arrival_s = frame["arrival_s"].to_numpy()
+        gap_s = np.diff(arrival_s[firsts], prepend=np.nan)
+        gap_s[0] = float(np.mean(gap_s[1:])) if firsts.size > 1 else 0.0
+        start_s = np.cumsum(gap_s[picked]) - gap_s[picked[0]]
+        columns.append(pl.Series("arrival_s", start_s[of] + arrival_s[rows] - arrival_s[firsts[picked]][of]))
+    if "session_id" in frame.columns:
+        columns.append(
+            pl.select(pl.when(made["session_id"].is_not_null()).then(pl.Series(of)))
+            .to_series()
+            .rename("session_id")
+        )
+    if "continues" in frame.columns:
+        rank = np.empty(frame.height, np.int64)
+        rank[order] = np.arange(frame.height) - offsets[unit[order]]
+        link = made["continues"].fill_null(-1).to_numpy()
+        own = (link >= 0) & (unit[link] == picked[of])
+        columns.append(pl.Series("continues", np.where(own, base[of] + rank[link], -1)).cast(pl.Int32))
+        columns[-1] = columns[-1].set(columns[-1] < 0, None)
+    columns += _own_prefixes(made, copies[of])
+    made = made.with_columns(columns)
+    return merged([made], "resample", ["the workload"]) if "arrival_s" in made.columns else checked(made)
+
+
+def _own_prefixes(frame: pl.DataFrame, copies: Any) -> list[pl.Series]:
+    """Prefix columns in which copies of a row share content only with copies of the same number."""
+    made = []
+    for name in ("prefix_hashes", "prefix_parts"):
+        if name not in frame.columns or not copies.any():
+            continue
+        column = frame[name] if name == "prefix_hashes" else prefixes.spelled(frame[name])
+        lengths = column.list.len().fill_null(0).to_numpy()
+        items, copy = column.list.explode(empty_as_null=False, keep_nulls=False), np.repeat(copies, lengths)
+        if name == "prefix_hashes":
+            kind = items.dtype if items.dtype == pl.UInt64 else pl.Int64
+            mixed = items.cast(kind).to_numpy().view(np.uint64) + copy.astype(np.uint64) * np.uint64(_MIXER)
+            own = pl.Series(mixed.view(np.uint64 if kind == pl.UInt64 else np.int64))
+        else:
+            text = items.struct.field("text") + "#" + pl.Series(copy).cast(pl.String)
+            own = pl.DataFrame({"text": text, "tokens": items.struct.field("tokens")}).to_struct()
+        rows = pl.DataFrame({"row": np.repeat(np.arange(frame.height), lengths), name: own})
+        lists = rows.group_by("row", maintain_order=True).agg(name)
+        filled = pl.DataFrame({"row": np.arange(frame.height)}).join(
+            lists, on="row", how="left", maintain_order="left"
+        )[name]
+        if (column.is_not_null() & (column.list.len() == 0)).any():
+            filled = pl.select(
+                pl.when(column.is_not_null()).then(filled.fill_null(pl.Series([[]], dtype=filled.dtype)))
+            ).to_series()
+        made.append(filled.rename(name))
+    return made
 
 
 def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
@@ -399,6 +494,7 @@ APPLY: dict[str, Callable[..., Any]] = {
         head,
         part,
         sample,
+        resample,
         with_arrivals,
         with_lengths,
         with_classes,

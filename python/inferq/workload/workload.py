@@ -386,8 +386,10 @@ class Workload(Viewed):
     def at_rate(self, rate: float) -> Workload:
         """Scale all arrival times so that the mean rate, (n − 1) / (last − first), becomes `rate`.
 
-        It is `speed(rate / current mean rate)`. For a synthetic workload it scales the drawn arrivals, whose
-        mean rate is then exactly `rate`; to change the distribution itself, change its `arrivals`.
+        It is `speed(rate / current mean rate)`. For conversations (`think_s`) it scales their starts, and the
+        rate is that of starts times the requests of a conversation. For a synthetic workload it scales the
+        drawn arrivals, whose mean rate is then exactly `rate`; to change the distribution itself, change its
+        `arrivals`.
 
         Args:
             rate: requests per second, positive and finite.
@@ -493,6 +495,26 @@ class Workload(Viewed):
             TraceError: the workload has the column `continues`, whose rows may not be drawn.
         """
         return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
+
+    def resample(self, n: int) -> Workload:
+        """Draw blocks of consecutive requests with replacement until there are about `n`.
+
+        A short trace becomes a stream of any length with similar gaps, lengths and bursts (block bootstrap).
+        A block is a tenth of the trace; a conversation stays whole. The seed of the run draws the blocks. A
+        request that is drawn again has prefix content of its own, so that it hits no cache by repetition.
+
+        Raises:
+            ConfigError: `n` is out of range.
+
+        Source: circular block bootstrap; Politis and Romano 1992.
+
+        Example:
+            >>> import inferq as iq
+            >>> trace = iq.Workload({"arrival_s": [0, 1, 4], "prompt_tokens": [5, 6, 7]})
+            >>> trace.resample(1000).draw(1).frame.height
+            1000
+        """
+        return self._then("resample", chance=True, n=whole("n", n, 1, 2**31 - 1))
 
     def with_arrivals(self, arrivals: Any) -> Workload:
         """Replace arrival times, in the same order of requests.
@@ -964,3 +986,9 @@ class Workload(Viewed):
             if steps
             else {}
         )
+
+
+def is_closed_loop(workload: Workload) -> bool:
+    """Whether `closed_loop` made the users of a workload wait for answers, so that it has no rate."""
+    changes = (*workload.metadata.get("changes", ()), *map(repr, workload._steps))
+    return any(change.startswith("closed_loop(") for change in changes)

@@ -24,7 +24,8 @@ from inferq.systems.pools import pools_of
 from inferq.systems.system import SYSTEMS, System
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.workload.columns import MOST_SECONDS, Table
-from inferq.workload.workload import Workload
+from inferq.workload.transforms import mean_rate
+from inferq.workload.workload import Workload, is_closed_loop
 
 _RATES = (1e-9, 1e12)
 """Supported requests per second: from one in 30 years to a thousand in a nanosecond."""
@@ -47,6 +48,9 @@ def capacity(
     **run: Any,
 ) -> CapacityPlan:
     """Find the largest rate at which a system meets an SLO.
+
+    For conversations the rate is that of their starts, times the requests of a conversation. Think times do
+    not change.
 
     All rates use the same requests, sent faster or slower (`Workload.at_rate`: gaps are scaled, lengths and
     order are unchanged, and the mean rate of every draw is exact), and the same seeds. A *probe* is one rate.
@@ -98,7 +102,7 @@ def capacity(
 
     Raises:
         ConfigError: an argument is out of range, the workload lacks a class of the SLO or is a closed loop
-            (`think_s`) without a rate; and as for `inferq.simulate`.
+            of users without a rate; and as for `inferq.simulate`.
         TraceError: the workload has no arrivals or lengths.
         SimulationError: a run fails.
         KeyboardInterrupt: Ctrl-C stops all runs immediately.
@@ -202,16 +206,15 @@ class _Arrivals:
         """Properties of a workload, drawn with a seed. `scaled`: its arrivals will be scaled."""
         network = isinstance(system, Network)
         frame = workload.ready(seed, *([("arrival_s",)] if network else []))
-        if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
+        if scaled and is_closed_loop(workload):
             raise ConfigError(
-                "think_s",
-                "turns wait for answers, so the rate cannot be set: use .open_loop(), or pass a function of "
-                "the rate: lambda rate: iq.Workload.sessions(arrivals=iq.dist.Poisson(rate), …)",
+                "workload",
+                "is a closed loop of users that wait for answers, so its rate follows the service; use "
+                "recorded or drawn arrivals (--rate), or limit the users with max_in_flight",
             )
-        first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
-        if last_s <= first_s:
+        last_s, rate = float(frame["arrival_s"][-1]), mean_rate(frame)
+        if rate is None:
             raise ConfigError("workload", "has no rate: all requests arrive at the same time")
-        rate = (frame.height - 1) / (last_s - first_s)
         drawn = workload.is_synthetic or isinstance(system, (Network, GateAndRoute))
         routers = (pool.router for pool in pools_of(system) if pool.router is not None)
         drawn = drawn or any(router.is_random is not False for router in routers)

@@ -62,18 +62,24 @@ class Candidate:
         """Replicas of one unit."""
         return 1 if self.ratio is None else sum(self.ratio)
 
-    def system(self, units: int) -> Cluster | Disaggregated:
-        """The fleet with this number of units."""
+    @property
+    def has_monotone_timing(self) -> bool:
+        """Whether an iteration of more tokens is surely not shorter."""
+        return self.engine.timing.cost() is not None
+
+    def system(self, units: int, engine: Engine | None = None) -> Cluster | Disaggregated:
+        """The fleet with this number of units. `engine` replaces that of the candidate."""
+        engine = self.engine if engine is None else engine
         if self.ratio is None:
-            return Cluster(self.engine, replicas=units, router=self.router)
+            return Cluster(engine, replicas=units, router=self.router)
         prefill, decode = self.ratio
         assert self.link is not None
         link = self.link
         if link.concurrent is None:  # the network grows with the fleet: each prefill replica has an adapter
             link = replace(link, concurrent=prefill * units)
         return Disaggregated(
-            prefill=(self.engine, prefill * units),
-            decode=(self.engine, decode * units),
+            prefill=(engine, prefill * units),
+            decode=(engine, decode * units),
             link=link,
             prefill_router=self.router,
             decode_router=self.router,

@@ -35,6 +35,8 @@ class CandidateState:
     slower_reason: str = ""
     undecided: bool = False
     """Whether the result at the place before `high` is not significant."""
+    idle: Trial | None = None
+    """Latencies of single requests on idle replicas, if they violate the SLO."""
     misfit: str = ""
     """The reason why it makes no engine, if so."""
 

@@ -15,6 +15,7 @@ from inferq.experiments.plans.candidate_grid import CandidateGrid
 from inferq.experiments.plans.candidate_state import CandidateState
 from inferq.experiments.plans.outcome import CandidateOutcome, counts
 from inferq.experiments.plans.prober import Prober, Trial
+from inferq.experiments.plans.question import Question
 from inferq.experiments.plans.schedule import Schedule, schedule
 from inferq.experiments.plans.sensitivity import sensitivity
 from inferq.experiments.plans.simulation import ReplicaFailure, replica_failure
@@ -41,8 +42,14 @@ class FleetPlan(Viewed):
 
     slo: Slo
     workload: Workload
+    question: Question
+    """Whether the plan is about a rate, or about exactly the given requests."""
+    is_stable: bool
+    """Whether the answer also holds for runs of several times the length, if the trace was extended."""
+    tuned: bool
+    """Whether token budgets were searched."""
     rate: float | None
-    """Requests per second of the workload."""
+    """Requests per second of the workload. None if all requests arrive at the same time."""
     grid: CandidateGrid
     prices: Prices | None
     unit: str
@@ -158,7 +165,9 @@ class FleetPlan(Viewed):
             nearest = min(tried, key=lambda outcome: (_share(outcome.trial), outcome.candidate.place))
             assert nearest.trial is not None
             trial = nearest.trial
-            parts.append(f"closest: {self.name(nearest.candidate, trial.units)}: {trial.worst}")
+            parts.append(f"closest: {self.name(nearest.candidate, trial.units)}: {trial.evidence}")
+            if trial.worst.objective.metric.quantity in ("itl", "tpot") and not self.tuned:
+                parts.append("the token budget may bind the gaps between tokens; tune=True searches it")
         parts += [outcome.reason for outcome in self.outcomes if outcome.kind == "ruled out"][:1]
         return "; ".join(parts) or "no candidate was tried (out of time)"
 
@@ -284,8 +293,8 @@ class FleetPlan(Viewed):
         Args:
             every_s: length of a window in seconds, above 0.
             startup_s: seconds from the request for a replica, when it is paid, until it serves; 0 or above.
-            workload: requests to schedule. Default: the workload of the plan. For example, plan for the
-                busiest hour and schedule the week.
+            workload: requests to schedule. Default: the workload of the plan, not extended. For example, plan
+                for the busiest hour and schedule the week.
 
         Returns:
             The schedule for the requests of the first seed. None if no fleet meets the SLO.
@@ -294,6 +303,9 @@ class FleetPlan(Viewed):
             ConfigError: a number is out of range, the workload has sessions or continued prompts, or the
                 options of the plan select measured requests (`warmup`, …).
         """
+        trace = self.question.trace
+        if workload is None and trace is not None:
+            workload = trace.draw(self.seeds[0])
         return schedule(self._chosen, self.prober, self.unit, every_s, startup_s, workload)
 
     def toml(self) -> str:
@@ -335,6 +347,11 @@ class FleetPlan(Viewed):
         yield from self.slo.questions
         if self._run is not None and not self.stopped:
             yield from (finding.about("run of the chosen fleet") for finding in self._run[1])
+        if not self.is_stable:
+            yield Finding(
+                "run-length",
+                f"the answer holds for runs of {self.requests:,} requests; longer runs were not checked",
+            )
         yield from (Finding("not-monotonic", gap) for gap in self.gaps)
         yield from (Finding("assumption", note) for note in self.grid.notes)
         if self.prices is None and len({family.gpu for family in self.grid.engines.families}) > 1:
@@ -357,9 +374,9 @@ class FleetPlan(Viewed):
     def _answer(self, best: CandidateOutcome) -> list[str]:
         candidate, units = best.candidate, best.units
         assert units is not None
-        scope = (
-            "for exactly these requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
-        )
+        scope = f"for {self.question}"
+        if not self.exact:
+            scope += f", with {percent(self.confidence, 6)} confidence"
         spare = f", {self.spare} of them spare," if self.spare else ""
         gpus = counted(candidate.gpus_of(units), "GPU")
         lines = [
@@ -368,6 +385,8 @@ class FleetPlan(Viewed):
         ]
         if best.trial is not None:
             lines.append(f"risk: {best.trial.worst}")
+        if self.tuned:
+            lines.append(self._setting(best))
         if self.spare and not self.stopped and self.replica_failure is not None:
             lines.append(str(self.replica_failure))
         second = self.runner_up
@@ -376,6 +395,18 @@ class FleetPlan(Viewed):
         else:
             lines.append("runner-up: no other candidate is known to meet the SLO")
         return lines
+
+    def _setting(self, best: CandidateOutcome) -> str:
+        """The token budget of the answer, and why the server's default is not chosen."""
+        labels = best.candidate.labels
+        if labels["scheduler"] == "default":
+            return "setting: the server's default token budget; no other budget that was tried is cheaper"
+        for outcome in self.outcomes:
+            if dict(outcome.candidate.labels) == {**labels, "scheduler": "default"}:
+                return (
+                    f"setting: {labels['scheduler']}; the server's default: {outcome.kind}, {outcome.reason}"
+                )
+        return f"setting: {labels['scheduler']}"
 
     def _money(self, best: CandidateOutcome) -> str:
         if self.prices is None or best.cost is None:

@@ -19,6 +19,8 @@ from inferq.theory.capacities.iteration_cost import least_iteration_s
 from inferq.theory.demands.demand import Demand
 
 _AT_LEAST_ONE_ITERATION = ("ttft", "itl", "tpot", "e2e")
+_ROUNDING_OF_TIMES = 1e-6
+"""A limit is below the shortest iteration if it is so by more than this share."""
 _ROUNDING = 1e-9
 """A load is rounded down to a whole number if it is above it by less than this share."""
 
@@ -52,7 +54,7 @@ class UpperBounds:
 
         A bound covers the resources of all units, so n units carry n times the load of one, except for a
         link shared by all units. A bound is about the long run: above it the queue grows as long as the load
-        lasts. A short run may end before that shows.
+        lasts.
         """
         if self.impossible:
             return Limit(math.inf, self.impossible)
@@ -74,7 +76,7 @@ class UpperBounds:
 
 
 def upper_bounds_of(
-    demand: Demand, family: Family, router: Router, link: Link | None, objectives: Sequence[Objective]
+    demand: Demand | None, family: Family, router: Router, link: Link | None, objectives: Sequence[Objective]
 ) -> UpperBounds:
     """Theoretical bounds of a family, computed for its largest engine.
 
@@ -82,7 +84,8 @@ def upper_bounds_of(
     latency that contains an iteration is below the shortest iteration, whatever the number of replicas.
 
     Args:
-        demand: the load.
+        demand: the load in the long run. None for a plan about exactly these requests, whose queue may grow
+            as long as it ends in time.
         family: the engines.
         router: router in front of the replicas.
         link: link between prefill and decode pools. None if every replica does both.
@@ -94,13 +97,16 @@ def upper_bounds_of(
     shortest_s = least_iteration_s(engine)
     for objective in objectives:
         metric = objective.metric
-        if metric.quantity in _AT_LEAST_ONE_ITERATION and objective.limit < shortest_s and metric.unit == "s":
+        is_below = objective.limit < shortest_s * (1 - _ROUNDING_OF_TIMES)
+        if metric.quantity in _AT_LEAST_ONE_ITERATION and is_below and metric.unit == "s":
             return UpperBounds(
                 (),
                 family.batch_limits,
                 f"{metric.name} ≤ {amount(objective.limit, 's')} is below the shortest iteration, "
                 f"{seconds(shortest_s)}",
             )
+    if demand is None:
+        return UpperBounds((), family.batch_limits)
     pool = (engine, 1)
     system = (
         Cluster(engine, replicas=1, router=router)

@@ -28,7 +28,8 @@ class CandidateOutcome:
     kind: Kind
     """`"chosen"`: the cheapest. `"meets the SLO"`: at a higher cost, or slower at the same cost. `"not
     cheaper"`: too small at every lower cost, or slower at the same cost. `"breaks the SLO"`: at every size.
-    `"ruled out"`: by a theorem, without a run. `"undecided"`: out of time, or not significant. `"does not
+    `"ruled out"`: by a theorem, or because a single request
+    on an idle replica is too slow. `"undecided"`: out of time, or not significant. `"does not
     fit"`: the choices make no engine."""
     units: int | None = None
     """The fewest units that meet the SLO, spare replicas included. None if unknown."""
@@ -75,6 +76,13 @@ def _outcome(
         return CandidateOutcome(candidate=candidate, kind="does not fit", reason=state.misfit)
     if state.limit.reason and state.limit.least > state.sizes[-1]:
         return CandidateOutcome(candidate=candidate, kind="ruled out", reason=state.limit.reason)
+    if state.idle is not None:
+        return CandidateOutcome(
+            candidate=candidate,
+            kind="ruled out",
+            reason=f"{candidate.size(1)}: single requests on idle replicas already violate the SLO: "
+            f"{state.idle.worst}",
+        )
     if state.high is not None:
         assert best is not None
         return _sufficient(state, state.high, best)
@@ -83,7 +91,7 @@ def _outcome(
         return CandidateOutcome(
             candidate=candidate,
             kind="undecided" if state.undecided else "breaks the SLO",
-            reason=f"with {candidate.size(state.sizes[-1])}: {last.worst}" if last else state.limit.reason,
+            reason=f"with {candidate.size(state.sizes[-1])}: {last.evidence}" if last else state.limit.reason,
             trial=last,
         )
     at_least = state.least_cost
@@ -146,7 +154,7 @@ def _too_small(state: CandidateState, last: Trial | None) -> str:
     part = "" if last.whole else f" on the first {last.requests:,} requests"
     part += ", which proves it" if last.is_proof else ""
     verdict = {"violated": "breaks the SLO"}.get(last.verdict, "is undecided")
-    return f"{state.candidate.size(last.units)} {verdict}{part}; {last.worst}"
+    return f"{state.candidate.size(last.units)} {verdict}{part}; {last.evidence}"
 
 
 def _last(state: CandidateState) -> Trial | None:

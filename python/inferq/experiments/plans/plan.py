@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from hashlib import sha256
 from json import dumps
 from typing import Any
@@ -24,6 +25,7 @@ from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.plans.limits import NO_LIMIT, Limit, UpperBounds, upper_bounds_of
 from inferq.experiments.plans.outcome import outcomes_of
 from inferq.experiments.plans.prober import Prober
+from inferq.experiments.plans.question import LONGER, Question, question_of
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
 from inferq.experiments.sweeps.executors import chosen
@@ -36,6 +38,11 @@ from inferq.workload.columns import Table
 from inferq.workload.workload import Workload
 
 _MOST_WITHIN = 10.0
+TUNED_BUDGETS = (256, 512, 1024, 2048, 4096)
+"""Token budgets that `tune` compares with the server's default."""
+_VERSION = 2
+"""Version of the values that records store."""
+_VERDICTS = {"violated": "breaks the SLO", "undecided": "does not surely meet the SLO"}
 
 
 def plan(
@@ -53,6 +60,7 @@ def plan(
     link: Any = None,
     routers: Any = None,
     replicas: Any = None,
+    tune: bool | None = None,
     spare: int = 0,
     prices: Prices | str | os.PathLike[str] | None = None,
     within: float = 0.02,
@@ -71,9 +79,13 @@ def plan(
     The choices form a grid: GPUs, tensor-parallel sizes, schedulers, prefix caches, pools, routers, and the
     number of replicas. Each candidate of the grid gets an outcome with a reason:
 
-    1. Theory gives an *upper bound* of the load of a replica (`inferq.theory.stability`, hypotheses met), so
-       a minimum number of replicas for any policy. Latency limits below the shortest iteration are
-       impossible. What theory rules out is never run.
+    0. A workload that is drawn from distributions, or a trace that was scaled by `at_rate`, asks about a
+       *rate* that holds for long. Any other trace asks about exactly its requests. A trace for a rate is
+       extended in blocks (`Workload.resample`) until the answer also holds for runs four times as long. A
+       fleet whose run has the finding "overload" does not meet an SLO at a rate.
+    1. For a rate, theory gives an *upper bound* of the load of a replica (`inferq.theory.stability`,
+       hypotheses met), so a minimum number of replicas for any policy. Limits that a single request on an
+       idle replica exceeds are impossible. What is ruled out is not run further.
     2. The other candidates run on the same requests: first on a short part, then on longer ones. The more
        promising half continues each time, until a fleet meets the SLO over all requests. Bisection finds the
        number of replicas. It assumes that more replicas are better; that is checked, and if it fails every
@@ -83,11 +95,12 @@ def plan(
        invariant L11). For random arrivals at a steady rate a part also counts if its whole confidence
        interval is beyond a limit: a queue that starts empty only grows towards its stationary length.
     4. Among candidates of equal cost the fastest is found by halving, in pairs on the same requests.
+    5. If all cheaper sizes together have at most 100,000 requests of a fixed workload, each of them is run.
 
     For a fixed workload the answer is exact: no candidate that was tried costs less by more than `within`, if
-    more replicas are better. For a random workload it holds with the stated confidence, which is divided
-    among all candidates and all looks at more seeds. It does not depend on the number of threads, the
-    executor, or resuming.
+    more replicas are better or step 5 applies. For a random workload it holds with the stated confidence,
+    which is divided among all candidates and all looks at more seeds. It does not depend on the number of
+    threads, the executor, or resuming.
 
     Without prices the cost of a fleet is its number of GPUs.
 
@@ -109,6 +122,9 @@ def plan(
             at a time. Default: such a link with 400 Gb/s, no latency and the model's KV bytes.
         routers: routers to choose from. Default: `LeastRequests()`.
         replicas: possible numbers of replicas. Default: 1 to 1,024.
+        tune: whether to compare token budgets of 256 to 4,096 with the server's. A large budget shortens
+            TTFT, a small one the gaps between tokens. Default: True if the SLO limits TTFT and also ITL or
+            TPOT, and neither `schedulers` nor `engines` are given.
         spare: replicas in addition to those that meet the SLO, included in the cost; 1 is N + 1.
         prices: GPU prices, or the path of a TOML file, see `Prices`.
         within: ε, the accepted excess over the lowest cost, as a share, 0 or above.
@@ -163,6 +179,9 @@ def plan(
     deadline = math.inf if time_s is None else begun + positive("time_s", time_s)
     check_log(log)
     source = workload if isinstance(workload, Workload) else Workload(workload)
+    tuned = _is_tuned(tune, slo, schedulers, engines)
+    if tuned:
+        schedulers = (None, *budgets(engine_options))
     priced = Prices.of(prices)
     grid = grid_of(
         model=model,
@@ -184,19 +203,17 @@ def plan(
         records = Records(path, _fingerprint(source, slo, run))
         try:
             frame = source.ready(numbers[0])
-            drawn = _is_random(source, grid)
+            demand = Demand.of(source, needs_rate=False)
+            question = question_of(source, demand, frame, slo.objectives)
+            drawn = _is_random(question.workload, grid)
             if drawn and looks[0] < 2:
                 raise ConfigError("seeds", "must be two or more for a random workload: one has no interval")
             closed = "think_s" in frame.columns or "max_in_flight" in run
-            demand = Demand.of(source)
-            limits = _limits(demand, grid, slo.objectives, deadline)
-            states = [
-                CandidateState(candidate, limit, grid.units, spare, cost)
-                for candidate, limit, cost in zip(grid.candidates, limits, costs, strict=True)
-            ]
-            left = sum(state.least_cost < math.inf for state in states)
+            long_run = demand if question.about_rate and demand.rate is not None else None
+            limits = _limits(long_run, grid, slo.objectives, deadline)
+            left = sum(limit.least <= grid.units[-1] for limit in limits)
             prober = Prober(
-                workload=source,
+                workload=question.workload,
                 objectives=slo.objectives,
                 seeds=numbers if drawn else numbers[:1],
                 looks=looks if drawn else (1,),
@@ -204,6 +221,7 @@ def plan(
                 exact=not drawn,
                 steady=drawn and demand.busiest == 1 and demand.order is None,
                 causal=not closed,
+                about_rate=question.about_rate,
                 options=with_itl_limits(run, slo.objectives),
                 threads=threads,
                 executor=chosen(executor),
@@ -212,15 +230,35 @@ def plan(
             )
             if log is not None:
                 log(_start(grid, left, prober.rungs, time.monotonic() - begun))
-            search = Search(prober, states, within, log)
-            search.run()
+            search = _searched(prober, grid, limits, spare, costs, within, log)
+            is_stable = True
+            while question.trace is not None and (best := search.best) is not None and not search.stopped:
+                longer = None if prober.late else _longer(question, prober)
+                if longer is None:
+                    is_stable = False
+                    break
+                assert best.high is not None
+                (trial,) = longer.run([(best.candidate, best.sizes[best.high], longer.requests)])
+                prober.simulated, prober.runs = longer.simulated, longer.runs
+                if trial.verdict == "met":
+                    break
+                if log is not None:
+                    log(
+                        f"{best.candidate.size(trial.units)} {_VERDICTS[trial.verdict]} in runs of "
+                        f"{longer.requests:,} requests: {trial.evidence}; the search continues with these"
+                    )
+                question, prober = question.with_requests(longer.requests), longer
+                search = _searched(prober, grid, limits, spare, costs, within, log)
         finally:
             records.write(now=True)
     unit = "GPUs" if priced is None else f"{priced.currency} per hour".strip()
     return FleetPlan(
         slo=slo,
-        workload=source,
-        rate=demand.rate,
+        workload=question.workload,
+        question=question,
+        is_stable=is_stable,
+        tuned=tuned,
+        rate=question.rate,
         grid=grid,
         prices=priced,
         unit=unit,
@@ -230,16 +268,71 @@ def plan(
         exact=not drawn,
         requests=prober.requests,
         seeds=prober.seeds,
-        outcomes=outcomes_of(states, stopped=search.stopped, unit=unit),
-        states=tuple(states),
+        outcomes=outcomes_of(search.states, stopped=search.stopped, unit=unit),
+        states=tuple(search.states),
         prober=prober,
         stopped=search.stopped,
         gaps=tuple(search.gaps),
         simulated=prober.simulated,
         runs=prober.runs,
         output_tokens_mean=float(frame["output_tokens"].mean()),  # type: ignore[arg-type]  # whole numbers
-        scenario=recorded(source, prober.seeds, run, slo=repr(slo)),
+        scenario=recorded(question.workload, prober.seeds, run, slo=repr(slo)),
     )
+
+
+def _searched(
+    prober: Prober,
+    grid: CandidateGrid,
+    limits: list[Limit],
+    spare: int,
+    costs: list[float],
+    within: float,
+    log: Callable[[str], object] | None,
+) -> Search:
+    """A finished search with the runs of a prober."""
+    states = [
+        CandidateState(candidate, limit, grid.units, spare, cost)
+        for candidate, limit, cost in zip(grid.candidates, limits, costs, strict=True)
+    ]
+    search = Search(prober, states, within, log)
+    search.run()
+    return search
+
+
+def _longer(question: Question, prober: Prober) -> Prober | None:
+    """A prober for runs that are several times as long; None if they would be too long."""
+    requests = min(LONGER * prober.requests, question.longest)
+    if requests < 2 * prober.requests:
+        return None
+    return replace(
+        prober,
+        workload=question.with_requests(requests).workload,
+        label=f"{requests} ",
+        trials={},
+        _keys={},
+        _drawn={},
+        _heads={},
+    )
+
+
+def budgets(engine_options: Mapping[str, Any] | None) -> tuple[dict[str, int], ...]:
+    """The token budgets that `tune` adds to the server's default, as fields of its scheduler."""
+    server = str((engine_options or {}).get("server", ""))
+    name = "chunk_tokens" if server.startswith("sglang") else "token_budget"
+    return tuple({name: tokens} for tokens in TUNED_BUDGETS)
+
+
+def _is_tuned(tune: bool | None, slo: Slo, schedulers: Any, engines: Any) -> bool:
+    """Whether token budgets are searched."""
+    is_given = schedulers is not None or engines is not None
+    if tune is None:
+        limited = {objective.metric.quantity for objective in slo.objectives}
+        return not is_given and "ttft" in limited and bool(limited & {"itl", "tpot"})
+    if not isinstance(tune, bool):
+        raise ConfigError("tune", f"must be True, False or None, got {tune!r}")
+    if tune and is_given:
+        raise ConfigError("tune", "cannot be combined with schedulers or engines, which set the token budget")
+    return tune
 
 
 def _unit_costs(grid: CandidateGrid, prices: Prices | None) -> list[float]:
@@ -267,7 +360,7 @@ def _resume_path(resume: str | os.PathLike[str] | None, grid: CandidateGrid) -> 
 
 
 def _limits(
-    demand: Demand, grid: CandidateGrid, objectives: tuple[Objective, ...], deadline: float
+    demand: Demand | None, grid: CandidateGrid, objectives: tuple[Objective, ...], deadline: float
 ) -> list[Limit]:
     """The proved minimum size of each candidate; after the deadline no further bounds are computed."""
     known: dict[tuple[int, bool], UpperBounds] = {}
@@ -299,5 +392,5 @@ def _is_random(workload: Workload, grid: CandidateGrid) -> bool:
 
 def _fingerprint(workload: Workload, slo: Slo, run: Mapping[str, Any]) -> str:
     """A hash of what all runs of a plan share."""
-    shared = dumps([requests_of(workload), repr(slo), dict(run)], sort_keys=True, default=repr)
+    shared = dumps([_VERSION, requests_of(workload), repr(slo), dict(run)], sort_keys=True, default=repr)
     return sha256(shared.encode()).hexdigest()

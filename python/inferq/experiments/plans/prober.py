@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,13 @@ from inferq.results.slo import FAILED, Objective, measured
 from inferq.results.tables import STATUSES
 from inferq.simulation.simulate import simulate
 from inferq.systems.system import System
+from inferq.workload.columns import MOST_SECONDS
 from inferq.workload.workload import Workload
 
+_ROUNDING, _TABLES = 1 + 1e-6, 1.05
+"""Smallest value relative to its limit that `Prober.idle` counts as a violation."""
+_APART_S = 1e4
+"""Seconds between requests that meet idle replicas."""
 _COLUMN = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "max_itl_s", "e2e": "e2e_s", "queue": "queue_s"}
 _KNOWN_AT = {
     **{"ttft": "first_token_s", "queue": "admitted_s"},
@@ -58,7 +63,7 @@ class FleetRunner:
     stop: threading.Event | None = None
 
     def __call__(self, task: FleetRun) -> Outcome:
-        """For each objective its value, followed by 1.0 if a violation is proved, else 0.0."""
+        """The numbers of `run_fleet`."""
         progress = None if self.stop is None else self._watch
         return Outcome(run_fleet(task, 1, progress))
 
@@ -68,7 +73,10 @@ class FleetRunner:
 
 
 def run_fleet(task: FleetRun, threads: int | None, progress: Progress | None) -> tuple[float, ...]:
-    """The value of each objective in a run, followed by 1.0 if a violation is proved, else 0.0."""
+    """The value of each objective in a run, followed by 1.0 if a violation is proved, else 0.0.
+
+    The last number is 1.0 if the run is overloaded.
+    """
     system = copy.deepcopy(task.system) if is_user_defined(task.system) else task.system
     result = simulate(
         task.workload, system, seed=task.seed, threads=threads, progress=progress, **task.options
@@ -84,7 +92,11 @@ def run_fleet(task: FleetRun, threads: int | None, progress: Progress | None) ->
         is_part and task.causal and is_surely_violated(objective, result, task.of)
         for objective in task.objectives
     ]
-    return tuple(float(number) for pair in zip(values, proved, strict=True) for number in pair)
+    overloaded = any(finding.kind == "overload" for finding in result._tables.findings)
+    return (
+        *(float(number) for pair in zip(values, proved, strict=True) for number in pair),
+        float(overloaded),
+    )
 
 
 def is_surely_violated(objective: Objective, result: Result, of: int) -> bool:
@@ -143,6 +155,8 @@ class Trial:
     """For each seed the largest value divided by its limit."""
     is_proof: bool
     """Whether a partial run proves that the whole run violates the SLO."""
+    overloaded: float = 0.0
+    """Share of the seeds whose run is overloaded, for a plan about a rate; else 0."""
 
     @property
     def share(self) -> float:
@@ -152,7 +166,9 @@ class Trial:
     @property
     def looks_met(self) -> bool:
         """Whether every value is within its limit so far."""
-        return not self.is_proof and all(not value.value > value.objective.limit for value in self.values)
+        if self.is_proof or (self.whole and self.overloaded):
+            return False
+        return all(not value.value > value.objective.limit for value in self.values)
 
     @property
     def worst(self) -> ObjectiveValue:
@@ -160,11 +176,20 @@ class Trial:
         return max(self.values, key=lambda value: value.share)
 
     @property
+    def evidence(self) -> str:
+        """What was observed: the worst objective, or that the queue grew."""
+        if self.whole and self.overloaded and overall(self.values) != "violated":
+            return f"the queue grows throughout the run (overload), although {self.worst}"
+        return str(self.worst)
+
+    @property
     def verdict(self) -> str:
         """`"met"`, `"violated"` or `"undecided"` for a whole run; `"violated"` or `"open"` for a part."""
         if self.is_proof:
             return "violated"
         verdict = overall(self.values)
+        if self.whole and verdict != "violated" and self.overloaded:
+            return "violated" if self.overloaded == 1 else "undecided"
         return verdict if self.whole or verdict == "violated" else "open"
 
 
@@ -182,6 +207,8 @@ class Prober:
     steady: bool
     """Whether a queue that starts empty grows monotonically towards its stationary length."""
     causal: bool
+    about_rate: bool
+    """Whether a fleet with an overloaded run does not meet the SLO."""
     options: Mapping[str, Any]
     threads: int | None
     executor: Executor | None
@@ -194,6 +221,8 @@ class Prober:
     _keys: dict[tuple[int, int], str] = field(default_factory=dict)
     _drawn: dict[int, Workload] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Workload] = field(default_factory=dict)
+    label: str = ""
+    """Prefix of the keys of runs, to separate workloads in one file."""
 
     @property
     def requests(self) -> int:
@@ -246,7 +275,8 @@ class Prober:
             if place not in self._serializable:
                 self._serializable[place] = self.records.has_file and candidate.is_serializable
             by_json = self._serializable[place]
-            self._keys[place, units] = candidate.key(units) if by_json else f"{place} × {units}"
+            key = candidate.key(max(units, 1)) if by_json else f"{place} × {max(units, 1)}"
+            self._keys[place, units] = f"{self.label}{'' if units else 'idle '}{key}"
         return self._keys[place, units]
 
     def workload_of(self, seed: int) -> Workload:
@@ -254,6 +284,39 @@ class Prober:
         if seed not in self._drawn:
             self._drawn[seed] = self.workload.draw(seed)
         return self._drawn[seed]
+
+    def idle(self, candidates: Sequence[Candidate]) -> list[Trial | None]:
+        """For each candidate the latencies of single requests on idle replicas, if they violate the SLO.
+
+        The requests run one after the other on one unit. So no latency is shorter with any number of
+        replicas, if iterations of more tokens are not shorter and the policy does not wait for more requests.
+        For prompts with shared content the KV cache is unlimited, so that it holds every earlier prompt.
+        Iteration times of measured tables are not strictly increasing: there, a value must be 5 % above its
+        limit. None if the SLO is met, or if the hypotheses are not known to hold.
+        """
+        lengths = dict.fromkeys((self.rungs[0], self.requests))
+        trials: dict[int, Trial | None] = {candidate.place: None for candidate in candidates}
+        active = [candidate for candidate in candidates if serves_at_once(candidate)]
+        for requests in lengths:
+            seeds = self.seeds[: self.looks[0]]
+            self._simulate([(candidate, 0, requests, seed) for candidate in active for seed in seeds])
+            trials |= {
+                candidate.place: self._trial(candidate, 0, requests, len(seeds)) for candidate in active
+            }
+            active = [
+                candidate
+                for candidate in active
+                if (trial := trials[candidate.place]) is not None
+                and min(trial.shares) > (_ROUNDING if candidate.has_monotone_timing else _TABLES)
+            ]
+        violated = {candidate.place for candidate in active}
+        return [trials[candidate.place] if candidate.place in violated else None for candidate in candidates]
+
+    def _idle(self, seed: int, requests: int) -> Workload:
+        """The first requests, so far apart that each meets an idle replica."""
+        frame = self._first(seed, requests).frame.drop("think_s", strict=False)
+        gap_s = min(_APART_S, MOST_SECONDS / 2 / frame.height)
+        return Workload(frame.with_columns(arrival_s=np.arange(frame.height) * gap_s))
 
     def _first(self, seed: int, requests: int) -> Workload:
         whole = self.workload_of(seed)
@@ -283,12 +346,13 @@ class Prober:
                     among=len(self.objectives),
                 )
             )
-        is_proof = all(any(row[1::2]) for row in rows)
+        is_proof = all(any(row[1:-1:2]) for row in rows)
+        overloaded = math.fsum(row[-1] for row in rows) / len(rows) if self.about_rate else 0.0
         shares = tuple(
             max(share_of(objective, row[2 * place]) for place, objective in enumerate(self.objectives))
             for row in rows
         )
-        return Trial(candidate, units, requests, whole, seeds, tuple(values_of), shares, is_proof)
+        return Trial(candidate, units, requests, whole, seeds, tuple(values_of), shares, is_proof, overloaded)
 
     def _simulate(self, wanted: Sequence[tuple[Candidate, int, int, int]]) -> None:
         """Run what is not recorded yet."""
@@ -299,8 +363,8 @@ class Prober:
         ]
         tasks = [
             FleetRun(
-                self._first(seed, requests),
-                candidate.system(units),
+                self._first(seed, requests) if units else self._idle(seed, requests),
+                candidate.system(units) if units else idle_system(candidate, self.workload_of(seed)),
                 seed,
                 self.objectives,
                 self.options,
@@ -330,6 +394,23 @@ class Prober:
         if error is not None:
             raise SimulationError(f"a run failed in the executor: {error}")
         return [tuple(map(_number, outcomes[place].summary or ())) for place in range(len(tasks))]
+
+
+def serves_at_once(candidate: Candidate) -> bool:
+    """Whether the scheduler is known to start a request on an idle replica without waiting for others."""
+    scheduler = candidate.engine.scheduler
+    if scheduler.is_user_defined() or scheduler.waits_for_full_batches():
+        return False
+    is_known = scheduler.serves_oldest() or scheduler.is_asynchronous()
+    return is_known or scheduler.fills_budget().holds is True
+
+
+def idle_system(candidate: Candidate, workload: Workload) -> System:
+    """One unit of a candidate. Its KV cache is unlimited if prompts share content, so nothing is evicted."""
+    if not {"prefix_hashes", "prefix_parts", "continues", "session_id"} & set(workload.frame.columns):
+        return candidate.system(1)
+    engine = candidate.engine
+    return candidate.system(1, replace(engine, kv=replace(engine.kv, tokens=None)))
 
 
 def _number(value: float | int | None) -> float:

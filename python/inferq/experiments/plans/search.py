@@ -16,6 +16,8 @@ Steps = Generator[tuple[int, int], Trial, None]
 
 _BATCH = 256
 """Candidates of a round that run between two checks of the deadline."""
+_MOST_EXHAUSTIVE = 100_000
+"""Requests that are spent on every cheaper size, so that small plans do not rely on monotonicity."""
 _MOST_RUNNERS_UP = 3
 """Candidates that are tried as runner-up."""
 
@@ -58,6 +60,7 @@ class Search:
             self._log("cheaper candidates tried")
             self._race()
             self._check_monotonicity()
+            self._try_every_cheaper_size()
             self._find_runner_up()
         except _OutOfTime:
             self.stopped = True
@@ -122,6 +125,7 @@ class Search:
     def _screen(self) -> None:
         """Successive halving on partial runs; the most promising candidate continues to whole runs."""
         active = [state for state in self.open_states() if state.check_engine()]
+        active = self._not_impossible(active)
         *parts, whole = self.prober.rungs
         for requests in parts:
             self.run_steps([(state, self._guess(state, requests)) for state in active])
@@ -131,6 +135,19 @@ class Search:
             )
             active = active[: -(-len(active) // 2)]
         self.run_steps([(state, self.resolve(state, whole)) for state in active[:1]])
+
+    def _not_impossible(self, states: list[CandidateState]) -> list[CandidateState]:
+        """The candidates whose single requests on idle replicas do not violate the SLO."""
+        for first in range(0, len(states), _BATCH):
+            if self.prober.late:
+                raise _OutOfTime
+            batch = states[first : first + _BATCH]
+            for state, trial in zip(
+                batch, self.prober.idle([state.candidate for state in batch]), strict=True
+            ):
+                if trial is not None:
+                    state.idle, state.low = trial, len(state.sizes)
+        return [state for state in states if state.idle is None]
 
     def _guess(self, state: CandidateState, requests: int) -> Steps:
         """Find the fewest units that look sufficient on the first requests."""
@@ -280,6 +297,39 @@ class Search:
                     state.high = state.low = place
                     return
 
+    def _try_every_cheaper_size(self) -> None:
+        """Run every cheaper size of a small plan of fixed requests, the cheapest first.
+
+        Fixed requests can be served in time by n replicas and too late by n + 1, which bisection misses.
+        """
+        if not self.prober.exact:
+            return
+        best, *parts = self.best_cost, *self.prober.rungs
+        untried = sorted(
+            (state.cost(place), state.candidate.place, place)
+            for state in self.states
+            if state.idle is None and not state.misfit and not math.isinf(state.limit.least)
+            for tried in [{trial.units for trial in state.trials if trial.verdict != "open"}]
+            for place, size in enumerate(state.sizes)
+            if size not in tried
+            and state.cost(place) < best
+            and state.cost(place) * (1 + self.within) <= best
+        )
+        if len(untried) * parts[-1] > _MOST_EXHAUSTIVE:
+            return
+        by_place = {state.candidate.place: state for state in self.states}
+        for _, number_of_state, place in untried:
+            state = by_place[number_of_state]
+            self.run_steps([(state, _until_proved(place, parts))])
+            if state.trials[-1].whole and state.trials[-1].verdict == "met":
+                state.high = state.low = place
+                size = state.sizes[place]
+                self.gaps.append(
+                    f"more replicas are not always better: {state.candidate.size(size)} meets the SLO, a "
+                    "larger fleet does not; every cheaper size was run"
+                )
+                return
+
     def _find_runner_up(self) -> None:
         """If only one candidate meets the SLO, resolve the most promising of the rest as runner-up."""
         if self.best is None:
@@ -296,6 +346,13 @@ class Search:
             if len(self.sufficient) > 1:
                 return
             self.run_steps([(state, self.resolve(state, self.prober.rungs[-1]))])
+
+
+def _until_proved(place: int, lengths: Sequence[int]) -> Steps:
+    for requests in lengths:
+        trial = yield place, requests
+        if trial.verdict == "violated":
+            return
 
 
 def _once(place: int, requests: int) -> Steps:

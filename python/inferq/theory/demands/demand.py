@@ -282,7 +282,7 @@ def _exact(workload: Workload) -> Demand | None:
         return Demand(classes, total, ways, poisson, gives_up=gives_up, alike=alike, busiest=busiest)
     if not isinstance(source, Synthetic) or not source.lengths:
         return None
-    arrivals, rate = source.arrivals, _rate(source.arrivals)
+    arrivals, rate = source.arrivals, long_run_rate(source.arrivals)
     lengths = dict(source.lengths)
     gives_up = False
     classes_of: object = None
@@ -311,11 +311,11 @@ def _exact(workload: Workload) -> Demand | None:
         isinstance(arrivals, Poisson),
         gives_up=gives_up,
         alike=True,
-        busiest=max(arrivals.rates) / _rate(arrivals) if isinstance(arrivals, TimeVarying) else 1.0,
+        busiest=max(arrivals.rates) / long_run_rate(arrivals) if isinstance(arrivals, TimeVarying) else 1.0,
     )
 
 
-def _rate(arrivals: ArrivalProcess) -> float:
+def long_run_rate(arrivals: ArrivalProcess) -> float:
     """Requests per second in the long run."""
     if isinstance(arrivals, OnOff):
         on, off = arrivals.mean_on_s, arrivals.mean_off_s
