@@ -97,7 +97,7 @@ def test_what_is_printed_of_high_demand_has_no_equilibrium(page: Report):
     for where in ("6.1, high demand: ", "6.2, chats, 550/s"):
         (row,) = rows(page, where, "load")
         assert row.theory is not None and row.theory > 1
-        assert "whatever the policy" in row.note
+        assert "under any policy" in row.note
 
 
 def test_the_overflow_of_a_3_by_trying_all_newcomers():

@@ -248,7 +248,7 @@ def markdown(report: Report, folder: str | Path, stem: str | None = None) -> str
     Args:
         report: of a paper.
         folder: where the page will lie; it must be there.
-        stem: with what the names of the pictures begin, the report's name unless told.
+        stem: prefix of the chart file names. Default: the report's name.
 
     Raises:
         OSError: a picture cannot be written.

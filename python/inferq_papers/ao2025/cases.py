@@ -45,7 +45,7 @@ NESTED: Kinds = tuple(Kind(10, tokens, tokens) for tokens in (20, 40, 80, 160))
 CHAT: Kinds = tuple(
     Kind(60, 50 * place, 55 * share / sum(CHAT_SHARES)) for place, share in enumerate(CHAT_SHARES, start=1)
 )
-"""The instances of section 6 with the printed rates; for the third only the ratio is printed, the last has 55/s."""
+"""Instances of section 6 with printed rates; only the ratio is printed for the third, 55/s for the last."""
 
 
 def timing() -> iq.research.MemoryLinear:
@@ -164,7 +164,8 @@ def run(
 def measures(result: iq.Result) -> dict[str, float | int]:
     """Throughput while requests arrive (without the drain after the last arrival), and latencies.
 
-    As in section 2.3 the tokens of a request count when it is complete. `served` is relative to the arriving tokens.
+    As in section 2.3 the tokens of a request count when it is complete. `served` is relative to arriving
+    tokens.
     """
     requests = result.requests
     start_s = requests["arrival_s"][requests.height // 10]

@@ -127,8 +127,8 @@ def settles(quick: bool) -> Section:
             "**The equilibrium is exact for means over iterations**: M ↦ λ(d0 + d1·M) is a line, so its "
             "fixed point is the mean of the random process too, as long as the replica does not idle.",
             "**No policy serves more than `C/(E[W](d0 + d1·C))`**, W = (l' + 1)(l + l'/2): a batch of M ≤ C "
-            "tokens completes M of this work in d0 + d1·M seconds. VllmV1 is close to it: recomputation after "
-            "preemption costs little here.",
+            "tokens completes M of this work in d0 + d1·M seconds. VllmV1 is close to it: recomputation "
+            "after preemption costs little here.",
         ),
     )
 
@@ -163,8 +163,8 @@ def thresholds() -> Section:
         text=(
             "Condition (9): an iteration with n_j requests at every stage of every type lasts less than n_j "
             "requests of any type take to arrive. A least vector of integers exists; "
-            "at most B = Σ n_j(l'_j + 1) requests are then in memory. Section 6.1 uses n_j = B·ρ_j/(l'_j + 1) "
-            "instead, in integers of at least 1."
+            "at most B = Σ n_j(l'_j + 1) requests are then in memory. Section 6.1 uses n_j = B·ρ_j/(l'_j + "
+            "1) instead, in integers of at least 1."
         ),
         tables=(
             Table(

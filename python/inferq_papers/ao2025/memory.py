@@ -171,9 +171,9 @@ def designs() -> Section:
             + " and ".join(f"{factor:.1f}·M* at {rate:g}/s" for rate, factor in over.items())
             + ", because every segment has at least one place per stage, and n_(i+1) > p_i·n_i rounds up "
             "once per segment.",
-            "**The bound of θ in (12) and (15) is printed too large**: with n_j in the denominator instead of n_(j−1) as in Lemma "
-            "8, it exceeds θ itself if n_j is close to n_(j−1)·p_j (see the table); the "
-            "resulting memory does not satisfy the theorem. Here θ is the root of (16).",
+            "**The bound of θ in (12) and (15) is printed too large**: with n_j in the denominator instead "
+            "of n_(j−1) as in Lemma 8, it exceeds θ itself if n_j is close to n_(j−1)·p_j (see the table); "
+            "the resulting memory does not satisfy the theorem. Here θ is the root of (16).",
         ),
     )
 
@@ -283,8 +283,8 @@ def figure_6() -> Section:
         title="Example of nested WAIT",
         text=(
             "Figure 6: three requests let a segment advance; stage 0 is segment 1, stages 1 and 2 are "
-            "segment 2, the prompt's iteration produces the first token. The outputs follow from the printed completion "
-            "of each request."
+            "segment 2, the prompt's iteration produces the first token. The outputs follow from the printed "
+            "completion of each request."
         ),
         rows=tuple(rows),
         remarks=(

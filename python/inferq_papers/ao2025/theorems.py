@@ -104,7 +104,7 @@ def restarting(steps: int, seed: int) -> list[int]:
 
 
 def overflow_chances() -> tuple[float, float]:
-    """The probability that new requests overflow the cache within two steps of equilibrium: A.3's and correct.
+    """The probability that new requests overflow the cache in two steps from equilibrium: A.3's and correct.
 
     Present requests need 7 tokens in the next step and 3 in the step after it. New requests (x, y)
     need x + y, then 2x + 2y: they fit if x + y ≤ 2. The list in A.3 leaves out (0, 2).
@@ -175,8 +175,8 @@ def memory_greedy(quick: bool) -> Section:
             "second, K = d0/(1 − 9·d1) = 1, so M* = C = 9. Here the load is 1 for every policy: unused "
             "cache "
             f'is lost capacity. {len(seeds)} runs of {steps:,} steps. "FCFS, restarting" is the '
-            "policy of A.3 step by step; its victims start again. All other policies are simulated in continuous "
-            "time, VllmV1 with recomputation, which keeps the generated tokens of a victim."
+            "policy of A.3 step by step; its victims start again. All other policies are simulated in "
+            "continuous time, VllmV1 with recomputation, which keeps the generated tokens of a victim."
         ),
         rows=tuple(rows),
         pictures=(

@@ -166,8 +166,8 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             "l'/2); "
             f"the printed low demand is load {cases.load(cases.LOW):.2f}. All policies have the same limit "
             f"on "
-            "requests in a batch, the limit that the thresholds by (9) or (10) require. A tenth of the requests at "
-            "each end is not measured."
+            "requests in a batch, the limit that the thresholds by (9) or (10) require. A tenth of the "
+            "requests at each end is not measured."
         ),
         rows=tuple(rows),
         tables=(
@@ -176,7 +176,7 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
                 frame=found.drop("in service, s", "±"),
                 decimals={"served": 3, "requests/s": 0},
                 note='"served" is the share of the arriving tokens; below 0.98 a queue grows, and times '
-                "only say how long the run was.",
+                "only reflect the length of the run.",
             ),
         ),
         pictures=(
@@ -189,20 +189,16 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
         ),
         remarks=(
             "**Throughput: no policy surpasses another.** A stable policy serves all arrivals. "
-            + (
-                "VllmV1 and Sarathi make the same decisions here, and "
-                if alike
-                else "VllmV1 and Sarathi "
-            )
+            + ("VllmV1 and Sarathi make the same decisions here, and " if alike else "VllmV1 and Sarathi ")
             + f"if both keep up, waiting takes {min(slower):.2f} to {max(slower):.1f} times their mean "
             f"time "
             "in the system.",
             "**The reason follows from the paper's own model.** A request of type j passes l'_j + 1 stages, "
-            "and under WAIT each stage waits for n_j arrivals, so its time is (l'_j + 1)·n_j/λ_j. Condition (9) "
-            "requires that n_j/λ_j is *at least* the time of an iteration. A policy that runs all requests in "
-            "each iteration takes (l'_j + 1) iterations, and spreads d0 over the largest possible batch. "
-            "Waiting adds idle time or pauses and saves nothing: (1) has no term that it reduces. Its "
-            "cost is lowest for large thresholds.",
+            "and under WAIT each stage waits for n_j arrivals, so its time is (l'_j + 1)·n_j/λ_j. Condition "
+            "(9) requires that n_j/λ_j is *at least* the time of an iteration. A policy that runs all "
+            "requests in each iteration takes (l'_j + 1) iterations, and spreads d0 over the largest "
+            "possible batch. Waiting adds idle time or pauses and saves nothing: (1) has no term that it "
+            "reduces. Its cost is lowest for large thresholds.",
             "**Unstable cases**: "
             + "; ".join(jammed_text(jams))
             + ". On the low demand the rule of 6.1 gives the type with the longer output fewer places than "
@@ -369,8 +365,8 @@ def memory(quick: bool) -> Section:
             "without drift.",
             "**Waiting helps with a cache that just fits.** WAIT never uses more than its thresholds "
             "times "
-            f"the stages. With exactly this memory, VllmV1 preempts {preempted['VllmV1, any number']:,} times, WAIT "
-            f"{preempted['Wait, (9)']:,} times; with 5 % more VllmV1 is ahead again.",
+            f"the stages. With exactly this memory, VllmV1 preempts {preempted['VllmV1, any number']:,} "
+            f"times, WAIT {preempted['Wait, (9)']:,} times; with 5 % more VllmV1 is ahead again.",
             "**A binding limit on the batch does not help WAIT**: tokens per second are in the last table. "
             "If the rule of 6.1 leads, it serves more short requests while long requests queue.",
         ),

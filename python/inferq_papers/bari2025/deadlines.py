@@ -340,7 +340,9 @@ def answered(study: Study, cost: float) -> dict[str, Simulated]:
         found[f"capacity {name}"] = Simulated.over(capacities[name])
         found[f"ttft {name}"] = Simulated.over([values["median TTFT"] for values in high[name]])
         for group in ITL_SLO_S:
-            found[f"itl {group} {name}"] = Simulated.over([values[f"P99 ITL, {group}"] for values in high[name]])
+            found[f"itl {group} {name}"] = Simulated.over(
+                [values[f"P99 ITL, {group}"] for values in high[name]]
+            )
     found["gain"] = ratio(capacities[SLAI], capacities[SARATHI])
     found["fall"] = ratio(*([values["median TTFT"] for values in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
