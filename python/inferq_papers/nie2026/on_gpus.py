@@ -330,8 +330,8 @@ def _between(changes: pl.DataFrame) -> str:
         changes.filter(changes["setting"] == f"clock: a roofline of {gpu}")
         for gpu in ("a100-80gb", "a100-40gb")
     )
-    changes = [100 * (float(small[row][0]) - float(large[row][0])) for row in SETTINGS]
-    return ", ".join(_signed(one) for one in changes)
+    points = [100 * (float(small[row][0]) - float(large[row][0])) for row in SETTINGS]
+    return ", ".join(_signed(point) for point in points)
 
 
 TEXT = (
