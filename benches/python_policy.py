@@ -8,7 +8,7 @@ by the number of iterations, in microseconds. Columns:
 
 - `built-in`: `iq.Sarathi`, one iteration at a time (`stepping=True`), for comparison;
 - `crossing`: the least that a plan can be: all decode, named by a list that is made once. None waits;
-- `chunked`: `ShortestFirst`, the example of `docs/guides/write-a-scheduler.md`, with 256 waiting requests shown;
+- `chunked`: `ShortestFirst` of `docs/guides/write-a-scheduler.md`, with a view of 256 waiting requests;
 - `repeat`: the same, but a batch without prompts is asked for until something happens (`repeat=10**6`).
 """
 

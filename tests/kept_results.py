@@ -5,7 +5,7 @@ is written in Python has a stand-in there; `in_python` says in which fields what
 
 `python -m tests.kept_results > tests/kept/results.json` keeps the digests of the installed inferq. They are
 of kinds and values alone, so that columns, classes and files may get other names without another digest. What
-theory and fits say of some scenarios is kept to 12 significant digits.
+theory and fits say of some scenarios is kept to 9 significant digits.
 """
 
 import dataclasses
@@ -121,7 +121,7 @@ def digest(columns: Iterable[pl.Series]) -> str:
 
 
 def rounded(value: float | None) -> str | None:
-    return None if value is None else f"{value:.12g}"
+    return None if value is None else f"{value:.9g}"
 
 
 def theory_of(workload: iq.Workload, system: Any) -> list[Any]:

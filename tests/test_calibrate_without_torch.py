@@ -25,7 +25,7 @@ def test_without_pytorch_the_extra_is_named(monkeypatch, tmp_path):
 def test_the_file_is_judged_before_anything_is_timed(tmp_path):
     for out, says in (
         ("here.csv", "must be a .parquet file"),
-        ("nowhere/here.parquet", "there is no folder"),
+        ("nowhere/here.parquet", "does not exist"),
     ):
         done = CliRunner().invoke(app, ["calibrate", "llama-3.1-8b", "--out", str(tmp_path / out)])
         assert done.exit_code == 2 and says in done.output

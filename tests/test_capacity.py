@@ -69,7 +69,7 @@ def test_the_bracket_holds_the_exact_rate_of_m_d_1(limit: float):
 
 
 def test_an_objective_at_the_only_gap_there_is_is_kept() -> None:
-    """All gaps are 20 ms, in a bin that ends above: P99 and maximum keep a limit of 20 ms at the same rates."""
+    """All gaps are 20 ms, in a bin that ends above: P99 and maximum meet 20 ms at the same rates."""
     engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(max_seqs=64), kv=iq.KvCache.unlimited())
     rows = {
         "arrival_s": [at * 0.05 for at in range(100)],

@@ -212,6 +212,8 @@ def test_given_parts_replace_computed_ones():
         "max_model_len": 1000,
     }
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(), first_token="decode", **given)
+    # A size alone leaves the server's prefix cache on.
+    given["kv"] = iq.KvCache(tokens=1600, prefix_cache="blocks")
     assert engine == iq.Engine(scheduler=iq.Sarathi(), first_token="decode", **given)
     assert engine.explain().count("as given") == 7
     # The GPU is then irrelevant: not even the fit of the model is checked.

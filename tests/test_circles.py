@@ -86,7 +86,7 @@ def test_no_module_imports_from_a_higher_layer():
     layer = {name: height for height, names in enumerate(LAYERS) for name in names}
 
     def package(module: str) -> str:
-        return (module.split(".") + [""])[1]
+        return [*module.split("."), ""][1]
 
     missing = {package(module) for module in MODULES if module.startswith("inferq.")} - {*layer}
     assert not missing, "every package has a layer"

@@ -326,7 +326,10 @@ def test_a_workload_is_drawn_once_for_a_seed():
 LONG = """
 import inferq as iq
 long = iq.Workload.synthetic(
-    requests=300_000, arrivals=iq.dist.Poisson(0.05), prompt=iq.dist.Fixed(100), output=iq.dist.Geometric(2000)
+    requests=300_000,
+    arrivals=iq.dist.Poisson(0.05),
+    prompt=iq.dist.Fixed(100),
+    output=iq.dist.Geometric(2000),
 )
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 print("begun", flush=True)

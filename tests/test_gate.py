@@ -519,9 +519,7 @@ def test_names_and_paths_that_are_wrong(folder: Path):
     assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--summary", "told.md")
     assert "nothing was compared" in (folder / "told.md").read_text()
     (folder / "out.toml").write_text(SCENARIO.replace("seed = 3", 'seed = 3\nout = "results"'))
-    assert "out.toml: run.out: not supported in a scenario" in error(
-        "gate", "out.toml", "--update"
-    )
+    assert "out.toml: run.out: not supported in a scenario" in error("gate", "out.toml", "--update")
     assert "threads: must be an integer" in error("gate", "chat.toml", "--update", "--threads", "0")
     assert "empty: is a directory" in error("gate", "chat.toml", "--update", "--baseline", "empty")
     assert "no/where.md: directory no does not exist" in error(

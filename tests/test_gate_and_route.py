@@ -48,7 +48,7 @@ def test_what_is_described_can_be_read_back():
 
 @refused(
     ({"replicas": 0}, "replicas: must be from 1"),
-    ({"replicas": 1.5}, "replicas: must be a whole number"),
+    ({"replicas": 1.5}, "replicas: must be a non-negative integer"),
     ({"slots": 1}, "slots: must be at least 2 with a plan"),
     ({"slots": 0, "planned": False}, "slots: must be from 1"),
     ({"chunk": 0}, "chunk: must be from 1"),
@@ -139,18 +139,15 @@ def test_a_plan_that_does_not_fit_workload_or_cluster_is_refused(tables: dict[st
 
 @refused(
     *(
-        ({name: True}, {}, f"^{name}: means nothing where services are exponential")
+        ({name: True}, {}, f"^{name}: does not apply to exponential services")
         for name in ("stepping", "iterations", "batches")
     ),
-    *(
-        ({"cooldown": one}, {}, "^cooldown: means nothing where services are exponential")
-        for one in (1, "3s")
-    ),
+    *(({"cooldown": one}, {}, "^cooldown: does not apply to exponential services") for one in (1, "3s")),
     ({"warmup": 3}, {}, "^warmup: .*3 .*requests"),
     ({"warmup": "5s", "horizon_s": 5.0}, {}, "^warmup: must end before the run does, got 5 s"),
-    ({"timeline_s": 0}, {}, "^timeline_s: must be above 0"),
-    ({"seed": -1}, {}, "^seed: must be a whole number"),
-    ({}, {"patience_s": [1.0, 1.0, 1.0]}, r"^patience_s: under GateAndRoute"),
+    ({"timeline_s": 0}, {}, "^timeline_s: must be positive"),
+    ({"seed": -1}, {}, "^seed: must be an integer"),
+    ({}, {"patience_s": [1.0, 1.0, 1.0]}, r"^patience_s: is not available under GateAndRoute"),
     ({}, {"output_tokens": None}, iq.TraceError, "no output_tokens"),
 )
 def test_a_wrong_option_or_column_is_refused(options: dict[str, Any], columns: dict[str, Any]):

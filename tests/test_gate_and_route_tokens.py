@@ -171,7 +171,7 @@ def test_a_limited_cache_is_kept_to():
 
 
 def test_a_warm_up_that_leaves_nothing_is_an_error():
-    with pytest.raises(iq.ConfigError, match=r"^warmup: 300 requests of 300"):
+    with pytest.raises(iq.ConfigError, match=r"^warmup: excludes 300 of 300 requests"):
         iq.simulate(work(), cluster(), warmup=300)
 
 
@@ -209,12 +209,12 @@ def test_sessions_are_served_by_tokens_and_refused_by_slots():
     }
     requests = iq.simulate(turns, cluster()).requests
     assert requests["arrival_s"][1] == requests["finish_s"][0] + 5.0
-    with pytest.raises(iq.ConfigError, match=r"^think_s: exponential services know no sessions"):
+    with pytest.raises(iq.ConfigError, match=r"^think_s: is not available with exponential services"):
         iq.simulate(turns, cluster(service="exponential"))
 
 
 def test_the_audit_asks_for_a_budget():
     result = iq.simulate(work(50), cluster())
-    with pytest.raises(iq.ConfigError, match=r"^budget: the replicas have slots and no token budget"):
+    with pytest.raises(iq.ConfigError, match=r"^budget: required, because slots have no token budget"):
         result.work_conservation()
     assert result.work_conservation(64).budget == 64

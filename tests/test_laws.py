@@ -430,7 +430,7 @@ def test_law_eight_holds_where_requests_arrive_as_iterations_end(scenario: tuple
 def test_a_batch_planned_ahead_holds_its_blocks_as_the_last_one_ends(
     router: iq.Router, stepping: bool
 ) -> None:
-    """Blocks of one token. Request 0 (p = 3) computes its prompt in [0, 1) and one token in each second after.
+    """Blocks of one token. Request 0 (p = 3) computes its prompt in [0, 1), then one token per second.
 
     2  replica 0 holds 3 blocks of the prompt and the blocks of [1, 2) and [2, 3): 5. Replica 1 took 3 blocks
        at 1, and one at 2: 4. So request 2 goes to replica 1
@@ -661,16 +661,17 @@ def test_a_request_taken_back_as_an_iteration_ends_leaves_with_the_next_one(step
 @pytest.mark.parametrize("stepping", [False, True])
 def test_a_run_that_the_batch_evicts_is_not_found_by_the_next_plan(stepping: bool) -> None:
     """17 tokens. At 9 request 0 has left: its prompt and its answer are cached, in runs of 6 and 7 tokens.
-    Request 1 goes on from them and needs one token more, which is not there beside the 4 of request 2. Of a
-    lower class, that takes its fifth: the run of 7 goes, whole. At 10 request 1 finds the run of 6, and by 13
-    it has the 8 others, 3 at a time; request 2 makes room at 11, and emits the last 4 of 7 tokens from 13 on.
+    Request 2 continues them and needs one token more than is free next to the 4 of request 1. Request 1, of a
+    lower class, takes its fifth token: the run of 7 is evicted as a whole. At 10 request 2 finds the run of 6
+    and computes the 8 others by 13, 3 at a time. Request 1 is preempted for it and emits its last 4 tokens
+    from 13 on.
     """
     requests = {
-        "arrival_s": [0.0, 1.0, 2.0],
-        "prompt_tokens": [6, 14, 3],
-        "output_tokens": [8, 1, 7],
-        "class": ["a", "a", "b"],
-        "continues": pl.Series([None, 0, None], dtype=pl.Int32),
+        "arrival_s": [0.0, 6.0, 8.5],
+        "prompt_tokens": [6, 3, 14],
+        "output_tokens": [8, 7, 1],
+        "class": ["a", "b", "a"],
+        "continues": pl.Series([None, None, 0], dtype=pl.Int32),
     }
     inner = iq.VllmV1(token_budget=3, reserve_full_prompt=False, async_scheduling=False)
     one = iq.Engine(
@@ -678,7 +679,7 @@ def test_a_run_that_the_batch_evicts_is_not_found_by_the_next_plan(stepping: boo
         scheduler=iq.ClassPriority(order=["a", "b"], inner=inner),
         kv=iq.KvCache(tokens=17, block=1, prefix_cache="radix"),
     )
-    assert iq.simulate(requests, one, stepping=stepping).requests["finish_s"].to_list() == [9.0, 13.0, 17.0]
+    assert iq.simulate(requests, one, stepping=stepping).requests["finish_s"].to_list() == [9.0, 17.0, 13.0]
 
 
 @pytest.mark.parametrize("stepping", [False, True])

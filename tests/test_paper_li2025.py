@@ -77,7 +77,7 @@ def test_prompts_and_decodes_apart_lose_stability_below_the_limit():
 
 def test_attention_as_printed_lies_between_its_bounds():
     printed = rows(quick())["(A.1): attention as printed"]
-    low, high = (float(text) for text in printed.note.split("gives ")[1].split(" to "))
+    low, high = (float(text) for text in printed.note.split("range of ")[1].split(" to "))
     assert printed.simulation is not None and low < printed.simulation < high
 
 

@@ -242,7 +242,9 @@ def test_a_family_is_bounded_by_the_engine_that_may_do_all_that_the_others_may()
     """No member needs fewer replicas than its family; of pools apart a ratio is the bounds of 1:1, scaled."""
     chat = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(900), **LENGTHS)
     demand, slo = Demand.of(chat), iq.Slo(ttft_p99=1.0)
-    specs = [{"token_budget": budget, "max_seqs": seats} for budget in (64, 512, 8192) for seats in (16, 256)]
+    specs = [
+        {"token_budget": budget, "max_seqs": seats} for budget in (256, 512, 8192) for seats in (16, 256)
+    ]
     axes = {"model": "llama-3.1-8b", "gpus": ["a100-80gb"], "tensor_parallel": [1], "pools": ["1:1", "2:3"]}
     others = dict.fromkeys(("caches", "engines", "engine_options", "link", "routers", "replicas"))
     grid = grid_of(schedulers=specs, **axes, **others)

@@ -286,6 +286,7 @@ def comparison(systems: int, relative: dict[str, float]) -> Comparison:
         findings=(),
         by=None,
         scenario="{}",
+        requests="2 requests",
         _rows=tuple(rows),
         _values=(),
     )

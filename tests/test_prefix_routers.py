@@ -147,8 +147,8 @@ def test_a_full_session_moves_and_stays() -> None:
     (lambda: iq.PrefixAffinity(update_s=-1.0), r"update_s: must be .*got -1"),
     (lambda: iq.PrefixAffinity(update_s=1e-19), r"update_s: .*must be 0 or at least 1e-18 s"),
     (lambda: iq.PrefixHash(prefix_tokens=0), r"prefix_tokens: must be at least 1, got 0"),
-    (lambda: iq.PrefixHash(prefix_tokens=1.5), r"prefix_tokens: must be a whole number"),  # type: ignore[arg-type]
-    (lambda: iq.PrefixHash(prefix_tokens=-1), r"prefix_tokens: must be a whole number"),
+    (lambda: iq.PrefixHash(prefix_tokens=1.5), r"prefix_tokens: must be a non-negative integer"),  # type: ignore[arg-type]
+    (lambda: iq.PrefixHash(prefix_tokens=-1), r"prefix_tokens: must be a non-negative integer"),
     (lambda: iq.PrefixHash(load_factor=1.0), r"load_factor: must be a finite number above 1, got 1"),
     (lambda: iq.BySession(spill=0.9), r"spill: must be a finite number, at least 1, got 0\.9"),
     (lambda: iq.BySession(spill=float("inf")), r"spill: must be a finite number"),

@@ -573,8 +573,8 @@ def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
         ({"max_seqs": 2**41}, f"scheduler.max_seqs: must be from 1 to 2^40, got {2**41}"),
         ({"lookahead": 0}, "scheduler.lookahead: must be from 1 to 2^40, got 0"),
         ({"token_budget": -1}, "scheduler.token_budget: must be a non-negative integer or None, got -1"),
-        ({"max_seqs": True}, "scheduler.max_seqs: must be a whole number, 0 or above or None, is True"),
-        ({"lookahead": None}, "scheduler.lookahead: must be a whole number, 0 or above, is None"),
+        ({"max_seqs": True}, "scheduler.max_seqs: must be a non-negative integer or None, got True"),
+        ({"lookahead": None}, "scheduler.lookahead: must be a non-negative integer, got None"),
     ],
 )
 def test_wrong_attributes_are_named(attributes: dict[str, Any], message: str) -> None:

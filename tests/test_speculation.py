@@ -228,7 +228,9 @@ def test_what_does_not_go_together_is_named() -> None:
     told = iq.Speculation(tokens=3)
     with pytest.raises(iq.ConfigError, match=r"^kv\.prefix_cache: must be .*radix"):
         engine(told, kv=iq.KvCache(tokens=160, prefix_cache="radix"))
-    with pytest.raises(iq.ConfigError, match=r"^speculation\.acceptance: .*no column accepted"):
+    with pytest.raises(
+        iq.ConfigError, match=r"^speculation\.acceptance: .*column accepted, which the workload lacks"
+    ):
         iq.simulate(one(3), engine(told))
     for accepted, message in [
         ([0, 1], "^row 0: accepted has 2 entries, which bring 3 of its 6 output tokens"),

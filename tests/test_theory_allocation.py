@@ -629,7 +629,7 @@ def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasi
     assert plan.shadow_prices == () and not plan.prefill
     with pytest.raises(iq.ConfigError, match=r"^allocation: infeasible: no request of 'decode-heavy'"):
         iq.research.GateAndRoute(plan, replicas=2, **SLOTS)
-    with pytest.raises(iq.ConfigError, match=r"^constraint: the plan has no 'solo slots'"):
+    with pytest.raises(iq.ConfigError, match=r"^constraint: unknown constraint 'solo slots'"):
         plan.price("solo slots")
     fits = paper_plan(classes=paper_classes(0.5 * share * (1 - 1e-9), abandonment=0.0))
     assert fits.feasible

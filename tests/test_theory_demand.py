@@ -168,7 +168,7 @@ def test_what_is_no_demand_is_refused():
             Demand.of(asked)  # type: ignore[arg-type]
     with pytest.raises(iq.ConfigError, match="rate: must be"):
         Demand.of(one, rate=0)
-    with pytest.raises(iq.ConfigError, match="rate: the workload has no arrivals; give rate="):
+    with pytest.raises(iq.ConfigError, match="rate: the workload has no arrivals; set rate="):
         Demand.of(iq.Workload({"prompt_tokens": [1], "output_tokens": [1]}))
     with pytest.raises(iq.TraceError, match="no output_tokens"):
         Demand.of(iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [1, 1]}))

@@ -213,7 +213,7 @@ def test_ceilings_take_all_that_is_shared_and_guarantees_nothing():
     said = found.explain()
     assert "prefix cache: upper bounds assume at most 0.5997 of the prompt tokens found" in said
     assert "prefix cache: guarantees assume at least 0 of them found" in said
-    assert "at a hit rate of 0.5997 at most" in said
+    assert "at a hit rate of at most 0.5997" in said
     assert found.frame()["hit_rate"].to_list() == [bound.hit_rate for bound in found.bounds]
     # Between both nothing is proved; above the ceiling it is, however much is found.
     assert [stability(sharing(rate), one).verdict for rate in (7.0, 10.0, 15.5)] == [

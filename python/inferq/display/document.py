@@ -303,8 +303,7 @@ def cut(scenario: str) -> str:
 
 def _chapter(chapter: Chapter, name: str) -> str:
     charts = [
-        figure(chart, f"{name}-{place}-", _prose(chart.caption))
-        for place, chart in enumerate(chapter.charts)
+        figure(chart, f"{name}-{place}-", _prose(chart.caption)) for place, chart in enumerate(chapter.charts)
     ]
     parts = [
         f'<section id="{name}">',

@@ -86,9 +86,7 @@ def document(
             lambda width: styled(run_charts.latency(results, width, limits, _LEAD), names),
         ),
         notes=(*notes, Note(kind="warning", text=_ONE_RUN_EACH)),
-        chapters=tuple(
-            chapter for chapter in chapters if chapter.grids or chapter.charts or chapter.folded
-        ),
+        chapters=tuple(chapter for chapter in chapters if chapter.grids or chapter.charts or chapter.folded),
     )
 
 

@@ -99,6 +99,10 @@ class Scheduler(Description):
         """Whether each batch is planned during the previous iteration, without its results."""
         return False
 
+    def reads_output_limits(self) -> bool:
+        """Whether batches depend on the `max_output_tokens` of requests."""
+        return self.is_asynchronous()
+
     def speculative_decoding(self) -> Speculation | None:
         """The configuration of speculative decoding; None: no speculation."""
         return None

@@ -82,3 +82,7 @@ class Sglang(Scheduler):
     def is_asynchronous(self) -> bool:
         """True with `overlap`."""
         return self.overlap
+
+    def reads_output_limits(self) -> bool:
+        """True: a request reserves memory for its output limit."""
+        return True

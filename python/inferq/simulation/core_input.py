@@ -13,7 +13,6 @@ from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
-from inferq.scheduler.sglang import Sglang
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, keys, pools_of, user_defined
@@ -59,9 +58,7 @@ class CoreInput:
                 "speculation.acceptance",
                 "None reads acceptance from the column accepted, which the workload lacks; set a probability",
             )
-        self._reads_output_limits = any(
-            engine.scheduler.is_asynchronous() or isinstance(engine.scheduler, Sglang) for engine in engines
-        )
+        self._reads_output_limits = any(engine.scheduler.reads_output_limits() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:

@@ -163,9 +163,10 @@ def core_options(
     given: dict[str, Any] = {}
     if max_in_flight is not None:
         given["max_in_flight"] = whole("max_in_flight", max_in_flight, 1, 2**32 - 1)
-    if isinstance(itl_limits_s, str) or not isinstance(itl_limits_s, Iterable):
-        raise ConfigError("itl_limits_s", f"must be a list of seconds, got {shown(itl_limits_s)}")
-    if limits := sorted({not_negative("itl_limits_s", limit) for limit in itl_limits_s}):
+    limits: Any = itl_limits_s
+    if isinstance(limits, str) or not isinstance(limits, Iterable):
+        raise ConfigError("itl_limits_s", f"must be a list of seconds, got {shown(limits)}")
+    if limits := sorted({not_negative("itl_limits_s", limit) for limit in limits}):
         given["itl_limits_s"] = limits
     return {
         "seed": whole("seed", seed, 0, 2**64 - 1),

@@ -224,7 +224,7 @@ def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
         if len(names) > 1:
             raise ConfigError(
                 "workload.class",
-                f"missing: the network has several workflows; set the workflow of each job: {', '.join(names)}",
+                f"missing: set the workflow of each job; the network has {', '.join(names)}",
             )
         return np.zeros(frame.height, dtype=np.uint32)
     given = frame["class"]

@@ -80,8 +80,8 @@ class Workload(Viewed):
 
             A policy that plans a batch while the previous one runs foresees the end of a request whose
             output reaches `max_output_tokens` or fills `max_model_len`. Any other end is a stop token, also
-            if the column is missing or null. `Sglang` reserves memory for `max_output_tokens`, with and
-            without `overlap`. No other policy reads the column.
+            if the column is missing or null. SGLang's policy reserves memory for `max_output_tokens`,
+            with and without overlap. No other policy reads the column.
 
             A request that is canceled before its first admission leaves immediately, otherwise with its next
             token. Its status is `abandoned`.

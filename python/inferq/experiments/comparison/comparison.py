@@ -70,17 +70,22 @@ class Comparison(Viewed):
     def frame(self) -> pl.DataFrame:
         """One row per metric and system, including the baseline.
 
-        | column | meaning | |---|---| | `class` | only with `by="class"`; null for all requests | | `metric`,
-        `unit`, `better` | name, unit, and whether `lower` or `higher` is better | | `system` | name of the
-        system | | `mean`, `half_width` | mean over the seeds, and half of its interval | | `difference`,
-        `difference_half_width` | paired difference to the baseline, and half of its interval | | `relative`,
-        `relative_half_width` | both divided by the baseline's mean | | `ratio` | mean divided by the
-        baseline's mean | | `unpaired_half_width` | half width without pairing (Welch) | | `narrowed_by` |
-        factor by which pairing narrows the interval | | `p_value` | probability of a difference of this size
-        if there is none | | `verdict` | `better` or `worse` (significant), `not distinguishable`, or `same` |
-        | `significant_holm` | whether it is significant after correction for all rows (Holm) | | `samples` |
-        independent samples of the difference (for the baseline: of its mean) | | `missing` | runs without a
-        value; then there is no mean |
+        | column | meaning |
+        |---|---|
+        | `class` | only with `by="class"`; null for all requests |
+        | `metric`, `unit`, `better` | name, unit, and whether `lower` or `higher` is better |
+        | `system` | name of the system |
+        | `mean`, `half_width` | mean over the seeds, and half of its interval |
+        | `difference`, `difference_half_width` | difference to the baseline, half of its interval |
+        | `relative`, `relative_half_width` | both divided by the baseline's mean |
+        | `ratio` | mean divided by the baseline's mean |
+        | `unpaired_half_width` | half width without pairing (Welch) |
+        | `narrowed_by` | factor by which pairing narrows the interval |
+        | `p_value` | probability of a difference of this size if there is none |
+        | `verdict` | `better` or `worse` (significant), `not distinguishable`, or `same` |
+        | `significant_holm` | whether it is significant after correction for all rows (Holm) |
+        | `samples` | independent samples of the difference (for the baseline: of its mean) |
+        | `missing` | runs without a value; then there is no mean |
 
         Missing values are null: the baseline has no difference, one seed has no interval, and a relative
         difference to 0 is undefined.
