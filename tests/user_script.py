@@ -1,4 +1,4 @@
-"""A small script as a user writes one: `make lint` holds it against the types of the package."""
+"""A small user script; `make lint` checks it against the types of the package."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ log = [
 ]
 engine = iq.Engine.on("llama-3.1-8b", "h100-80gb")
 run = iq.simulate(log, engine, warmup="0s")
-rows: list[str] = run.findings
+findings: list[iq.Finding] = run.findings
 trace = iq.read_trace("traces/azure_2023.csv", time_unit=None).at_rate(12)
 fleet = iq.Cluster(engine, replicas=2, router=iq.PrefixAffinity())
-found = iq.compare(trace, {"one": engine, "two": fleet}, seeds=3, metrics=["ttft_p99"])
-print(found.explain(), run.summary()["ttft_p99"].item(), rows)
-answer = iq.capacity(trace, engine, iq.Slo(ttft_p99=0.5), seeds=3)
-print(answer.rate)
-talks = iq.Workload(log).with_classes("chat")
+comparison = iq.compare(trace, {"one": engine, "two": fleet}, seeds=3, metrics=["ttft_p99"])
+print(comparison.explain(), run.summary()["ttft_p99"].item(), findings)
+limit = iq.capacity(trace, engine, iq.Slo(ttft_p99=0.5), seeds=3)
+print(limit.rate)
+classes = iq.Workload(log).with_classes("chat")
 split = iq.Disaggregated(
     prefill=(engine, 1), decode=(engine, 2), link=iq.Link(latency_s=1e-4, bytes_per_s=50e9)
 )
