@@ -54,11 +54,11 @@ def sessions(rate: float, turns: int = 4) -> iq.Workload:
     """Conversations in a closed loop whose prompts grow."""
     return iq.Workload.sessions(
         sessions=REQUESTS // 2 // turns,
-        arrivals=iq.Poisson(rate),
+        arrivals=iq.dist.Poisson(rate),
         turns=turns,
-        prompt=iq.Lognormal(100, 60, cap=1000),
-        output=iq.Lognormal(250, 150, cap=2000),
-        think=iq.Exponential(mean_s=10.0),
+        prompt=iq.dist.Lognormal(100, 60, cap=1000),
+        output=iq.dist.Lognormal(250, 150, cap=2000),
+        think=iq.dist.Exponential(mean_s=10.0),
     ).draw(1)
 
 
@@ -134,20 +134,20 @@ TRAINED: dict[str, Callable[[], Run]] = {
     "W1 0.9, Sglang, overlap": lambda: (lengths("W1", 41.5), engine(sglang(overlap=True)), {}),
     "W1 0.9, FasterTransformer": lambda: (
         lengths("W1", 4.6),
-        engine(iq.FasterTransformer(max_seqs=256, max_model_len=8192, free="each")),
+        engine(iq.research.FasterTransformer(max_seqs=256, max_model_len=8192, free="each")),
         {},
     ),
     "W1 0.9, Rad": lambda: (
         lengths("W1", 22.7),
-        engine(iq.Rad(rows=128, columns=128, reduction=32, requests_per_cycle=2000)),
+        engine(iq.research.Rad(rows=128, columns=128, reduction=32, requests_per_cycle=2000)),
         {},
     ),
     "W1 0.9, Slai": lambda: (
         with_deadlines(lengths("W1", 44.8)),
-        engine(iq.Slai(token_budget=512, max_active=256, max_decodes=256, offset=10, order="spf")),
+        engine(iq.research.Slai(token_budget=512, max_active=256, max_decodes=256, offset=10, order="spf")),
         {},
     ),
-    "W1 0.9, Wait": lambda: (lengths("W1", 43.6), engine(iq.Wait(thresholds=2)), {}),
+    "W1 0.9, Wait": lambda: (lengths("W1", 43.6), engine(iq.research.Wait(thresholds=2)), {}),
 }
 
 HELD_OUT: dict[str, Callable[[], Run]] = {
@@ -158,7 +158,7 @@ HELD_OUT: dict[str, Callable[[], Run]] = {
     "W1 0.9, Sglang": lambda: (lengths("W1", 41.5), engine(sglang(overlap=False)), {}),
     "W1 0.9, NestedWait": lambda: (
         lengths("W1", 43.2),
-        engine(iq.NestedWait(segments=[150, 4096], thresholds=[1, 1])),
+        engine(iq.research.NestedWait(segments=[150, 4096], thresholds=[1, 1])),
         {},
     ),
 }

@@ -99,7 +99,9 @@ def runs() -> list[iq.Result]:
     engine = iq.Engine(
         timing=iq.Constant(0.02), scheduler=iq.VllmV1(speculation=speculation, pause_s=None), kv=kv
     )
-    restart = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(preemption=iq.Restart()), kv=kv)
+    restart = iq.Engine(
+        timing=iq.Constant(0.02), scheduler=iq.Sarathi(preemption=iq.research.Restart()), kv=kv
+    )
     requests = {"arrival_s": [0.0, 0.1], "prompt_tokens": [50, 60], "output_tokens": [9, 9]}
     failing = iq.Cluster(restart, replicas=2, failures=iq.Failures(at=[(0.05, 1)], repair_s=1))
     link = iq.Link(latency_s=0.001, bytes_per_s=1e9, bytes_per_token=1)

@@ -621,7 +621,7 @@ def test_small_plans_agree_with_brute_force(seed: int, count: int, most: int):
             [
                 iq.Sarathi(token_budget=random.choice([64, 512]), max_seqs=seqs),
                 iq.VllmV1(token_budget=512, max_seqs=seqs),
-                iq.Orca(max_seqs=seqs),
+                iq.research.Orca(max_seqs=seqs),
             ]
         )
         engines[f"{place}"] = iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache.unlimited())

@@ -1,9 +1,13 @@
 """Is what ships one version, and do the workflows pin what they use?"""
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
 import inferq as iq
+from inferq._lazy import load
 from inferq._version import commit
 
 ROOT = Path(__file__).parent.parent
@@ -43,3 +47,11 @@ def test_actions_are_pinned_by_hash():
 
 def test_a_checkout_says_its_commit():
     assert commit() is None or re.fullmatch(r"[0-9a-f]{9,}", commit() or "")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("vl_convert", "plots"), ("scipy.stats", "fit")])
+def test_a_missing_extra_is_named(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, package.partition(".")[0], None)
+    with pytest.raises(ImportError, match=rf"pip install 'inferq\[{extra}\]'"):
+        load(package)

@@ -65,8 +65,14 @@ def plan(**more: Any) -> Any:
     [
         (engine(iq.KvCache(tokens=200, block=1)), "engine.kv.tokens"),
         (iq.Cluster(engine(iq.KvCache(tokens=200, block=1)), replicas=2), "engines.kv.tokens"),
-        (engine(iq.KvCache.unlimited(), iq.Orca(max_model_len=100)), "engine.scheduler.max_model_len"),
-        (engine(iq.KvCache(tokens=500), iq.FasterTransformer(max_model_len=900)), "engine.kv.tokens"),
+        (
+            engine(iq.KvCache.unlimited(), iq.research.Orca(max_model_len=100)),
+            "engine.scheduler.max_model_len",
+        ),
+        (
+            engine(iq.KvCache(tokens=500), iq.research.FasterTransformer(max_model_len=900)),
+            "engine.kv.tokens",
+        ),
         (
             iq.Disaggregated(
                 prefill=(engine(iq.KvCache.unlimited()), 1),

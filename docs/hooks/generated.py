@@ -179,7 +179,7 @@ def _scenario() -> Iterator[tuple[str, str, list[tuple[str, Rows]]]]:
         ("stages.NAME", _rows(iq.Stage)),
     ]
     yield "`[network]`", "Engines that serve jobs of several calls.", network
-    yield "`[gate_and_route]`", "", [("", _rows(iq.GateAndRoute))]
+    yield "`[gate_and_route]`", "", [("", _rows(iq.research.GateAndRoute))]
     options = [row for row in _rows(iq.simulate) if row[0] not in ("workload", "system", "progress", "out")]
     yield "`[run]`", "Options of the simulation.", [("", options)]
     yield "`[gate]`", "Limits of a [CI gate](../guides/gate-in-ci.md).", [("", _rows(Terms))]

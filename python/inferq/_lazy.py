@@ -71,10 +71,19 @@ def load(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        extra, reason = EXTRAS.get(module.partition(".")[0], ("", ""))
-        if not extra or error.name not in (module, module.partition(".")[0]):
+        hint = missing_extra(error)
+        if hint is None:
             raise
-        raise ImportError(f"{reason}: pip install 'inferq[{extra}]'", name=error.name) from None
+        raise ImportError(hint, name=error.name) from None
+
+
+def missing_extra(error: BaseException) -> str | None:
+    """How to install the optional package that an import error is about; None for other errors."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ImportError) or name not in EXTRAS:
+        return None
+    extra, reason = EXTRAS[name]
+    return f"{reason}: pip install 'inferq[{extra}]'"
 
 
 def attach(

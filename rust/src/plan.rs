@@ -400,6 +400,7 @@ impl Plan<'_> {
     }
 
     // Inlined: a call costs more than the body, and every request makes two.
+    #[inline(always)]
     fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if !self.state.has_free(blocks) {

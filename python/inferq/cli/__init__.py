@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from inferq._lazy import missing_extra
 from inferq._version import __version__, commit
 from inferq.cli import gathered
 from inferq.display.text import visible
@@ -136,6 +137,8 @@ class Commands(TyperGroup):
         except MemoryError:
             _fail("not enough memory", 2)
         except BaseException as error:
+            if hint := missing_extra(error):
+                _fail(hint, 2)
             if os.environ.get(_TRACEBACK) or not (isinstance(error, Exception) or is_panic(error)):
                 raise
             text = str(error).strip().partition("\n")[0]

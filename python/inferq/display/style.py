@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from inferq._lazy import alt
+from inferq._lazy import alt, load
 from inferq.display.text import is_hidden, pictured
 
 # Colors that are distinguishable without red or green (Okabe and Ito), with one meaning on all pages: blue
@@ -147,7 +147,7 @@ def _configuration() -> dict[str, Any]:
 @contextmanager
 def unchecked() -> Iterator[None]:
     """Build charts without altair's schema checks, which take half of the time; tests use the checks."""
-    from altair.utils.schemapi import debug_mode
+    debug_mode = load("altair.utils.schemapi").debug_mode
 
     with debug_mode(False):
         yield
@@ -180,7 +180,7 @@ def svg(chart: Any, prefix: str = "part-") -> str:
         >>> svg(line).startswith("<svg") and svg(line) == svg(line)
         True
     """
-    import vl_convert
+    vl_convert = load("vl_convert")
 
     # Validation would take longer than rendering.
     with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():

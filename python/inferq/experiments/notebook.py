@@ -62,7 +62,7 @@ def _of_result(result: Result) -> str:
     grid = run_tables.latencies(rows, names=LABELS)
     try:
         picture = svg(result.plot(_WIDTH))
-    except ConfigError:
+    except (ConfigError, ImportError):
         picture = ""
     return _shown(
         "Result", identity.of_run(result), run_tables.counts(rows), grid, notes=notes, picture=picture
@@ -80,7 +80,7 @@ def _of_comparison(comparison: Comparison) -> str:
     ]
     try:
         picture = svg(comparison.plot(_WIDTH))
-    except ConfigError:
+    except (ConfigError, ImportError):
         picture = ""
     grids = [of_system(rows, comparison.baseline, name) for name in others]
     notes = [(finding.severity, sentence(finding)) for finding in comparison.findings]

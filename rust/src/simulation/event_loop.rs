@@ -96,6 +96,7 @@ impl Run {
     }
 
     /// The next event, except replica events.
+    #[inline(always)]
     fn next_of_requests(&mut self) -> Instant {
         let next_arrival = self.next_arrival();
         let calendar = &mut self.calendar;

@@ -212,6 +212,7 @@ impl Pace {
     }
 
     /// Total duration of the first `count` iterations.
+    #[inline(always)]
     pub fn total(&self, count: u64) -> Result<Span> {
         if count == 1 {
             return Ok(self.first);
@@ -302,6 +303,7 @@ impl Pace {
 }
 
 /// Total duration of fewer than 2^32 iterations that begin with `first` and grow: below 2^96 + 2^127.
+#[inline(always)]
 fn total(first: u64, growth: u64, count: u64) -> u128 {
     let pairs = count * count.wrapping_sub(1) / 2;
     u128::from(first) * u128::from(count) + u128::from(growth) * u128::from(pairs)
@@ -462,6 +464,7 @@ fn common_divisor(times: &[u128]) -> u128 {
 }
 
 /// The sum of `amount · price` over all terms.
+#[inline(always)]
 fn sum<const TERMS: usize>(terms: &[(u128, u128); TERMS]) -> Result<u128> {
     let mut total = 0_u128;
     for &(price, amount) in terms {

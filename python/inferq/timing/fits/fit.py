@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import load, np, pl
 from inferq.checks import flag, nearest, not_negative, whole, within
 from inferq.description import spelled
 from inferq.errors import ConfigError
@@ -405,7 +405,7 @@ class _Fitting:
         return dict(zip(named, errors.tolist(), strict=True))
 
     def _coefficients(self, values: dict[str, float], errors: dict[str, float]) -> pl.DataFrame:
-        from scipy.stats import t
+        t = load("scipy.stats").t
 
         reach = float(t.ppf(0.5 + self.confidence / 2, self.tokens.size - max(len(errors), 1)))
         units = {term.name: term.unit for term in self.linear.terms} | {"knee": "tokens"}

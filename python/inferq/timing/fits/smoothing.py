@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import np
+from inferq._lazy import load, np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,11 +76,10 @@ def _scaled(gram: Matrix) -> tuple[Matrix, Vector]:
 
 def _answer(gram: Matrix, side: Vector) -> Vector:
     """Solve the normal equations; the minimum-norm solution if they are singular by rounding."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
-
+    linalg = load("scipy.linalg")
     try:
-        return np.asarray(cho_solve(cho_factor(gram), side))
-    except LinAlgError:
+        return np.asarray(linalg.cho_solve(linalg.cho_factor(gram), side))
+    except linalg.LinAlgError:
         return np.asarray(np.linalg.lstsq(gram, side, rcond=None)[0])
 
 

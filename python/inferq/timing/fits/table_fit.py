@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import load, np, pl
 from inferq.checks import nearest, whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD
@@ -217,7 +217,7 @@ class _Tabulating:
 
     def _design(self, part: str, axes: Mapping[str, Sequence[int]]) -> Any:
         """The contribution of each grid point of a part to each iteration, as a sparse matrix."""
-        from scipy.sparse import csr_array
+        csr_array = load("scipy.sparse").csr_array
 
         rows = np.arange(self.measured.size)
         times = self.times[part]
@@ -270,8 +270,7 @@ class _Tabulating:
 
     def run(self) -> Tabulated:
         """Solve and describe the solution."""
-        from scipy.linalg import block_diag
-        from scipy.sparse import hstack
+        block_diag, hstack = load("scipy.linalg").block_diag, load("scipy.sparse").hstack
 
         designs = {part: self._design(part, self.axes) for part in self.fitted_parts}
         design = hstack(list(designs.values()), format="csr")
