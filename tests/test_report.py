@@ -581,3 +581,13 @@ def test_the_load_is_a_share_of_the_attainable_rate() -> None:
     (attained,) = [line for line in lines if line.startswith("Attainable: ")]
     assert f"{number(best)} requests per second" in attained
     assert f"the load is {percent(verdict.rate / best)} of it" in attained
+
+
+def test_a_load_above_a_guarantee_is_no_share_of_an_attainable_rate() -> None:
+    # Between the guarantee and the upper bound no theorem decides.
+    verdict = iq.theory.stability(synthetic(500, 8, 400, 100), ENGINE)
+    best = max(bound.capacity_per_s for bound in verdict.bounds if bound.kind == "guarantee")
+    above = iq.theory.stability(synthetic(500, (best + verdict.capacity_per_s) / 2, 400, 100), ENGINE)
+    lines = in_the_long_run(above, "requests")
+    assert any(line.startswith("Guaranteed: ") for line in lines)
+    assert not any("Attainable" in line for line in lines)

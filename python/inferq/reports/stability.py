@@ -81,10 +81,10 @@ def _attainable(verdict: Stability, unit: str) -> list[str]:
     near = min(guarantees, key=lambda bound: (sum(not need.met for need in bound.hypotheses), bound.load))
     missing = [need.name for need in near.hypotheses if not need.met]
     condition = f", given {' and '.join(missing)}" if missing else ""
-    return [
-        f"Attainable: {number(near.capacity_per_s)} {unit} per second ({near.name}{condition}); the load is "
-        f"{percent(near.load or 0.0)} of it."
-    ]
+    rate = f"{number(near.capacity_per_s)} {unit} per second ({near.name}{condition})"
+    if (near.load or 0.0) > 1:
+        return [f"Guaranteed: {rate}; the load is above it, where no theorem decides."]
+    return [f"Attainable: {rate}; the load is {percent(near.load or 0.0)} of it."]
 
 
 def _queue(verdict: Stability, unit: str, when: str) -> str:
