@@ -171,7 +171,9 @@ fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     let rank = |class: &Class| match rank_of.get(class.name.as_str()) {
         Some(&rank) => Ok(rank),
         None if !class.reaches_engine => Ok(0),
-        None => Err(Error::config("order", format!("must list every class of the workload, {:?} is missing", class.name))),
+        None => {
+            Err(Error::config("order", format!("must list every class of the workload, {:?} is missing", class.name)))
+        }
     };
     classes.unwrap_or_default().iter().map(rank).collect()
 }

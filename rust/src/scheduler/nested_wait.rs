@@ -20,7 +20,11 @@ impl SchedulerParameters for NestedWait {
             return Err(Error::config("segments", "must have at least one segment, got none"));
         }
         if segments.len() != thresholds.len() {
-            let message = format!("must have one threshold per segment, got {} for {} segments", thresholds.len(), segments.len());
+            let message = format!(
+                "must have one threshold per segment, got {} for {} segments",
+                thresholds.len(),
+                segments.len()
+            );
             return Err(Error::config("thresholds", message));
         }
         if !segments.is_sorted_by(|last, next| last < next) {

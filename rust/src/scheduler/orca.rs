@@ -93,7 +93,8 @@ impl Scheduler for OrcaScheduler {
         if !self.roster.lists.prefills.is_empty() || !self.roster.lists.queue.is_empty() {
             plan.rest_decodes(true);
             self.prefill(plan)?;
-            arrivals_wait = plan.budget_left() == 0 || plan.sequences_left() == 0 || plan.refused() == Some(Limit::Blocks);
+            arrivals_wait =
+                plan.budget_left() == 0 || plan.sequences_left() == 0 || plan.refused() == Some(Limit::Blocks);
             plan.rest_decodes(false);
         }
         self.roster.choose_decodes(u64::MAX, plan)?;
@@ -114,6 +115,5 @@ pub(super) fn refuses_length(arrival: &Arrival, max_model_len: u64, cache: &KvBl
         return Some("its prompt and output together exceed max_model_len");
     }
     let too_large = cache.need(max_model_len) > cache.capacity();
-    too_large
-        .then_some("the scheduler reserves max_model_len tokens, which exceed the KV cache")
+    too_large.then_some("the scheduler reserves max_model_len tokens, which exceed the KV cache")
 }

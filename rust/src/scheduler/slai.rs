@@ -10,9 +10,9 @@ mod deadline;
 
 use std::cmp::Reverse;
 
-use self::singles::Singles;
 use self::cohort::{Cohort, Key, LAST, Member, Positions};
 use self::deadline::{DeadlineWatch, Margin, Offset, later};
+use self::singles::Singles;
 use super::prelude::*;
 use crate::clock::{Instant, Span};
 use crate::timing::Pace;

@@ -44,7 +44,8 @@ impl SchedulerParameters for Wait {
                     Some(&threshold) => Ok(threshold),
                     None if !class.reaches_engine => Ok(1),
                     None => {
-                        let what = format!("must have one threshold per class of the workload, {:?} is missing", class.name);
+                        let what =
+                            format!("must have one threshold per class of the workload, {:?} is missing", class.name);
                         Err(Error::config("thresholds", what))
                     }
                 };

@@ -41,9 +41,8 @@ impl SglangScheduler {
         for place in waiting {
             let known = plan.requests().known(place);
             let hit = plan.refresh(place, known);
-            let is_like_another = hit <= SMALL_HIT
-                && known >= SMALL_HIT
-                && !beginnings.insert(plan.content_at(place, SMALL_HIT - 1));
+            let is_like_another =
+                hit <= SMALL_HIT && known >= SMALL_HIT && !beginnings.insert(plan.content_at(place, SMALL_HIT - 1));
             keyed.push(((!is_like_another).then_some(hit.min(known - 1)), place));
         }
         // `None`, for requests with the same beginning, sorts below every length.

@@ -80,7 +80,10 @@ fn the_shared_part_of_chunks_counts_once() {
     assert_eq!(of(&[(1, 0), (1, 0)], &[]), 8 * MICRO);
     let dear = TimingTable { linear: no_linear(), chunk: grid(11e-6), decode: no_decodes() };
     let error = dear.timing().expect_err("more than a chunk takes");
-    assert_eq!(error.to_string(), "chunk.shared_s: must not exceed the smallest chunk time of the grid, got 0.000011 s");
+    assert_eq!(
+        error.to_string(),
+        "chunk.shared_s: must not exceed the smallest chunk time of the grid, got 0.000011 s"
+    );
 }
 
 #[test]
