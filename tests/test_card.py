@@ -279,21 +279,12 @@ kind = "Sarathi"
         ({"model": "llama-4-scout", "gpu": "h200"}, "unknown name 'llama-4-scout'; use the model's"),
         ({"model": "mistral-small-24b", "gpu": "h200"}, "unknown name 'mistral-small-24b'; use"),
         ({"model": "qwen2.5-14b", "gpu": "h200"}, "unknown name 'qwen2.5-14b'; use"),
-        ({"model": "llama-3.1-8b-instruct", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "server": f"vllm-{'9' * 5000}"}, "unknown server"),
         ({"model": "lama-3.1-8b", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
-        (
-            {"model": "gpt-oss-120b", "gpu": "h200"},
-            "model: gpt-oss-120b is not supported: its layers alternate",
-        ),
-        (
-            {"model": "deepseek-v3.1", "gpu": "h200"},
-            "deepseek-v3.1 is not supported: it has multi-head latent",
-        ),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor": 2}, "engine: unknown field 'tensor'"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 query heads"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),
-        ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "fp4"}, "engine.kv_dtype: must be one of"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "int3"}, "engine.kv_dtype: must be one of"),
         ({"model": "llama-3.1-8b", "gpu": "h200", "backend": "vlm"}, "engine.backend: must be one of"),
         (
             {"model": "llama-3.1-8b", "gpu": "h200", "gpu_memory_utilization": 90},
@@ -310,11 +301,15 @@ def test_a_wrong_table_is_an_error_at_its_path(table, message: str):
 
 def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
     file = tmp_path / "config.json"
-    file.write_text('{"hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000}', encoding="utf-8")
+    file.write_text(
+        '{"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000}',
+        encoding="utf-8",
+    )
     for place in (file, tmp_path, str(file)):
         with pytest.raises(iq.ConfigError) as refused:
             ModelShape.of(place)
-        assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
+        missing = "missing num_hidden_layers, intermediate_size"
+        assert str(refused.value) == f"{file}: {missing} (model_type 'llama' requires these keys)"
     numbers = '{"hidden_size": ' + "9" * 5000 + "}"
     for text, message in (
         ("{", "is not JSON"),
@@ -330,29 +325,28 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"kv_lora_rank": 512}, "multi-head latent attention"),
-        ({"model_type": "gpt_neox"}, "no gated feed-forward part"),
+        ({"kv_lora_rank": 512}, "models of type 'llama' do not have multi-head latent attention"),
+        ({"model_type": "gpt_neox"}, "'gpt_neox' is not supported, so these keys were not understood"),
+        ({"model_type": None, "architectures": None}, "missing model_type"),
+        ({"model_type": "qwen3_next"}, "missing head_dim (model_type 'qwen3_next' requires"),
+        ({"model_type": "deepseek_v3"}, "missing kv_lora_rank, qk_nope_head_dim"),
+        ({"n_shared_experts": 1}, "models of type 'llama' do not have shared experts"),
+        ({"mamba_d_state": 16}, "do not have state-space layers"),
         ({"num_experts": 8}, "missing num_experts_per_tok"),
-        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "9 exceeds the 8 experts"),
         ({"num_key_value_heads": 5}, "5 does not divide 32 heads"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: must be an integer"),
         ({"hidden_size": "4096"}, "hidden_size: must be an integer"),
-        ({"hidden_size": None, "text_config": {}}, "it has a text_config"),
+        ({"text_config": {}}, "missing hidden_size"),
+        ({"text_config": []}, "text_config must be a table"),
         ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "requires the number of experts"),
         (
-            {"n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-            "only some of the lay",
+            {"layer_types": ["linear_attention"] * 32},
+            "layer_types: must contain only 'full_attention', 'sliding_attention', 'attention', got 'linear",
         ),
-        (
-            {"num_experts": 8, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
-            "only some of the lay",
-        ),
-        (
-            {"layer_types": ["linear_attention", "full_attention"]},
-            "layer_types: 'linear_attention' is not supported",
-        ),
+        ({"layer_types": ["full_attention"]}, "layer_types: must have 32 values, one per layer"),
         ({"is_encoder_decoder": True}, "an encoder"),
+        ({"quantization_config": {"quant_method": "bits"}}, "quant_method must be one of fp8, fbgemm_fp8"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be True or False"),
         ({"model_type": "gemma2"}, "missing head_dim"),
     ],
@@ -364,29 +358,61 @@ def test_an_unsupported_model_is_rejected(change, message: str):
     assert message in str(refused.value)
 
 
-def test_a_name_of_the_hub_is_not_a_path():
-    with pytest.raises(iq.ConfigError, match=r"did you mean llama-3\.1-8b of timing"):
-        ModelShape.of("meta-llama/Llama-3.1-8B-Instruct")
+@pytest.mark.parametrize(
+    "name, known, weights",
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b", "bf16"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8-block"),
+        ("RedHatAI/Llama-3.1-70B-Instruct-FP8-dynamic", "llama-3.1-70b", "fp8"),
+        ("nvidia/Qwen3-235B-A22B-NVFP4", "qwen3-235b-a22b", "nvfp4"),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", "int4"),
+        ("qwen2.5-7b-instruct-gptq-int4", "qwen2.5-7b", "int4"),
+    ],
+)
+def test_a_name_of_the_hub_is_the_model_in_the_format_of_the_name(name: str, known: str, weights: str):
+    shape = ModelShape.of(name)
+    assert shape == ModelShape.of(known) and shape.checkpoint.weights == weights
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "me/llama-3.1-8b-tiny", "a/b"])
+def test_a_name_of_the_hub_of_another_model_is_not_taken_for_a_known_one(name: str):
+    with pytest.raises(iq.ConfigError, match="no such file"):
+        ModelShape.of(name)
 
 
 def test_embeddings_are_tied_where_the_type_of_model_ties_them():
-    config = {**entries("models")["llama-3.1-8b"]["config"], "head_dim": 128}
+    config = {**entries("models")["llama-3.1-8b"]["config"], "head_dim": 128, "sliding_window": 4096}
     del config["tie_word_embeddings"]
     assert not ModelShape.of(config).tied
     assert ModelShape.of({**config, "model_type": "gemma2"}).tied
 
 
-def test_ignored_keys_of_a_config_are_reported():
-    config = {**entries("models")["llama-3.1-8b"]["config"], "quantization_config": {"quant_method": "fp8"}}
-    assert ModelShape.of(config) == ModelShape.of("llama-3.1-8b")
-    assert (
-        "ignored: quantization_config of a model: weights have 16 bits"
-        in iq.Engine.on(config, "h200").explain()
-    )
-    assert "ignored" not in iq.Engine.on(config, "h200", weights="fp8").explain()
-    assert "ignored: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
+def test_unused_keys_of_a_config_are_reported():
+    config = {**entries("models")["llama-3.1-8b"]["config"], "vision_config": {"depth": 2}, "new_part": 7}
+    shape = ModelShape.of(config)
+    assert shape == ModelShape.of("llama-3.1-8b") and set(shape.unused) == {"vision_config", "new_part"}
+    lines = iq.Engine.on(config, "h200").explain()
+    assert "unused: vision_config of a model: images are not encoded" in lines
+    assert "unused: new_part of a model: the key is not understood" in lines
+    assert "unused" not in iq.Engine.on("llama-3.1-8b", "h200").explain()
+
+
+def test_a_checkpoint_determines_the_formats():
+    config = {
+        **entries("models")["qwen3-8b"]["config"],
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }
+    card = iq.Engine.on(config, "h200").on_card
+    assert (card["weights"], card["kv_dtype"]) == ("fp8-block", "bf16")
+    assert iq.Engine.on(config, "h200", weights="float16", kv_dtype="fp8_e4m3").on_card["weights"] == "bf16"
+    assert iq.Engine.on(config, "h200", weights="fp8").on_card["weights"] == "fp8-block"
+    assert iq.Engine.on("qwen3-8b", "h200", weights="awq").on_card["weights"] == "int4"
+
+
+def test_a_window_is_of_the_layers_that_have_it():
+    assert ModelShape.of("mistral-7b").window_bytes_per_token() == 131_072
     config = {**entries("models")["mistral-7b"]["config"], "use_sliding_window": False}
-    assert ModelShape.of(config).ignored == ()
+    assert ModelShape.of(config).window_bytes_per_token() == 0
 
 
 def test_a_roofline_replaces_a_table_on_request():

@@ -19,6 +19,7 @@ from inferq.results import store, tables
 from inferq.results.finding import KINDS, SEVERITIES, Finding, by_severity
 from inferq.results.findings import of_objective
 from inferq.results.percentiles import percentiles
+from inferq.timing.hardware.catalog import entries
 from inferq.workload import parts
 from inferq.workload.trace_options import TraceOptions
 
@@ -289,6 +290,21 @@ def test_contradictions_of_settings_are_said() -> None:
         sampled_rows=huge.scheduler.max_seqs,  # type: ignore[attr-defined]
     ).tokens
     assert finding.data == {"kv_tokens": 10**9, "memory_tokens": room}
+
+
+def test_unused_keys_of_a_model_and_an_average_capacity_are_findings_of_the_run() -> None:
+    workload = _even(30)
+    assert not {"model-unused", "kv-average"} & {
+        *_kinds(iq.simulate(workload, iq.Engine.on("llama-3.1-8b", "h200")))
+    }
+    config = {**entries("models")["mistral-7b"]["config"], "vision_config": {"depth": 2}}
+    engine = iq.Engine.on(config, "h200", max_model_len=16_384)
+    findings = {finding.kind: finding for finding in iq.simulate(workload, engine).findings}
+    assert findings["model-unused"].data == {"keys": ["vision_config"]}
+    assert "images are not encoded" in findings["model-unused"].message
+    assert findings["kv-average"].data == {"kv_tokens": engine.kv.tokens, "max_model_len": 16_384}
+    given = iq.Engine.on(config, "h200", kv=iq.KvCache(tokens=100_000))
+    assert "kv-average" not in _kinds(iq.simulate(workload, given))
 
 
 def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:

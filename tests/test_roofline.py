@@ -192,7 +192,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
         ),
         ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be non-negative"),
         ({"model": "qwen3-8b", "gpu": "h200", "layer_s": 34}, "engine.timing.layer_s: must be from 0 to 1"),
-        ({"model": "qwen3-8b", "gpu": "h200", "weights": "fp4"}, "engine.timing.weights: must be one of"),
+        ({"model": "qwen3-8b", "gpu": "h200", "weights": "int3"}, "engine.timing.weights: must be one of"),
         (
             {"model": "qwen3-8b", "gpu": {"memory_bytes": 1}},
             "engine.timing.gpu: missing bandwidth_bytes_per_s",

@@ -460,7 +460,7 @@ def without(name: str, text: str = "") -> Callable[[Path], Path]:
             "row 1, ttft_p90_s: must be at least ttft_p50_s",
         ),
         (lambda folder: written(folder, HEADER + ",pp", ROW + ",2"), "row 1, pp: must be 1"),
-        (lambda folder: written(folder, HEADER + ",dtype", ROW + ",int3"), "row 1, dtype: must be bf16"),
+        (lambda folder: written(folder, HEADER + ",dtype", ROW + ",int3"), "row 1, dtype: must be one of"),
         (
             lambda folder: written(folder, HEADER + ",prefix_cache", ROW + ",radix"),
             "row 1, prefix_cache: must be blocks or none for vllm",

@@ -48,16 +48,31 @@ def list(  # named after the command
 def _grid(what: str) -> Grid:
     if what == "models":
         models = [ModelShape.of(name) for name in entries("models")]
-        columns = {"model": "name", "parameters": "parameters", "max_model_len": "max_model_len"}
-        gathered.value(
-            what,
-            [{name: getattr(model, field) for name, field in columns.items()} for model in models],
+        gathered.value(what, [_facts(model) for model in models])
+        header = (
+            "model",
+            "parameters",
+            "active",
+            "weights",
+            "KV B/token",
+            "in window",
+            "state MB",
+            "max length",
         )
         rows = [
-            (model.name, f"{model.parameters / 1e9:.1f} B", f"{model.max_model_len or 0:,}")
+            (
+                model.name,
+                f"{model.parameters / 1e9:.1f} B",
+                f"{model.active_parameters / 1e9:.1f} B",
+                model.checkpoint.weights,
+                f"{model.kv_bytes_per_token():,}",
+                f"{model.window_bytes_per_token():,}",
+                f"{model.state_bytes() / 1e6:.1f}",
+                f"{model.max_model_len or 0:,}",
+            )
             for model in models
         ]
-        return _table(("model", "parameters", "max length"), rows)
+        return _table(header, rows)
     if what == "gpus":
         gathered.value(what, entries("gpus"))
         return _table(
@@ -89,6 +104,25 @@ def _grid(what: str) -> Grid:
             ),
         )
     raise ConfigError("WHAT", f"must be one of {', '.join(WHAT)}, got {what!r}{nearest(what, WHAT)}")
+
+
+def _facts(model: ModelShape) -> dict[str, Any]:
+    """The facts of a model that the machine-readable output lists."""
+    return {
+        "model": model.name,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "weights": model.checkpoint.weights,
+        "kv_bytes_per_token": model.kv_bytes_per_token(),
+        "window_bytes_per_token": model.window_bytes_per_token(),
+        "index_bytes_per_token": model.index_bytes_per_token,
+        "state_bytes": model.state_bytes(),
+        "layer_groups": [
+            {"layers": str(group), "kv_bytes_per_token": model.group_kv_bytes(group), "limit": group.limit}
+            for group in model.groups
+        ],
+        "max_model_len": model.max_model_len,
+    }
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Grid:

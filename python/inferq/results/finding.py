@@ -118,6 +118,17 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "The KV cache is larger than the GPU memory allows for this model.",
             "Remove `kv`, or set it to the size in the message.",
         ),
+        "kv-average": Kind(
+            "warning",
+            "The model has layers with a window or a state, so a token has no fixed size. The capacity of "
+            "the KV cache is the engine's average over requests of the maximum length.",
+            "Set `max_model_len` close to the longest requests of the workload.",
+        ),
+        "model-unused": Kind(
+            "warning",
+            "The `config.json` of the model has keys that may change time or memory and are not simulated.",
+            "Read the reasons in the message. Estimate their effect, or remove the keys if they have none.",
+        ),
         "not-work-conserving": Kind(
             "warning",
             "Some iterations loaded fewer tokens than the token budget although more work was available.",

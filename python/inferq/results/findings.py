@@ -414,6 +414,23 @@ def _hashed_tokens(pool: Pool) -> int | None:
 
 def _memory(run: RunFacts) -> Iterator[Finding]:
     for engine, path in _engines(run.system):
+        unused = engine.on_card.get("unused") or {}
+        if unused:
+            reasons = "; ".join(f"{key}: {reason}" for key, reason in unused.items())
+            yield Finding(
+                "model-unused",
+                f"the config.json of {engine.on_card['model']}{path} has keys that are not used: {reasons}",
+                {"keys": list(unused)},
+            )
+        average = engine.on_card.get("average_tokens")
+        if average is not None:
+            yield Finding(
+                "kv-average",
+                f"the KV cache{path} has {engine.kv.tokens:,} tokens, an average over requests of "
+                f"{average:,} tokens; layers of {engine.on_card['model']} with a window or state use more "
+                "bytes per token for shorter requests",
+                {"kv_tokens": engine.kv.tokens, "max_model_len": average},
+            )
         room = engine.on_card.get("room_tokens")
         if room is not None and engine.kv.tokens is not None and engine.kv.tokens > room:
             card = engine.on_card

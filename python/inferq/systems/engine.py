@@ -18,8 +18,9 @@ from inferq.systems.kv_cache import KvCache
 from inferq.systems.on_gpu import OnGpu
 from inferq.systems.overhead import Overhead
 from inferq.timing import TIMING_MODELS, TimingModel
+from inferq.timing.hardware.formats import kv_type_of, weights_of
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
+from inferq.timing.hardware.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +95,8 @@ class Engine(Viewed, Description):
         scheduler: Scheduler | Mapping[str, Any] | None = None,
         gpu_memory_utilization: float | None = None,
         max_model_len: int | None = None,
-        weights: Weights = "bf16",
-        kv_dtype: KvType = "bf16",
+        weights: str | None = None,
+        kv_dtype: str | None = None,
         backend: str | None = None,
         timing: TimingModel | Literal["roofline"] | None = None,
         kv: KvCache | Mapping[str, Any] | None = None,
@@ -167,16 +168,17 @@ class Engine(Viewed, Description):
             >>> iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5").kv.prefix_cache
             'radix'
         """
+        shape = ModelShape.of(model)
         on_gpu = OnGpu(
-            shape=ModelShape.of(model),
+            shape=shape,
             gpu=Gpu.of(gpu),
             tensor_parallel=tensor_parallel,
             server=server,
             scheduler=scheduler,
             gpu_memory_utilization=gpu_memory_utilization,
             max_model_len=max_model_len,
-            weights=weights,
-            kv_dtype=kv_dtype,
+            weights=weights_of(weights, shape.checkpoint),
+            kv_dtype=kv_type_of(kv_dtype, shape.checkpoint),
             backend=backend,
             timing=timing,
             kv=kv,

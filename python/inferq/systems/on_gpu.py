@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from inferq.checks import finite, whole
 from inferq.description import read_fields
@@ -15,20 +15,15 @@ from inferq.systems.kv_cache import BLOCK, KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.servers import CONTEXT_BYTES, Server
 from inferq.timing import Roofline, TimingModel, TimingTable
+from inferq.timing.hardware.formats import KvType, Weights
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
-from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
+from inferq.timing.hardware.model_shape import ModelShape, one_of
 from inferq.timing.tables.neighbors import NEIGHBORS
 from inferq.timing.tables.shipped import files
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
 """Engines with measured kernels; tables of the first two are shipped."""
-
-_IGNORED = {
-    "quantization_config": "weights have 16 bits unless weights=… is set",
-    "sliding_window": "attention covers the whole context, and all of it is stored",
-}
-"""The assumption made in place of each ignored key of a `config.json`."""
 
 _SETTINGS = (
     "server",
@@ -73,8 +68,6 @@ class OnGpu:
             whole("tensor_parallel", self.tensor_parallel, 1)
         if self.gpu_memory_utilization is not None:
             finite("gpu_memory_utilization", self.gpu_memory_utilization)
-        one_of("weights", self.weights, get_args(Weights))
-        one_of("kv_dtype", self.kv_dtype, get_args(KvType))
         one_of("backend", self.backend or "vllm", _BACKENDS)
         if self.prefix_cache not in (None, "blocks", "radix", "none"):
             raise ConfigError(
@@ -153,6 +146,7 @@ class OnGpu:
             weights=self.weights,
             kv_dtype=self.kv_dtype,
             gpu_memory_utilization=share,
+            max_model_len=self.longest,
             **usage,
         )
 
@@ -238,6 +232,11 @@ class OnGpu:
             return None
         return room if self.kv_cache.tokens > room else None
 
+    @property
+    def has_average_capacity(self) -> bool:
+        """Whether the size of the KV cache is an average over requests of the maximum length."""
+        return self.kv is None and self.memory(self.gpus).is_average
+
     @cached_property
     def longest_held(self) -> int | None:
         """The maximum tokens of a request that the KV cache can hold.
@@ -288,6 +287,8 @@ class OnGpu:
             "max_model_len": self.longest_held,
             "backend_version": table.get("backend_version") or None,
             "room_tokens": self.room_tokens,
+            "average_tokens": self.longest if self.has_average_capacity else None,
+            "unused": dict(self.shape.unused) or None,
             "timing_source": _attribution(table) or None,
         }
         return {
@@ -297,7 +298,8 @@ class OnGpu:
             "gpu_memory_utilization": self.utilization(self.gpus),
             "weights": self.weights,
             "kv_dtype": self.kv_dtype,
-            "kv_bytes_per_token": self.shape.kv_bytes_per_token(self.kv_dtype),
+            "kv_bytes_per_token": self.shape.kv_bytes_per_token(self.kv_dtype)
+            + self.shape.index_bytes_per_token,
             "backend": self.tables[self.gpus][2] if is_shipped else self.backend or "vllm",
             "server": self.server or self.served_by.name,
             **{name: value for name, value in optional.items() if value is not None},
@@ -309,11 +311,8 @@ class OnGpu:
         return [
             f"timing: {self.timing_model!r}{self._timing_source()}",
             *self._memory_lines(),
-            *(
-                f"ignored: {key} of {self.shape.name}: {_IGNORED[key]}"
-                for key in self.shape.ignored
-                if key != "quantization_config" or self.weights == "bf16"
-            ),
+            *self.shape.explain(self.kv_dtype),
+            *(f"unused: {key} of {self.shape.name}: {reason}" for key, reason in self.shape.unused.items()),
             *self.served_by.explained(
                 self.full_scheduler,
                 self.utilization(self.gpus),

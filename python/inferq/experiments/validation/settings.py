@@ -19,7 +19,8 @@ from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.servers import CONTEXT_BYTES, Server, sglang_share
-from inferq.timing.hardware.catalog import entries
+from inferq.timing.hardware.catalog import entries, hub_entry
+from inferq.timing.hardware.formats import Weights, weights_of
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files
@@ -64,7 +65,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
         assumptions.assume(
             "engine_version", newest.partition("-")[2], "not published; the latest known version"
         )
-    weights = _weights(run, assumptions)
+    weights = _weights(run, shape, assumptions)
     caching = _prefix_cache(run, server, assumptions)
     scheduler: Scheduler = (_vllm if server == "vllm" else _sglang)(run, card, assumptions)
     gpus = run.tp
@@ -148,7 +149,7 @@ def _shape(run: MeasuredRun) -> ModelShape:
     if run.model is None:
         raise run.wrong("model", "is empty")
     name = run.model
-    if name.strip().lower() not in entries("models"):
+    if hub_entry(name.strip().lower()) is None:
         name = name.split("/")[-1].lower().removeprefix("meta-")
         while _ENDINGS.search(name) and name not in entries("models"):
             name = _ENDINGS.sub("", name)
@@ -169,14 +170,13 @@ def _card(run: MeasuredRun) -> Gpu:
         raise run.wrong("gpu", error.message) from None
 
 
-def _weights(run: MeasuredRun, assumptions: Assumptions) -> Literal["bf16", "fp8"]:
+def _weights(run: MeasuredRun, shape: ModelShape, assumptions: Assumptions) -> Weights:
     if run.dtype is None:
-        assumptions.assume("dtype", "bf16", "not published; 16 bits per weight")
-    if run.dtype in (None, "bf16", "fp16", "bfloat16", "float16", "auto"):
-        return "bf16"
-    if run.dtype == "fp8":
-        return "fp8"
-    raise run.wrong("dtype", f"must be bf16, fp16 or fp8, got {run.dtype!r}")
+        assumptions.assume("dtype", shape.checkpoint.weights, "not published; the format of the checkpoint")
+    try:
+        return weights_of(run.dtype, shape.checkpoint, "dtype")
+    except ConfigError as error:
+        raise run.wrong("dtype", error.message) from None
 
 
 def _prefix_cache(
@@ -247,7 +247,7 @@ def _kv(
     card: Gpu,
     gpus: int,
     server: str,
-    weights: Literal["bf16", "fp8"],
+    weights: Weights,
     caching: Literal["blocks", "radix"] | None,
     assumptions: Assumptions,
 ) -> KvCache | None:
@@ -270,8 +270,10 @@ def _kv(
         sglang_share(card, gpus, version_of(run)),
         "mem_fraction_static, from the rules in SGLang's server_args.py",
     )
-    room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights) / gpus
-    tokens = int(room // shape.kv_bytes_per_token("bf16", gpus))
+    room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights, gpus)
+    token_bytes = shape.sequence_kv_bytes(shape.max_model_len or 1, "bf16", gpus)
+    token_bytes = -(-token_bytes // (shape.max_model_len or 1)) + shape.index_bytes_per_token
+    tokens = int(room // token_bytes)
     if tokens < 1:
         raise run.wrong("tp", f"{shape.name} leaves no room for the KV cache on {gpus} × {card.name}")
     # SGLang's pages have one token.

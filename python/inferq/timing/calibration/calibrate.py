@@ -24,6 +24,7 @@ from inferq.progress import watched
 from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory
+from inferq.timing.hardware.layers import Attention, Dense, Experts
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.parts import ChunkPart, DecodePart, LinearPart
 from inferq.timing.tables.timing_table import TimingTable
@@ -239,17 +240,46 @@ def _measured(rig: Rig, points: Grids, survey: Survey) -> dict[str, Any]:
 
 def _share(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
     """The sizes of a layer on one of `tensor_parallel` devices."""
-    kv_heads = shape.kv_heads_of(tensor_parallel)
+    attention, part = _layer(shape)
+    experts = part if isinstance(part, Experts) else None
     return LayerSizes(
         hidden=shape.hidden,
         heads=shape.heads // tensor_parallel,
-        kv_heads=kv_heads,
-        head_size=shape.head_size,
-        intermediate=-(-shape.intermediate // tensor_parallel),
-        experts=shape.experts,
-        active_experts=shape.active_experts,
-        qkv_bias=shape.qkv_bias,
-        qk_norm=shape.qk_norm,
+        kv_heads=shape.kv_heads_of(tensor_parallel),
+        head_size=attention.head_size,
+        intermediate=-(-part.intermediate // tensor_parallel),
+        experts=1 if experts is None else experts.experts,
+        active_experts=1 if experts is None else experts.active,
+        qkv_bias=attention.qkv_bias,
+        qk_norm=attention.qk_norm > 0,
+    )
+
+
+def _layer(shape: ModelShape) -> tuple[Attention, Dense | Experts]:
+    """The attention and the feed-forward part of a model whose layers are all equal and of the Llama kind.
+
+    Raises:
+        ConfigError: other layers.
+    """
+    group = shape.groups[0]
+    mixer = group.mixers[0] if len(group.mixers) == 1 else None
+    part = group.feed_forward
+    if isinstance(mixer, Attention) and part is not None and len(shape.groups) == 1:
+        plain = Attention(
+            heads=mixer.heads,
+            kv_heads=mixer.kv_heads,
+            head_size=mixer.head_size,
+            qkv_bias=mixer.qkv_bias,
+            qk_norm=mixer.qk_norm and 2 * mixer.head_size,
+        )
+        shared = part.shared_intermediate if isinstance(part, Experts) else 0
+        if mixer == plain and part.gated and not part.bias and not shared:
+            return mixer, part
+    raise ConfigError(
+        "model",
+        f"{shape.name} cannot be measured: calibrate supports models of one layer group with attention over "
+        f"all tokens and a gated feed-forward part without shared experts, got "
+        f"{' and '.join(map(str, shape.groups))}",
     )
 
 

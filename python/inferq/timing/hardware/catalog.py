@@ -18,19 +18,29 @@ from inferq._lazy import pl
 from inferq.checks import nearest
 from inferq.errors import ConfigError
 
-_UNSUPPORTED = {
-    r"gpt-?oss|gemma-?[23]": "its layers alternate between full and sliding-window attention; tables, "
-    "rooflines and caches support one kind of attention",
-    r"deepseek-(v[23]|r1$)|kimi-?k2": "it has multi-head latent attention; tables, rooflines and caches "
-    "require keys and values per head",
-    r"qwen3-(next|coder-next)|qwen3\.5": "most of its layers have a state in place of keys and values",
-}
-"""Popular model families that are not supported, with the reason."""
 _NUMBERS = re.compile(r"\d+")
 _WORDS = re.compile(r"[a-z]+")
 _UNITS = re.compile(r"(?<=\d)g?b(?![a-z])")
 _NEUTRAL = ("hf", "chat", "instruct")
 """Words that do not distinguish models."""
+_MODELOPT = {"quant_method": "modelopt"}
+_FORMATS: Mapping[str, Mapping[str, Any]] = {
+    "fp8": {"quant_method": "fp8"},
+    "fp8-dynamic": {"quant_method": "fp8"},
+    "nvfp4": {**_MODELOPT, "quant_algo": "NVFP4"},
+    "fp4": {**_MODELOPT, "quant_algo": "NVFP4"},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+}
+"""The `quantization_config` that the ending of a name on the Hugging Face Hub stands for."""
+_BLOCK_FP8 = ("qwen", "zai-org", "deepseek-ai", "minimaxai", "moonshotai")
+"""Organizations that publish FP8 in blocks of 128 × 128."""
+_ENDING = re.compile(
+    r"-(instruct|chat|it|hf|base|pt|thinking|v1|v0\.1|v0\.3|2407|2411|2501|2503|2506|2507|0324|0528|0905"
+    r"|fp8|fp8-dynamic|nvfp4|fp4|awq|gptq-int4|gptq-int8|bf16)$"
+)
+"""Endings of names that change no size of a model."""
 _OWN = {
     "models": "use the model's config.json instead",
     "gpus": "describe your own GPU instead: timing.Gpu(…), on the command line a TOML file of its fields",
@@ -54,14 +64,38 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     names = entries(kind)
     plain = name.strip().lower()
     if plain not in names:
-        for family, reason in _UNSUPPORTED.items() if kind == "models" else ():
-            if re.search(family, plain):
-                raise ConfigError(field, f"{name} is not supported: {reason}; no known model replaces it")
         hint = near(plain, list(names))
         if "; known names" in hint:
             hint = f"; {_OWN[kind]}{hint}"
         raise ConfigError(field, f"unknown name {name!r}{hint}")
     return names[plain]
+
+
+def hub_entry(name: str) -> tuple[str, Mapping[str, Any] | None] | None:
+    """The catalog entry of a name of the Hugging Face Hub, and the `quantization_config` that it implies.
+
+    The organization and endings that change no size are ignored: `Qwen/Qwen3-32B-FP8` is `qwen3-32b` with FP8
+    in blocks. None for an unknown name.
+    """
+    names = entries("models")
+    if name in names:
+        return name, None
+    organization, _, plain = name.strip().lower().rpartition("/")
+    if "/" in organization:
+        return None
+    plain = plain.removeprefix("meta-")
+    quantization: Mapping[str, Any] | None = None
+    while plain not in names:
+        ending = _ENDING.search(plain)
+        if ending is None:
+            return None
+        word = ending.group(1)
+        if word in _FORMATS:
+            quantization = _FORMATS[word]
+            if word == "fp8" and organization in _BLOCK_FP8:
+                quantization = {**quantization, "weight_block_size": [128, 128]}
+        plain = plain[: ending.start()]
+    return plain, quantization
 
 
 def _is_misspelled(name: str, known: str) -> bool:

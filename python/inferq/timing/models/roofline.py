@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from inferq.checks import nearest, whole, within
 from inferq.description import Description, fields_in, fields_of
 from inferq.errors import ConfigError
+from inferq.timing.hardware.formats import ACTIVATION_BYTES, Weights, kv_type_of, weights_of
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.hardware.model_shape import (
-    ACTIVATION_BYTES,
-    WEIGHT_BYTES,
-    KvType,
-    ModelShape,
-    Weights,
-    one_of,
-)
+from inferq.timing.hardware.layers import Attention, LayerGroup, Recurrent
+from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.models.timing_model import TimingModel
 
 EFFICIENCIES: Mapping[str, float] = {
@@ -93,10 +88,11 @@ class Roofline(TimingModel):
             `timing.ModelShape`.
         gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
         tensor_parallel: GPUs that share every layer.
-        weights: number format of the matrices: `"bf16"` (also float16), `"fp8"` and `"int8"` (also
-            activations, if the GPU computes with 8 bits; otherwise only reads are 8-bit), or `"int4"`
-            (computed with 16 bits).
-        kv_dtype: number format of the KV cache, `"bf16"`, `"fp8"` or `"int8"`; attention has 16 bits.
+        weights: number format of the matrices: `"bf16"` (also float16), `"fp8"`, `"fp8-block"` and `"int8"`
+            (also activations, if the GPU computes with 8 bits; otherwise only reads are 8-bit), or `"nvfp4"`,
+            `"mxfp4"` and `"int4"` (computed with 16 bits). Default: the checkpoint's.
+        kv_dtype: number format of the KV cache, `"bf16"`, `"fp8"`, `"nvfp4"` or `"int8"`; attention has 16
+            bits. Default: the checkpoint's, else `"bf16"`.
         flops_efficiency: fraction of the GPU's operations per second reached by the matrices of the layers.
         attention_flops_efficiency: the same for attention.
         bandwidth_efficiency: fraction of the memory bandwidth reached when reading weights.
@@ -142,8 +138,8 @@ class Roofline(TimingModel):
         gpu: Gpu | str | Mapping[str, Any],
         tensor_parallel: int = 1,
         *,
-        weights: Weights = "bf16",
-        kv_dtype: KvType = "bf16",
+        weights: str | None = None,
+        kv_dtype: str | None = None,
         flops_efficiency: float = EFFICIENCIES["flops_efficiency"],
         attention_flops_efficiency: float = EFFICIENCIES["attention_flops_efficiency"],
         bandwidth_efficiency: float = EFFICIENCIES["bandwidth_efficiency"],
@@ -158,8 +154,8 @@ class Roofline(TimingModel):
         """Compute the seconds of every part."""
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
-        one_of("weights", weights, get_args(Weights))
-        kv_bytes = shape.kv_bytes_per_token(kv_dtype, gpus)
+        weights, kv_dtype = weights_of(weights, shape.checkpoint), kv_type_of(kv_dtype, shape.checkpoint)
+        kv_bytes = shape.kv_bytes_per_token(kv_dtype, gpus) + shape.window_bytes_per_token(kv_dtype, gpus)
         shares = {
             "flops_efficiency": flops_efficiency,
             "attention_flops_efficiency": attention_flops_efficiency,
@@ -181,8 +177,8 @@ class Roofline(TimingModel):
         attention_flops = shares["attention_flops_efficiency"] * card.bf16_flops * gpus
         bandwidth = shares["bandwidth_efficiency"] * card.bandwidth_bytes_per_s
         kv_s = kv_bytes / (shares["kv_bandwidth_efficiency"] * card.bandwidth_bytes_per_s)
-        pair_s = 4 * shape.layers * shape.heads * shape.head_size / attention_flops
-        weight_bytes = shape.linear_weights * WEIGHT_BYTES[weights] + shape.output_weights * ACTIVATION_BYTES
+        pair_s = _pair_flops(shape) / attention_flops
+        weight_bytes = shape.linear_weight_bytes(weights) + shape.output_weights * ACTIVATION_BYTES
         exchanges = 2 * shape.layers if gpus > 1 else 0
         sent_bytes = exchanges * shape.hidden * ACTIVATION_BYTES * 2 * (gpus - 1) / gpus
         link, step = ("link_efficiency", "link_step_s") if card.nvlink else ("pcie_efficiency", "pcie_step_s")
@@ -315,8 +311,13 @@ ROOFLINE_SECONDS = (*(f"{part}_{name}" for part, names in _PARTS.items() for nam
 
 def _flops(gpu: Gpu, weights: Weights) -> float:
     """Operations per second with the given weights, 8-bit if the GPU supports it."""
-    eight = {"fp8": gpu.fp8_flops, "int8": gpu.int8_flops}.get(weights)
+    eight = {"fp8": gpu.fp8_flops, "fp8-block": gpu.fp8_flops, "int8": gpu.int8_flops}.get(weights)
     return gpu.bf16_flops if eight is None else eight
+
+
+def _pair_flops(shape: ModelShape) -> int:
+    """Operations per pair of tokens in all layers."""
+    return sum(group.layers * mixer.pair_flops for group in shape.groups for mixer in group.mixers)
 
 
 def _activation_bytes(shape: ModelShape, gpus: int) -> float:
@@ -325,8 +326,27 @@ def _activation_bytes(shape: ModelShape, gpus: int) -> float:
     Each matrix reads its input and writes its output; two norms read and write the residual and its sum; the
     gate reads two widths and writes one.
     """
-    query, key_value = shape.heads * shape.head_size / gpus, 2 * shape.kv_heads_of(gpus) * shape.head_size
-    wide = shape.active_experts * shape.intermediate / gpus
-    attention = (shape.hidden + query + key_value) + (query + shape.hidden)
-    feed_forward = (shape.hidden + 2 * wide) + 3 * wide + (wide + shape.hidden)
-    return shape.layers * ACTIVATION_BYTES * (8 * shape.hidden + attention + feed_forward)
+    return sum(
+        group.layers * ACTIVATION_BYTES * _activation_numbers(group, shape.hidden, gpus)
+        for group in shape.groups
+    )
+
+
+def _activation_numbers(group: LayerGroup, hidden: int, gpus: int) -> float:
+    """Numbers of activations of one token and one layer."""
+    numbers: float = 8 * hidden
+    for mixer in group.mixers:
+        if isinstance(mixer, Recurrent):
+            numbers += (hidden + mixer.inputs / gpus) + (mixer.inner / gpus + hidden)
+            continue
+        if isinstance(mixer, Attention):
+            query = mixer.heads * mixer.head_size / gpus
+            key_value = max(1, mixer.kv_heads // gpus) * (mixer.head_size + mixer.values)
+        else:
+            query = mixer.heads * (mixer.nope_size + mixer.rope_size) / gpus
+            key_value = mixer.kv_values_per_token
+        numbers += (hidden + query + key_value) + (query + hidden)
+    if group.feed_forward is not None:
+        wide = group.feed_forward.active_width / gpus
+        numbers += (hidden + 2 * wide) + 3 * wide + (wide + hidden)
+    return numbers

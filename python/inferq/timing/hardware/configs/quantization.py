@@ -1,0 +1,241 @@
+"""Formats of a checkpoint, from `quantization_config` or from ModelOpt's `hf_quant_config.json`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from inferq.errors import ConfigError
+from inferq.timing.hardware.configs.decoder import Decoder
+from inferq.timing.hardware.formats import Checkpoint, KvType, Part, Weights
+
+METHODS = (
+    "fp8",
+    "fbgemm_fp8",
+    "awq",
+    "gptq",
+    "mxfp4",
+    "modelopt",
+    "compressed-tensors",
+    "quark",
+)
+"""Values of `quant_method` that are read."""
+
+_ALGORITHMS: Mapping[str, Weights] = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8-block",
+    "FP8_BLOCK_SCALES": "fp8-block",
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "MXFP4": "mxfp4",
+    "W4A16_AWQ": "int4",
+    "INT4_AWQ": "int4",
+    "W4A8_AWQ": "int4",
+    "INT8_SQ": "int8",
+    "W8A8_SQ": "int8",
+    "W8A16": "int8",
+}
+"""Values of ModelOpt's `quant_algo` that are read."""
+
+_KV_ALGORITHMS: Mapping[str, KvType] = {"FP8": "fp8", "INT8": "int8", "NVFP4": "nvfp4"}
+
+_ALWAYS_16 = ("router", "output")
+"""Parts that engines never quantize."""
+
+
+def read_checkpoint(
+    where: str, decoder: Decoder, hidden: int, config: Mapping[str, Any] | None
+) -> Checkpoint:
+    """The formats of a checkpoint, from one of the two tables; None: all matrices have 16 bits.
+
+    Raises:
+        ConfigError: an unknown method or format, with those that are known.
+    """
+    if not config:
+        return Checkpoint()
+    inner = config.get("quantization")
+    table: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
+    weights, size, method = _format(where, table)
+    kv_dtype = _kv_dtype(where, table)
+    if weights == "bf16":
+        return Checkpoint(kv_dtype=kv_dtype, method=method)
+    patterns = _excluded(table)
+    if method == "mxfp4" and not patterns:
+        patterns = ["re:^(?!.*experts)"]
+    counts, sizes = _unquantized(decoder, hidden, _matcher(patterns))
+    sixteen = tuple(part for part, total in sizes.items() if total and counts.get(part, 0) == total)
+    return Checkpoint(
+        weights=weights,
+        kv_dtype=kv_dtype,
+        sixteen_bit=(*sixteen, *_ALWAYS_16),  # type: ignore[arg-type]
+        sixteen_bit_weights={part: count for part, count in counts.items() if count},
+        bytes_per_weight=size,
+        method=method,
+    )
+
+
+def _format(where: str, table: Mapping[str, Any]) -> tuple[Weights, float | None, str]:
+    """Format, bytes of a weight if they differ from `WEIGHT_BYTES`, and method."""
+    method = str(table.get("quant_method") or "modelopt").lower()
+    algorithm = table.get("quant_algo")
+    if method.startswith("modelopt") or algorithm is not None:
+        if algorithm is None or str(algorithm).upper() in ("NONE", ""):
+            return "bf16", None, method
+        weights = _ALGORITHMS.get(str(algorithm).upper())
+        if weights is None:
+            raise _unknown(where, "quant_algo", algorithm, _ALGORITHMS)
+        return weights, _group_bytes(weights, table.get("group_size"), symmetric=True), method
+    if method in ("fp8", "fbgemm_fp8"):
+        block = table.get("weight_block_size")
+        return ("fp8-block", 1 + 4 / (block[0] * block[1]), method) if block else ("fp8", None, method)
+    if method in ("awq", "gptq"):
+        bits = table.get("bits", table.get("w_bit"))
+        return _integer(where, bits, table.get("group_size", table.get("q_group_size")), method)
+    if method == "mxfp4":
+        return "mxfp4", None, method
+    if method == "compressed-tensors":
+        return _compressed(where, table)
+    if method == "quark":
+        weight = (table.get("global_quant_config") or {}).get("weight") or {}
+        kinds: Mapping[str, Weights] = {"fp4": "mxfp4", "fp8_e4m3": "fp8", "int8": "int8"}
+        if weight.get("dtype") not in kinds:
+            raise _unknown(where, "global_quant_config: weight: dtype", weight.get("dtype"), kinds)
+        return kinds[weight["dtype"]], None, method
+    raise _unknown(where, "quant_method", table.get("quant_method"), METHODS)
+
+
+def _compressed(where: str, table: Mapping[str, Any]) -> tuple[Weights, float | None, str]:
+    """The format of the groups of compressed-tensors, which must be one."""
+    formats = {
+        _group_format(where, group.get("weights") or {})
+        for group in (table.get("config_groups") or {}).values()
+    }
+    if len(formats) != 1:
+        raise ConfigError(
+            where,
+            f"quantization_config: config_groups has {len(formats)} weight formats; exactly one is supported",
+        )
+    weights, size = formats.pop()
+    return weights, size, "compressed-tensors"
+
+
+def _group_format(where: str, group: Mapping[str, Any]) -> tuple[Weights, float | None]:
+    bits, kind, size = group.get("num_bits"), group.get("type"), group.get("group_size")
+    if (bits, kind) == (8, "float"):
+        block = group.get("block_structure")
+        is_block = group.get("strategy") == "block" or block is not None
+        return ("fp8-block", None) if is_block else ("fp8", None)
+    if (bits, kind) == (4, "float"):
+        return ("mxfp4", None) if size == 32 else ("nvfp4", None)
+    if kind == "int" and bits in (4, 8):
+        weights: Weights = "int4" if bits == 4 else "int8"
+        if group.get("strategy") in ("channel", "tensor"):
+            return weights, bits / 8
+        return weights, _group_bytes(weights, size, symmetric=bool(group.get("symmetric", True)))
+    raise _unknown(where, "config_groups: weights", f"{bits}-bit {kind}", ("4 or 8-bit int or float",))
+
+
+def _integer(where: str, bits: Any, group: Any, method: str) -> tuple[Weights, float | None, str]:
+    if bits not in (4, 8):
+        raise _unknown(where, "bits", bits, ("4", "8"))
+    weights: Weights = "int4" if bits == 4 else "int8"
+    return weights, _group_bytes(weights, group, symmetric=False), method
+
+
+def _group_bytes(weights: Weights, group: Any, *, symmetric: bool) -> float | None:
+    """Bytes of an integer weight with a 16-bit scale and, unless symmetric, a zero per group."""
+    if weights not in ("int4", "int8"):
+        return None
+    bits = 4 if weights == "int4" else 8
+    if not isinstance(group, int) or group < 1:
+        return bits / 8
+    return bits / 8 + (2 + (0 if symmetric else bits / 8)) / group
+
+
+def _kv_dtype(where: str, table: Mapping[str, Any]) -> KvType | None:
+    """The KV format that a checkpoint states."""
+    algorithm, scheme = table.get("kv_cache_quant_algo"), table.get("kv_cache_scheme")
+    if algorithm:
+        name = _KV_ALGORITHMS.get(str(algorithm).upper())
+        if name is None:
+            raise _unknown(where, "kv_cache_quant_algo", algorithm, _KV_ALGORITHMS)
+        return name
+    if isinstance(scheme, Mapping):
+        kinds: Mapping[Any, KvType] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
+        kind = (scheme.get("num_bits"), scheme.get("type"))
+        if kind not in kinds:
+            raise _unknown(where, "kv_cache_scheme", f"{kind[0]}-bit {kind[1]}", ("8-bit float", "8-bit int"))
+        return kinds[kind]
+    return None
+
+
+def _excluded(table: Mapping[str, Any]) -> list[str]:
+    """The patterns of modules that are not quantized."""
+    patterns: list[str] = []
+    for key in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "ignored_layers"):
+        patterns += [str(pattern) for pattern in table.get(key) or ()]
+    return patterns
+
+
+def _matcher(patterns: Iterable[str]) -> Callable[[int, str], bool]:
+    """Whether a module of a layer is excluded.
+
+    Patterns are names of modules or of modules that contain them, globs, or regular expressions after `re:`.
+    The part before `layers.` differs between libraries and is ignored.
+    """
+    names: set[str] = set()
+    globs: list[str] = []
+    expressions: list[re.Pattern[str]] = []
+    for pattern in patterns:
+        if pattern.startswith("re:"):
+            expressions.append(re.compile(pattern[3:]))
+            continue
+        start = pattern.find("layers.")
+        plain = pattern[start:] if start > 0 else pattern
+        if any(letter in plain for letter in "*?["):
+            globs += [fnmatch.translate(plain), fnmatch.translate(f"{plain}.*")]
+        else:
+            names.add(plain)
+    glob = re.compile("|".join(globs)) if globs else None
+
+    def is_excluded(layer: int, module: str) -> bool:
+        name = f"layers.{layer}.{module}"
+        words = name.split(".")
+        if any(".".join(words[:end]) in names for end in range(1, len(words) + 1)):
+            return True
+        if any(word in names for word in words[2:]):
+            return True
+        if glob is not None and (glob.match(name) or glob.match(module)):
+            return True
+        return any(expression.match(f"model.{name}") for expression in expressions)
+
+    return is_excluded
+
+
+def _unquantized(
+    decoder: Decoder, hidden: int, is_excluded: Callable[[int, str], bool]
+) -> tuple[dict[Part, int], dict[Part, int]]:
+    """Weights of each part that stay at 16 bits, and all its weights."""
+    counts: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
+    for number, layer in enumerate(decoder.layers):
+        for part, module, weights in layer.matrices(hidden):
+            sizes[part] = sizes.get(part, 0) + weights
+            if is_excluded(number, module) or module.endswith("indexer.weights_proj"):
+                counts[part] = counts.get(part, 0) + weights
+        feed_forward = layer.feed_forward
+        router = getattr(feed_forward, "router_weights", None)
+        if router is not None:
+            counts["router"] = counts.get("router", 0) + router(hidden)
+    return counts, sizes
+
+
+def _unknown(where: str, key: str, value: Any, known: Sequence[str] | Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        where,
+        f"quantization_config: {key} must be one of {', '.join(map(str, known))}, got {value!r}; "
+        "convert the checkpoint, or remove the key and set weights",
+    )
