@@ -230,8 +230,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # Comparisons, capacity searches and plans.
         "model-error": Kind(
             "warning",
-            "A significant difference is smaller than the median error of the model on measured servers.",
-            "Measure both systems, or rely on larger differences. Errors of both systems may partly cancel.",
+            "The margin of a verdict is smaller than the median error of the model on measured servers of this "
+            "kind.",
+            "Measure the systems, or rely on larger margins. Errors of two compared systems may partly cancel.",
+        ),
+        "no-model-error": Kind(
+            "info",
+            "No server with this engine was compared with the model, so its error is unknown.",
+            "Measure such a server and run `inferq validate`, or treat the result as a direction.",
         ),
         "one-seed": Kind(
             "warning",

@@ -162,6 +162,7 @@ def measured_section() -> Section:
         ),
         tables=(
             _errors_table("Errors of all runs, %", validation.errors()),
+            _errors_table("Errors by engine, %", validation.errors("engine")),
             evaluated_table(validation, parts, by_load=False),
             evaluated_table(validation, parts, by_load=True),
             alternatives_table(validation, runs),

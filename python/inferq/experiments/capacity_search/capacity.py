@@ -16,6 +16,7 @@ from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, upper
 from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import RunLength, run_length
 from inferq.experiments.capacity_search.search import Search
+from inferq.experiments.model_error import ModelErrors
 from inferq.progress import Progress, watched
 from inferq.results.slo import Slo
 from inferq.systems.gate_and_route import GateAndRoute
@@ -186,6 +187,7 @@ def capacity(
             length=_length(prober, search, top, theory),
             theory=theory,
             most_seeds=prober.looks[-1],
+            errors=ModelErrors.of(system),
             scenario=recorded(source, prober.seeds, run, system=system.to_json()),
         )
 

@@ -14,6 +14,7 @@ from inferq.display.text import counted, number, percent
 from inferq.experiments.capacity_search.charts import of_search
 from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
+from inferq.experiments.model_error import ModelErrors
 from inferq.results.finding import ANSWER, Finding
 from inferq.results.slo import Slo
 from inferq.theory.bounds.stability import Stability
@@ -46,6 +47,8 @@ class CapacityPlan(Viewed):
     """Stability analysis, whose upper bound started the search. None for a function of the rate."""
     most_seeds: int
     """Maximum seeds of a probe."""
+    errors: ModelErrors
+    """Published errors of the model for the engines of the system."""
     scenario: str
     """The workload (of a function of the rate: at the lowest rate), the system, the seeds and the options of
     the runs, as JSON."""
@@ -152,9 +155,9 @@ class CapacityPlan(Viewed):
         if self.reason is not None:
             yield Finding(ANSWER, self.reason)
         if self.rate > 0:
-            for probe in self._by_rate:
-                if probe.rate in (self.rate, self.high):
-                    yield Finding(ANSWER, f"at {probe}")
+            for probe in self._decisive:
+                yield Finding(ANSWER, f"at {probe}{self.errors.note_on(probe.worst)}")
+        yield from self.errors.findings_on(value for probe in self._decisive for value in probe.values)
         if self.undecided:
             first, last = (number(self.undecided[end].rate, 4) for end in (0, -1))
             rates = f"at {first}" if first == last else f"from {first} to {last}"
@@ -203,6 +206,11 @@ class CapacityPlan(Viewed):
         """The bracket and the number of probes."""
         high = "None" if self.high is None else f"{self.high:.6g}"
         return f"CapacityPlan(rate={self.rate:.6g}, high={high}, probes={len(self.probed)})"
+
+    @property
+    def _decisive(self) -> list[Probe]:
+        """The probes at both ends of the bracket."""
+        return [probe for probe in self._by_rate if probe.rate in (self.rate, self.high)]
 
     @property
     def _by_rate(self) -> list[Probe]:

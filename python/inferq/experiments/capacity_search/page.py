@@ -10,6 +10,7 @@ from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.reports import identity, verdicts
 from inferq.reports.stability import planned
+from inferq.results.metric import Metric
 from inferq.results.recorded_system import system_from
 from inferq.systems.system import System
 
@@ -92,7 +93,10 @@ def _probes(plan: CapacityPlan) -> Chapter:
         rate = "" if row["probe"] == last else number(row["rate"], 4)
         of_class = [row["class"] or "all"] if several else []
         values = (value, interval, limit, f"{row['seeds']:,}")
-        lines.append([rate, row["metric"], *of_class, *values, row["metric_verdict"]])
+        margin = row["value"] / row["limit"] - 1 if row["limit"] > 0 else None
+        finer = plan.errors.exceeds(row["metric"], margin)
+        note = f"; {plan.errors.note(Metric.of(row['metric']), margin)}" if finer else ""
+        lines.append([rate, row["metric"], *of_class, *values, f"{row['metric_verdict']}{note}"])
         last = row["probe"]
     classes = ["class"] if several else []
     header = ["per second", "metric", *classes, "mean", "interval", "limit", "seeds", "verdict"]

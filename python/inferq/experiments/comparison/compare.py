@@ -26,16 +26,15 @@ from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
-from inferq.experiments.comparison.model_error import of_rows
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
+from inferq.experiments.model_error import ModelErrors, with_errors
 from inferq.progress import Progress
 from inferq.results.costs import hourly
 from inferq.results.finding import Finding, by_severity
 from inferq.results.findings import of_objectives
 from inferq.results.metric import COSTS, Metric
 from inferq.scenario import Scenario
-from inferq.systems.pools import pools_of
 from inferq.systems.prices import Prices
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
@@ -224,10 +223,8 @@ def compare(
         findings.append(Finding("one-seed", text, {"seeds": 1}))
     findings += of_objectives(slo)
     rows = _rows(evidence, keys, named, baseline, confidence, priced)
-    if any(
-        engine.on_card for system in named.values() for pool in pools_of(system) for engine in pool.engines
-    ):
-        findings += [finding for finding in [of_rows(rows)] if finding is not None]
+    errors = {name: ModelErrors.of(named[baseline], system) for name, system in named.items()}
+    findings += ModelErrors.of(*named.values()).findings(with_errors(rows, errors))
     return Comparison(
         systems=tuple(named),
         baseline=baseline,
@@ -284,7 +281,7 @@ def _rows(
                     "unit": currency if key[1].unit == "money" else key[1].unit,
                     "better": key[1].better,
                     "system": name,
-                    **dict.fromkeys((*NUMBERS, "verdict", "significant_holm")),
+                    **dict.fromkeys((*NUMBERS, "verdict", "significant_holm", "model_error", "note")),
                     **_of_sample(sample, confidence),
                     **_of_contrast(difference, sample, base),
                     "missing": evidence.missing(name, key),

@@ -84,17 +84,22 @@ class Comparison(Viewed):
         | `p_value` | probability of a difference of this size if there is none |
         | `verdict` | `better` or `worse` (significant), `not distinguishable`, or `same` |
         | `significant_holm` | whether it is significant after correction for all rows (Holm) |
+        | `model_error` | published median error of the metric for these engines, as a share |
+        | `note` | that error, if a significant difference is smaller; or that none is published |
         | `samples` | independent samples of the difference (for the baseline: of its mean) |
         | `missing` | runs without a value; then there is no mean |
 
         Missing values are null: the baseline has no difference, one seed has no interval, and a relative
-        difference to 0 is undefined.
+        difference to 0 is undefined. Published errors are those of measured servers by engine, see the page
+        "Accuracy against hardware"; an engine without a GPU has none.
         """
         text = dict.fromkeys(("metric", "unit", "better", "system"), pl.String)
         numbers = dict.fromkeys(NUMBERS, pl.Float64)
         verdicts = {
             "verdict": pl.String,
             "significant_holm": pl.Boolean,
+            "model_error": pl.Float64,
+            "note": pl.String,
             "samples": pl.Int64,
             "missing": pl.Int64,
         }

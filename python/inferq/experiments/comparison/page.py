@@ -154,7 +154,8 @@ def _by(row: Mapping[str, Any]) -> str:
         return ""
     if row["verdict"] == "not distinguishable":
         return f" ({difference(row)})"
-    return f" ({percent(relative, sign=True)})"
+    note = f"; {row['note']}" if row["note"] else ""
+    return f" ({percent(relative, sign=True)}{note})"
 
 
 def _picture(comparison: Comparison) -> tuple[FittedChart, ...]:

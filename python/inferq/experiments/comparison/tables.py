@@ -37,12 +37,17 @@ def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Gr
             _amount(base[row.get("class"), row["metric"]]["mean"], row["unit"]),
             _amount(row["mean"], row["unit"]),
             difference(row),
-            row["verdict"] or "no verdict",
+            verdict(row),
         ]
         for row in of_name
     ]
     header = ("metric", baseline, name, "difference", "verdict")
     return Grid(title=f"{name} against {baseline}", header=header, lines=lines, last_is_text=True)
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """The verdict of a difference, with the error of the model if it is larger or unknown."""
+    return "; ".join(filter(None, (row["verdict"] or "no verdict", row["note"])))
 
 
 def difference(row: Mapping[str, Any]) -> str:

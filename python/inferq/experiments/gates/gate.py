@@ -22,8 +22,9 @@ from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.arguments import check_options
 from inferq.experiments.gates.baseline import Record, read_baseline, write_baseline
 from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
-from inferq.experiments.gates.metric_verdict import compare_metric, without_baseline
+from inferq.experiments.gates.metric_verdict import MetricVerdict, compare_metric, without_baseline
 from inferq.experiments.gates.terms import Terms
+from inferq.experiments.model_error import ModelErrors
 from inferq.experiments.replication import Task, is_user_defined, run_tasks, workers
 from inferq.files import check_writable
 from inferq.inputs import path_of
@@ -321,14 +322,16 @@ def _verdict(
         return ScenarioVerdict(trial.name, terms, error=str(error))
     now = replace(plan, values=values)
     notes = [f"the baseline {problem}"] if problem and is_known else []
-    metrics = []
+    metrics: list[MetricVerdict] = []
+    errors = ModelErrors.of(trial.make())
     for tolerance in terms.tolerances:
         here = values[tolerance.metric.name]
         if before is None:
             metrics.append(without_baseline(tolerance, here))
         else:
             there = before.values[tolerance.metric.name]
-            metrics.append(compare_metric(tolerance, there, here, terms.confidence))
+            verdict = compare_metric(tolerance, there, here, terms.confidence)
+            metrics.append(verdict.with_note(errors.note(tolerance.metric, verdict.margin)))
     changes: list[str] = []
     if before is not None:
         changes = before.changes(now)

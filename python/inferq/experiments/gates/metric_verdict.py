@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from inferq.display.text import counted
@@ -60,6 +60,17 @@ class MetricVerdict:
     def metric(self) -> Metric:
         """The metric."""
         return self.tolerance.metric
+
+    @property
+    def margin(self) -> float | None:
+        """The change as a share of the baseline. None if there is none, or if the baseline is 0."""
+        if self.change is None or self.change.is_relative:
+            return None if self.change is None else self.change.mean
+        return self.change.mean / abs(self.baseline) if self.baseline else None
+
+    def with_note(self, note: str) -> MetricVerdict:
+        """The same verdict with a further note."""
+        return replace(self, note="; ".join(filter(None, (self.note, note))))
 
 
 def compare_metric(

@@ -10,6 +10,7 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.display.notebook import Viewed
 from inferq.display.text import amount, counted, number, percent
+from inferq.experiments.model_error import ModelErrors
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.candidate_grid import CandidateGrid
 from inferq.experiments.plans.candidate_state import CandidateState
@@ -340,6 +341,8 @@ class FleetPlan(Viewed):
         else:
             yield from (Finding(ANSWER, line) for line in self._answer(self.best))
         yield Finding(ANSWER, self._counts())
+        if self.best is not None and self.best.trial is not None:
+            yield from ModelErrors.of(self.best.candidate.engine).findings_on(self.best.trial.values)
         if self.stopped:
             yield Finding("stopped", "the time limit ended the search; undecided candidates may be cheaper")
         for outcome in self.undecided[:_MOST_UNDECIDED]:
@@ -384,7 +387,7 @@ class FleetPlan(Viewed):
             f"{gpus}, {counted(candidate.nodes_of(units), 'node')}{self._money(best)}",
         ]
         if best.trial is not None:
-            lines.append(f"risk: {best.trial.worst}")
+            lines.append(f"risk: {best.trial.worst}{best.model_error}")
         if self.tuned:
             lines.append(self._setting(best))
         if self.spare and not self.stopped and self.replica_failure is not None:

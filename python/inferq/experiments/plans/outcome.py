@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from inferq.display.text import number
+from inferq.experiments.model_error import ModelErrors
 from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.candidate_state import CandidateState
 from inferq.experiments.plans.prober import Trial
@@ -41,13 +42,21 @@ class CandidateOutcome:
     trial: Trial | None = None
     """The run that shows it. None if there is no run."""
 
+    @property
+    def model_error(self) -> str:
+        """The published error of the model, if the margin of the run is smaller or the error is unknown."""
+        if self.trial is None:
+            return ""
+        return ModelErrors.of(self.candidate.engine).note_on(self.trial.worst)
+
 
 def outcomes_of(
     states: Sequence[CandidateState], *, stopped: bool, unit: str
 ) -> tuple[CandidateOutcome, ...]:
     """The outcome of each candidate at the end of a search, in the order of the grid."""
     best = min((state for state in states if state.meets_slo), key=lambda state: state.rank, default=None)
-    return tuple(_outcome(state, best, stopped, unit) for state in states)
+    outcomes = (_outcome(state, best, stopped, unit) for state in states)
+    return tuple(replace(outcome, reason=f"{outcome.reason}{outcome.model_error}") for outcome in outcomes)
 
 
 def counts(outcomes: Iterable[CandidateOutcome]) -> Mapping[str, int]:
