@@ -20,7 +20,9 @@ NAMES = {"req_s": "request_throughput", "out_tok_s": "output_throughput"}
 
 def on_the_page() -> list[dict[str, Any]]:
     """The table "Errors by engine" of the accuracy page."""
-    table = ACCURACY.read_text(encoding="utf-8").partition("**Errors by engine, %**")[2].partition("\n\n**")[0]
+    table = (
+        ACCURACY.read_text(encoding="utf-8").partition("**Errors by engine, %**")[2].partition("\n\n**")[0]
+    )
     cells = re.findall(
         r"^\| ([a-z]+) \| ([a-z0-9 ]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|", table, re.MULTILINE
     )

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -18,6 +19,7 @@ from inferq.display.text import NONE, counted, number, percent, seconds, visible
 from inferq.errors import ConfigError
 from inferq.reports import identity, run_tables
 from inferq.results.finding import Finding, by_severity
+from inferq.results.replicas import Replicas
 from inferq.results.result import Result
 from inferq.results.tables import STATUSES
 from inferq.systems.cluster import Cluster
@@ -172,6 +174,12 @@ def result(run: Result, prices: Prices | None = None) -> None:
     grid(run_tables.counts(rows))
     grid(run_tables.latencies(rows))
     lines(measured(run))
+    if (load := identity.load_of(run)) is not None and load.varies:
+        gathered.value("load", {**asdict(load), "peak_per_s": load.peak_per_s})
+        lines([f"load: {load}"])
+    if (replicas := Replicas.of(run._tables)) is not None:
+        gathered.value("replicas", _of_replicas(replicas))
+        lines([f"replicas: {replicas}"])
     lines(run_tables.LEGEND)
     if "client_mean" in rows[0][1]:
         lines([run_tables.CLIENT])
@@ -195,6 +203,16 @@ def result(run: Result, prices: Prices | None = None) -> None:
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished at the end of the run."])
     findings(run.findings)
+
+
+def _of_replicas(replicas: Replicas) -> dict[str, float]:
+    return {
+        "minimum": replicas.least,
+        "mean": replicas.mean,
+        "maximum": replicas.most,
+        "replica_hours": replicas.hours,
+        **{f"{kind.replace(' ', '_')}s": count for kind, count in replicas.counts.items()},
+    }
 
 
 def grid(shown: Grid) -> None:

@@ -95,9 +95,7 @@ class ModelErrors:
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Names of the kinds of engine for which no error is published."""
-        return tuple(
-            _name(kind) for kind in self.kinds if not any(row.covers(kind) for row in published())
-        )
+        return tuple(_name(kind) for kind in self.kinds if not any(row.covers(kind) for row in published()))
 
     def by_kind(self, metric: str) -> dict[str, PublishedError | None]:
         """The error of a metric for each kind of engine, or None. The row with the most properties counts."""

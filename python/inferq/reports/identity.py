@@ -10,8 +10,11 @@ from inferq._lazy import pl
 from inferq.description import Description
 from inferq.display.text import counted, listed, number, seconds
 from inferq.errors import ConfigError, TraceError
+from inferq.results.replicas import Replicas
 from inferq.results.result import Result
+from inferq.results.tables import in_parts
 from inferq.scheduler import Scheduler
+from inferq.systems.autoscaler import Autoscaler
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
@@ -19,6 +22,7 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import gpus_of, pools_of
 from inferq.systems.system import System
 from inferq.timing import TimingTable
+from inferq.workload.load import Load
 from inferq.workload.workload import Workload
 
 Lines = list[tuple[str, str]]
@@ -31,6 +35,8 @@ def of_run(result: Result) -> Lines:
     if result._workload is not None:
         lines.append(("Requests", _requests(result, result._workload)))
     lines.append(("Load", _load(result)))
+    if (replicas := Replicas.of(result._tables)) is not None:
+        lines.append(("Replicas", f"{replicas}"))
     measured = int(result.requests.lazy().select(pl.col("measured").sum()).collect().item())
     arrived = int(result.requests.lazy().select(pl.len()).collect().item())
     excluded = ""
@@ -58,8 +64,8 @@ def of_system(system: System) -> Lines:
 
 def headline(result: Result) -> str:
     """System and load in one line, the default title of a page."""
-    rate = arrival_rate(result)
-    load = "" if rate is None else f" at {number(rate)} {'jobs' if result.has_jobs else 'requests'}/s"
+    arrived = load_of(result)
+    load = "" if arrived is None else f" at {arrived.short}"
     system = result.system
     return f"{'Simulation run' if system is None else name_of(system)}{load}"
 
@@ -73,8 +79,10 @@ def name_of(system: System) -> str:
         return f"{listed(models)} on {hardware.partition(' (')[0]}, {policies}"
     if isinstance(system, GateAndRoute):
         return f"{system.replicas} replicas with GateAndRoute"
-    replicas = sum(sum(pool.counts) for pool in pools_of(system))
-    return f"{counted(replicas, 'replica')} with {policies}"
+    replicas = counted(sum(sum(pool.counts) for pool in pools_of(system)), "replica")
+    if (scaler := _autoscaler(system)) is not None:
+        replicas = f"{scaler.min} to {counted(scaler.max, 'replica')}"
+    return f"{replicas} with {policies}"
 
 
 def gpus(system: System) -> str:
@@ -86,19 +94,20 @@ def gpus(system: System) -> str:
             for engine in _engines(system)
             if engine.on_card["gpu"] == gpu
         )
-        types.append(f"{total:,} × {gpu} ({listed(each)})")
+        most = "" if _autoscaler(system) is None else "up to "
+        types.append(f"{most}{total:,} × {gpu} ({listed(each)})")
     return listed(types) if types else ""
 
 
-def arrival_rate(result: Result) -> float | None:
-    """Arrivals of requests, or of jobs of a network, per second. None if all arrive at one instant."""
-    rows = (result.jobs if result.has_jobs else result.requests).lazy()
-    first_s, last_s, count = (
-        rows.select(pl.col("arrival_s").min(), pl.col("arrival_s").max().alias("last"), pl.len().alias("n"))
-        .collect()
-        .row(0)
-    )
-    return (count - 1) / (last_s - first_s) if count > 1 and last_s > first_s else None
+def load_of(result: Result) -> Load | None:
+    """Arrivals of requests, or of jobs of a network. None if all arrive at one instant."""
+    if result.has_jobs:
+        return Load.of(lambda: [result.jobs["arrival_s"].drop_nulls().to_numpy()], "jobs")
+    return Load.of(lambda: (part for (part,) in in_parts(result._tables.requests, ["arrival_s"])))
+
+
+def _autoscaler(system: System) -> Autoscaler | None:
+    return system.autoscaler if isinstance(system, Cluster) else None
 
 
 def _engines(system: System) -> list[Engine]:
@@ -194,17 +203,23 @@ def _requests(result: Result, workload: Workload) -> str:
 
 
 def _load(result: Result) -> str:
-    """Arrivals per second and the span of arrivals, with the limits of a closed loop."""
-    rate, unit = arrival_rate(result), "jobs" if result.has_jobs else "requests"
-    text = "all arrive at one instant" if rate is None else f"{number(rate)} {unit} per second on average"
+    """Arrivals per second and the span of arrivals, the peak, and the limits of a closed loop."""
+    load = load_of(result)
+    text = (
+        "all arrive at one instant"
+        if load is None
+        else f"{number(load.rate_per_s)} {load.unit} per second on average"
+    )
     try:
         workload = result._tables.workload
     except (ConfigError, TraceError):
         return text
     arrived = result.requests.lazy().select(pl.col("arrival_s").min(), pl.col("arrival_s").max().alias("b"))
     first_s, last_s = arrived.collect().row(0)
-    if rate is not None:
+    if load is not None:
         text += f" over {seconds(last_s - first_s)}"
+        if load.varies:
+            text += f"; peak {number(load.peak_per_s)} in {load.when} (windows of {load.length})"
     if "think_s" in workload.columns:
         text += "; turns wait for the previous answer"
     if most := result._options.get("max_in_flight"):

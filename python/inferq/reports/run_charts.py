@@ -13,6 +13,7 @@ from inferq.display.style import BLUE, GRAY, GREEN, INK, ORANGE, PANEL, PURPLE, 
 from inferq.display.text import number, seconds
 from inferq.errors import ConfigError
 from inferq.reports import run_data
+from inferq.results.replicas import Replicas
 from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
 
@@ -153,6 +154,16 @@ class RunCharts:
         """
         return styled(panels.stacked(_waiting(self._result, width)), run_data.classes(self._result))
 
+    def replicas(self, width: int = PANEL) -> Any:
+        """Open and paid replicas over time, with failures as marks.
+
+        A replica is paid from its start request to its end or failure, and open while it accepts requests.
+
+        Raises:
+            ConfigError: the run has no autoscaler and no failures.
+        """
+        return styled(replicas(self._result, width))
+
     def throughput(self, width: int = PANEL) -> Any:
         """Arrivals and completions of requests (or jobs) per second, with the limits of theory.
 
@@ -251,6 +262,39 @@ def waiting(results: Mapping[str, Result], width: int) -> Any:
     return panels.line(
         samples, time, ("requests waiting", "mean over the replicas"), channels, width, 150, band=False
     )
+
+
+def replicas(result: Result, width: int) -> Any:
+    """The chart of `RunCharts.replicas` without a style."""
+    seen, steps = Replicas.of(result._tables), run_data.replicas(result)
+    if seen is None:
+        raise ConfigError("replicas", "the run has no autoscaler and no failures")
+    steps, time = panels.in_time(steps)
+    scale = float(steps["time"][-1]) / max(float(seen.over_time["time_s"][-1]), 1e-300)
+    failed = seen.events.filter(event="failure").select(time=pl.col("time_s") * scale, open="open")
+    names, colors = ["open", "paid", "failure"], [BLUE, GRAY, VERMILION]
+    shown = names[: 2 + bool(failed.height)]
+    legend = alt.Legend(orient="top", title=None, columns=3, symbolType="stroke")
+    axis = alt.Axis(tickCount=4, tickMinStep=1, labelExpr=COUNT)
+    scale_y = alt.Scale(domain=[0, max(seen.most, int(seen.over_time["paid"].max() or 1))], nice=True)  # type: ignore[arg-type]
+    color = alt.Color("which:N", scale=alt.Scale(domain=shown, range=colors[: len(shown)]), legend=legend)
+    points = pl.concat(
+        steps.select("time", which=pl.lit(name), count=pl.col(name)) for name in ("paid", "open")
+    )
+    count = alt.Y("count:Q", title=None, axis=axis, scale=scale_y)
+    layers = [
+        alt.Chart(points)
+        .mark_line(interpolate="step-after", strokeWidth=1.6)
+        .encode(x=time, y=count, color=color)
+    ]
+    if failed.height:
+        marks = failed.select("time", which=pl.lit("failure"), count=pl.col("open"))
+        layers.append(
+            alt.Chart(marks)
+            .mark_point(filled=True, size=60, shape="triangle-down", opacity=1)
+            .encode(x=time, y=count, color=color)
+        )
+    return panels.titled(alt.layer(*layers).properties(width=width, height=150), "replicas")
 
 
 def throughput(result: Result, verdict: Stability | str, width: int) -> Any:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.display.text import percent, seconds
 from inferq.errors import ConfigError, TraceError
+from inferq.reports.identity import load_of
+from inferq.results.replicas import Replicas
 from inferq.results.result import Result
 from inferq.results.tables import FAILED
+from inferq.systems.cluster import Cluster
 from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
+from inferq.theory.demands.demand import Demand
+from inferq.workload.load import Load
 
 MEASURES = {
     "ttft": "TTFT: arrival to first token",
@@ -39,13 +45,31 @@ OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
 
 
 def theory(result: Result) -> Stability | str:
-    """Stability of the scenario of a run, or the reason why theory does not apply."""
+    """Stability of the scenario of a run at its whole load, or the reason why theory does not apply.
+
+    The long-run rate of a `TimeVarying` process without a period is that of its last step. A run is evaluated
+    at the rate of all its arrivals instead, as if they repeated.
+    """
     if result._system is None or result._workload is None:
         return "a stored run does not keep the system"
     try:
-        return stability(result._workload, result._system)
+        if result.has_jobs:
+            return stability(result._workload, result._system)
+        demand = Demand.of(result._workload, needs_rate=False)
+        if demand.busiest > 1 and demand.rate is not None and (load := load_of(result)) is not None:
+            most = demand.rate * demand.busiest
+            demand = replace(demand.at_rate(load.rate_per_s), busiest=max(1.0, most / load.rate_per_s))
+        return stability(demand, result._system)
     except (ConfigError, TraceError) as error:
         return str(error)
+
+
+def at_peak(result: Result, load: Load) -> dict[str, float | None]:
+    """P99 of TTFT and E2E of the measured requests that arrived in the busiest window, in seconds."""
+    arrived = pl.col("arrival_s").is_between(load.start_s, load.start_s + load.window_s, closed="left")
+    p99 = pl.col("ttft_s", "e2e_s").quantile(0.99, "linear")
+    rows = result.requests.lazy().filter("measured", arrived).select(p99).collect()
+    return rows.row(0, named=True)
 
 
 def sizes(result: Result) -> list[tuple[str, int]]:
@@ -204,6 +228,24 @@ def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
     )
 
 
+def replicas(result: Result) -> pl.DataFrame:
+    """Open and paid replicas over time, as steps.
+
+    Returns:
+        `time_s`, `open`, `paid`: one row per change; for more than 2 · `POINTS` changes, at equal distances.
+        Empty for a run without an autoscaler and without failures.
+    """
+    seen = Replicas.of(result._tables)
+    if seen is None:
+        return pl.DataFrame(schema={"time_s": pl.Float64, "open": pl.Int64, "paid": pl.Int64})
+    steps = seen.over_time
+    if steps.height <= 2 * POINTS:
+        return steps
+    at_s = np.linspace(0.0, float(steps["time_s"][-1]), 2 * POINTS)
+    even = pl.DataFrame({"time_s": at_s}).join_asof(steps, on="time_s", strategy="backward")
+    return even.drop_nulls()
+
+
 def kv_tokens(result: Result) -> int | None:
     """Tokens of KV cache of all replicas; None if one of them is unlimited."""
     if result._system is None:
@@ -218,8 +260,14 @@ def kv_tokens(result: Result) -> int | None:
 
 
 def kv_use(result: Result) -> float | None:
-    """The mean share of the KV cache in use over the samples; None if unlimited or without samples."""
+    """The mean share of the KV cache in use over the samples; None if unlimited or without samples.
+
+    With an autoscaler the cache is that of the mean number of paid replicas.
+    """
     tokens, timeline = kv_tokens(result), result.timeline
+    if tokens and isinstance(result.system, Cluster) and result.system.autoscaler is not None:
+        paid = result.replica_s / max(float(result.totals["end_s"]), 1e-300)
+        tokens = max(1, round(tokens * paid / result.system.places))
     if not tokens or "kv_used_tokens" not in timeline.columns or timeline.is_empty():
         return None
     return float(timeline["kv_used_tokens"].sum()) / timeline["time_s"].n_unique() / tokens

@@ -8,16 +8,18 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.display.document import Chapter, Document, FittedChart, Grid, Note, NoteKind, cut, fitted
 from inferq.display.style import styled
-from inferq.display.text import number, percent, seconds, sentence
+from inferq.display.text import counted, number, percent, seconds, sentence
 from inferq.errors import ConfigError, TraceError
 from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
-from inferq.reports.stability import in_the_long_run, in_this_run, planned
+from inferq.reports.stability import above_at_peak, in_the_long_run, in_this_run, planned
 from inferq.results.metric import LABELS, STATISTICS
+from inferq.results.replicas import Replicas
 from inferq.results.result import Result
 from inferq.results.slo import Slo
 from inferq.systems.prices import Prices
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
+from inferq.workload.load import Load
 
 _HIT_RATE = (
     " Cache hit rate: share of prompt tokens found in the prefix cache; the band covers the replicas from "
@@ -25,6 +27,8 @@ _HIT_RATE = (
 )
 _MOST_CLASSES = 20
 """Classes in the table of latencies."""
+_MOST_EVENTS = 400
+"""Events of replicas that are listed."""
 _LEAD = ("ttft", "itl")
 """Latencies in the chart at the top."""
 
@@ -37,7 +41,9 @@ def document(
     theory = run_data.theory(result)
     assessment = verdicts.of_run(result, slo)
     limits = {**run_data.limits(result), **verdicts.limits_of(slo)}
-    notes = [*verdicts.questions(slo), *_notes(result, theory)]
+    load = identity.load_of(result)
+    varying = load if load is not None and load.varies else None
+    notes = [*verdicts.questions(slo), *_notes(result, theory, varying)]
     verdict = assessment.verdict
     if verdict is None:
         verdict = next((note for note in notes if note.kind == "critical"), None)
@@ -45,8 +51,9 @@ def document(
     chapters = [
         _latency(result, rows, sizes, assessment, limits),
         _over_time(result),
+        _replicas(result),
         _gaps(result, len(sizes), limits),
-        _limit(result, theory),
+        _limit(result, theory, load),
         _shares(result),
         _costs(result, prices),
         _scenario(result, theory),
@@ -76,11 +83,12 @@ def _lead(result: Result, sizes: list[tuple[str, int]], limits: run_charts.Limit
     )
 
 
-def _notes(result: Result, theory: Stability | str) -> list[Note]:
+def _notes(result: Result, theory: Stability | str, varying: Load | None) -> list[Note]:
     """Horizon, findings, queue growth in the run, and theory."""
     notes = [Note(kind="warning", text=text) for text in _cut(result)]
     notes += [Note(kind=finding.severity, text=sentence(finding)) for finding in result.findings]
-    condition = ""
+    condition = "" if varying is None else "If the load of this run repeats"
+    unknown = False
     try:
         drift = observed(result)
     except (ConfigError, TraceError) as error:
@@ -90,12 +98,32 @@ def _notes(result: Result, theory: Stability | str) -> list[Note]:
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
         notes.append(Note(kind=verdicts.STABLE[drift.verdict], text=in_this_run(drift, arriving_s)))
         if drift.rate_per_s is None and not isinstance(theory, str) and theory.rate is not None:
-            condition = f"If {_unit(result)} continue to arrive at this rate"
+            unknown = True
+            condition = condition or f"If {_unit(result)} continue to arrive at this rate"
+    if varying is not None:
+        notes += _peak(result, theory, varying)
     if isinstance(theory, str):
         return [*notes, Note(kind="info", text=f"Theory does not cover this scenario: {theory}.")]
-    first, *further = in_the_long_run(theory, _unit(result), given=condition)
-    kind: NoteKind = "info" if condition else verdicts.STABLE[theory.verdict]
+    first, *further = in_the_long_run(theory, _unit(result), given=condition, load=varying)
+    kind: NoteKind = "info" if unknown else verdicts.STABLE[theory.verdict]
     return [*notes, Note(kind=kind, text=first), *(Note(kind="info", text=text) for text in further)]
+
+
+def _peak(result: Result, theory: Stability | str, load: Load) -> Iterator[Note]:
+    """The latencies of the requests that arrived at the peak, and whether it exceeds the upper bound."""
+    text = f"Load: {load}"
+    if not result.has_jobs:
+        whole, peak = result.summary().row(0, named=True), run_data.at_peak(result, load)
+        latencies = [
+            f"{LABELS[name]} P99 {seconds(peak[f'{name}_s'])} ({seconds(whole[f'{name}_p99'])} over the run)"
+            for name in ("ttft", "e2e")
+            if peak[f"{name}_s"] is not None
+        ]
+        if latencies:
+            text += f"; requests that arrived at the peak: {' and '.join(latencies)}"
+    yield Note(kind="info", text=f"{text}.")
+    if not isinstance(theory, str) and (above := above_at_peak(theory, load)):
+        yield Note(kind="warning", text=above)
 
 
 def _cut(result: Result) -> list[str]:
@@ -165,6 +193,10 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if unfinished:
         facts.append(("unfinished at the end", f"{unfinished:,}"))
+    if (seen := Replicas.of(result._tables)) is not None:
+        facts.append(("replica-hours", number(seen.hours, 3)))
+        facts.append(("open replicas, mean", number(seen.mean, 3)))
+        facts.append(("open replicas, range", f"{seen.least} to {seen.most}"))
     if whole["hit_rate"] is not None:
         facts.append(("cache hit rate", percent(whole["hit_rate"])))
     return facts
@@ -264,7 +296,33 @@ def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | 
     return Chapter(title="Inter-token latency", charts=charts) if charts else None
 
 
-def _limit(result: Result, theory: Stability | str) -> Chapter:
+def _replicas(result: Result) -> Chapter | None:
+    """Replicas over time and their events. None without an autoscaler and without failures."""
+    seen = Replicas.of(result._tables)
+    if seen is None:
+        return None
+    lines = [
+        [seconds(row["time_s"]), str(row["replica"]), row["event"], f"{row['open']:,}"]
+        for row in seen.events.head(_MOST_EVENTS).iter_rows(named=True)
+    ]
+    text = "\n".join("\t".join(cells) for cells in (["time", "replica", "event", "open after it"], *lines))
+    if seen.events.height > _MOST_EVENTS:
+        text += f"\n… and {seen.events.height - _MOST_EVENTS:,} more; `Result.fleet_events` has all events"
+    charts = fitted(
+        "Replicas over time",
+        "Open replicas accept requests. A replica is paid from its start request to its end or failure.",
+        lambda width: styled(run_charts.replicas(result, width)),
+    )
+    head = f"{sentence(str(seen))}"
+    return Chapter(
+        title="Autoscaling and failures",
+        text=head,
+        charts=charts,
+        folded=((counted(seen.events.height, "event"), text),),
+    )
+
+
+def _limit(result: Result, theory: Stability | str, load: Load | None) -> Chapter:
     """Arrivals and completions, and the load between stability guarantee and upper bound."""
     title = "Capacity"
     charts = fitted(
@@ -274,7 +332,7 @@ def _limit(result: Result, theory: Stability | str) -> Chapter:
     )
     if isinstance(theory, str) or not theory.bounds:
         return Chapter(title=title, charts=charts)
-    rate = theory.rate if theory.rate is not None else identity.arrival_rate(result)
+    rate = theory.rate if theory.rate is not None else None if load is None else load.rate_per_s
     if rate is not None:
         charts = (
             *fitted(

@@ -6,6 +6,7 @@ from inferq.display.document import Grid
 from inferq.display.text import NONE, number, percent, seconds, sentence
 from inferq.theory.bounds.stability import Bound, Stability
 from inferq.theory.runs.observed import LEAST_ARRIVALS, Observed
+from inferq.workload.load import Load
 
 _HIT_RATES = (
     "Cache hits: the share of prompt tokens that is assumed to be in the prefix cache. Upper bounds use the "
@@ -55,13 +56,14 @@ def in_this_run(seen: Observed, arriving_s: float) -> str:
     )
 
 
-def in_the_long_run(verdict: Stability, unit: str, *, given: str = "") -> list[str]:
+def in_the_long_run(verdict: Stability, unit: str, *, given: str = "", load: Load | None = None) -> list[str]:
     """The long-run behavior of the queue according to theory, the tightest bound and the attainable rate.
 
     Args:
         verdict: the verdict of theory.
         unit: what is counted, `"requests"` or `"jobs"`.
         given: a condition in front, such as "At this rate".
+        load: the load of a run that varies over time, whose peak is evaluated as well.
     """
     queue = _queue(verdict, unit, "" if given else " in the long run")
     answer = sentence(f"{given}, {queue}" if given else queue)
@@ -70,10 +72,23 @@ def in_the_long_run(verdict: Stability, unit: str, *, given: str = "") -> list[s
         return [answer]
     capacity = f"{number(binding.capacity_per_s)} {unit} per second"
     limit = f"Tightest upper bound: {capacity} ({binding.name}), which may not be attainable."
-    return [answer, limit, *_attainable(verdict, unit)]
+    return [answer, limit, *_attainable(verdict, unit, load)]
 
 
-def _attainable(verdict: Stability, unit: str) -> list[str]:
+def above_at_peak(verdict: Stability, load: Load | None) -> str:
+    """A sentence if the peak of a varying load exceeds the tightest upper bound that applies, else empty."""
+    bounds = [bound for bound in verdict.bounds if bound.kind == "upper_bound" and bound.applies]
+    limit = min(bounds, key=lambda bound: bound.capacity_per_s, default=None)
+    if load is None or limit is None or load.peak_per_s <= limit.capacity_per_s:
+        return ""
+    return (
+        f"At its peak ({load.when}) the load exceeds what any scheduler can sustain: "
+        f"{number(load.peak_per_s)} {load.unit} per second arrived, and the upper bound is "
+        f"{number(limit.capacity_per_s)} ({limit.name}). The queue grows during that time."
+    )
+
+
+def _attainable(verdict: Stability, unit: str, load: Load | None) -> list[str]:
     """The load as a share of the rate that a guarantee with the fewest missing hypotheses attains."""
     guarantees = [bound for bound in verdict.bounds if bound.kind == "guarantee" and bound.load is not None]
     if not guarantees:
@@ -82,6 +97,11 @@ def _attainable(verdict: Stability, unit: str) -> list[str]:
     missing = [need.name for need in near.hypotheses if not need.met]
     condition = f", given {' and '.join(missing)}" if missing else ""
     rate = f"{number(near.capacity_per_s)} {unit} per second ({near.name}{condition})"
+    if load is not None:
+        whole, peak = (value / near.capacity_per_s for value in (load.rate_per_s, load.peak_per_s))
+        above = ", where no theorem decides" if max(whole, peak) > 1 else ""
+        text = f"{percent(whole)} of it over the whole run and {percent(peak)} at its peak ({load.when})"
+        return [f"{'Guaranteed' if above else 'Attainable'}: {rate}; the load is {text}{above}."]
     if (near.load or 0.0) > 1:
         return [f"Guaranteed: {rate}; the load is above it, where no theorem decides."]
     return [f"Attainable: {rate}; the load is {percent(near.load or 0.0)} of it."]

@@ -230,9 +230,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # Comparisons, capacity searches and plans.
         "model-error": Kind(
             "warning",
-            "The margin of a verdict is smaller than the median error of the model on measured servers of this "
-            "kind.",
-            "Measure the systems, or rely on larger margins. Errors of two compared systems may partly cancel.",
+            "The margin of a verdict is smaller than the median error of the model on measured servers of "
+            "this kind.",
+            "Measure the systems, or rely on larger margins. Errors of compared systems may partly cancel.",
         ),
         "no-model-error": Kind(
             "info",

@@ -10,7 +10,7 @@ from inferq._lazy import pl
 from inferq.display.text import amount, counted, number
 from inferq.results.slo import Objective
 from inferq.theory.demands.demand import Demand, long_run_rate
-from inferq.workload.distributions import ArrivalProcess
+from inferq.workload.distributions import ArrivalProcess, TimeVarying
 from inferq.workload.generated import Recipe, Step
 from inferq.workload.transforms import mean_rate
 from inferq.workload.workload import Workload, is_closed_loop
@@ -105,8 +105,10 @@ def question_of(
     scaled = any(step.transform == "at_rate" for step in steps) or any(
         text.startswith("at_rate(") for text in workload.metadata.get("changes", ())
     )
-    rate = None if is_closed else _rate(workload, demand, frame)
-    changing = is_recipe and "TimeVarying" in demand.arrivals
+    changing = (is_recipe and "TimeVarying" in demand.arrivals) or any(
+        isinstance(step.arguments.get("arrivals"), TimeVarying) for step in steps
+    )
+    rate = None if is_closed else mean_rate(frame) if changing else _rate(workload, demand, frame)
     about_rate = not is_closed and not changing and (is_recipe or draws or scaled) and rate is not None
     question = Question(workload, about_rate, rate, span_s, frame.height)
     if not about_rate or is_recipe or any(_has_values(step) for step in steps):
