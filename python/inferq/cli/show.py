@@ -174,7 +174,7 @@ def result(run: Result, prices: Prices | None = None) -> None:
     grid(run_tables.counts(rows))
     grid(run_tables.latencies(rows))
     lines(measured(run))
-    if (load := identity.load_of(run)) is not None and load.varies:
+    if (load := identity.varying_load(run)) is not None:
         gathered.value("load", {**asdict(load), "peak_per_s": load.peak_per_s})
         lines([f"load: {load}"])
     if (replicas := Replicas.of(run._tables)) is not None:

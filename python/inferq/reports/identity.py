@@ -106,6 +106,12 @@ def load_of(result: Result) -> Load | None:
     return Load.of(lambda: (part for (part,) in in_parts(result._tables.requests, ["arrival_s"])))
 
 
+def varying_load(result: Result) -> Load | None:
+    """The load of a run whose rate varies over time; None for a steady one."""
+    load = load_of(result)
+    return load if load is not None and load.varies else None
+
+
 def _autoscaler(system: System) -> Autoscaler | None:
     return system.autoscaler if isinstance(system, Cluster) else None
 

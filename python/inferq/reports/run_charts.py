@@ -350,19 +350,20 @@ def drawn_limits(happened: pl.DataFrame, verdict: Stability | str) -> dict[str, 
     return {label: limit for label, limit in limits.items() if limit[0] <= _FARTHEST * top}
 
 
-def limits_of(verdict: Stability, rate: float, width: int) -> Any:
+def limits_of(verdict: Stability, rate: float, width: int, peak: float | None = None) -> Any:
     """A rate on a scale with the zones that are guaranteed stable, undecided and unstable.
 
     Args:
         verdict: the verdict of theory.
         rate: the load, requests per second.
         width: width of the plot in pixels.
+        peak: the load in the busiest window, if it varies over time.
     """
     bounds = [
         bound.capacity_per_s for bound in verdict.bounds if bound.kind == "upper_bound" and bound.applies
     ]
     stable, most = verdict.stable_below_per_s or 0.0, min(bounds, default=None)
-    end = 1.25 * max(rate, stable, most or 0.0)
+    end = 1.25 * max(rate, peak or 0.0, stable, most or 0.0)
     limit = end if most is None else most
     zones = [
         ("guaranteed stable", 0.0, stable, GREEN),
@@ -395,9 +396,16 @@ def limits_of(verdict: Stability, rate: float, width: int) -> Any:
         )
     )
     load = alt.Chart(pl.DataFrame({"rate": [rate], "label": [f"this load: {number(rate)} per second"]}))
-    mark = load.mark_rule(color=INK, strokeWidth=3).encode(x=alt.X("rate:Q"), description="label:N")
-    panel = alt.layer(bar, mark).properties(width=width + 54, height=34)  # it has no vertical axis
-    return panels.titled(panel, f"load: {number(rate)} requests per second (black mark)")
+    marks = [load.mark_rule(color=INK, strokeWidth=3).encode(x=alt.X("rate:Q"), description="label:N")]
+    further = []
+    if peak is not None:
+        label = f"peak of this load: {number(peak)} per second"
+        of_peak = alt.Chart(pl.DataFrame({"rate": [peak], "label": [label]}))
+        rule = of_peak.mark_rule(color=INK, strokeWidth=2, strokeDash=[4, 3])
+        marks.append(rule.encode(x=alt.X("rate:Q"), description="label:N"))
+        further.append(f"peak {number(peak)}, dashed")
+    panel = alt.layer(bar, *marks).properties(width=width + 54, height=34)  # it has no vertical axis
+    return panels.titled(panel, f"load: {number(rate)} requests per second (black mark)", *further)
 
 
 def _waiting(result: Result, width: int) -> list[Any]:

@@ -39,10 +39,9 @@ def document(
     """The page of a run."""
     rows, sizes = run_tables.rows(result), run_data.sizes(result)
     theory = run_data.theory(result)
-    assessment = verdicts.of_run(result, slo)
+    varying = identity.varying_load(result)
+    assessment = verdicts.of_run(result, slo, varying)
     limits = {**run_data.limits(result), **verdicts.limits_of(slo)}
-    load = identity.load_of(result)
-    varying = load if load is not None and load.varies else None
     notes = [*verdicts.questions(slo), *_notes(result, theory, varying)]
     verdict = assessment.verdict
     if verdict is None:
@@ -53,7 +52,7 @@ def document(
         _over_time(result),
         _replicas(result),
         _gaps(result, len(sizes), limits),
-        _limit(result, theory, load),
+        _limit(result, theory, varying),
         _shares(result),
         _costs(result, prices),
         _scenario(result, theory),
@@ -313,16 +312,15 @@ def _replicas(result: Result) -> Chapter | None:
         "Open replicas accept requests. A replica is paid from its start request to its end or failure.",
         lambda width: styled(run_charts.replicas(result, width)),
     )
-    head = f"{sentence(str(seen))}"
     return Chapter(
         title="Autoscaling and failures",
-        text=head,
+        text=f"Open replicas: {seen}.",
         charts=charts,
         folded=((counted(seen.events.height, "event"), text),),
     )
 
 
-def _limit(result: Result, theory: Stability | str, load: Load | None) -> Chapter:
+def _limit(result: Result, theory: Stability | str, varying: Load | None) -> Chapter:
     """Arrivals and completions, and the load between stability guarantee and upper bound."""
     title = "Capacity"
     charts = fitted(
@@ -332,18 +330,21 @@ def _limit(result: Result, theory: Stability | str, load: Load | None) -> Chapte
     )
     if isinstance(theory, str) or not theory.bounds:
         return Chapter(title=title, charts=charts)
-    rate = theory.rate if theory.rate is not None else None if load is None else load.rate_per_s
+    rate = theory.rate
+    if rate is None and (load := identity.load_of(result)) is not None:
+        rate = load.rate_per_s
+    peak = None if varying is None else varying.peak_per_s
     if rate is not None:
         charts = (
             *fitted(
                 "Load and theoretical limits",
                 "Green: a theorem guarantees a bounded queue. Red: no scheduler can sustain this load. Gray: "
                 "neither is proved, and the run is the evidence.",
-                lambda width: styled(run_charts.limits_of(theory, rate, width)),
+                lambda width: styled(run_charts.limits_of(theory, rate, width, peak)),
             ),
             *charts,
         )
-    return Chapter(title=title, grids=(planned(theory, _unit(result)),), charts=charts)
+    return Chapter(title=title, grids=(planned(theory, _unit(result), varying=varying),), charts=charts)
 
 
 def _crossed(result: Result, theory: Stability | str) -> str:

@@ -36,7 +36,7 @@ def document(
     setups = {name: dict(identity.of_run(result)) for name, result in results.items()}
     notes = verdicts.questions(slo)
     for name, result in results.items():
-        verdict = verdicts.of_run(result, slo).verdict
+        verdict = verdicts.of_run(result, slo, identity.varying_load(result)).verdict
         if verdict is not None:
             notes.append(Note(kind=verdict.kind, text=f"{name}: {verdict.text}"))
     notes += [

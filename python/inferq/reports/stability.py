@@ -156,13 +156,14 @@ def _queue(verdict: Stability, unit: str, when: str) -> str:
     return f"{unknown}: {rate} are below every known upper bound, but no stability theorem applies"
 
 
-def planned(verdict: Stability, unit: str, rate: float | None = None) -> Grid:
+def planned(verdict: Stability, unit: str, rate: float | None = None, *, varying: Load | None = None) -> Grid:
     """Stability guarantee, upper bound and load, one line each.
 
     Args:
         verdict: the verdict of theory.
         unit: what is counted, `"requests"` or `"jobs"`.
         rate: the load per second. Default: the rate of `verdict`.
+        varying: the load of a run that varies over time, whose peak gets a line.
     """
     load = verdict.rate if rate is None else rate
     upper_bounds = [bound for bound in verdict.bounds if bound.kind == "upper_bound" and bound.applies]
@@ -186,7 +187,11 @@ def planned(verdict: Stability, unit: str, rate: float | None = None) -> Grid:
             lines.append(["Stable under further conditions", f"up to {number(near.capacity_per_s)}", why])
     lines.append(["Unstable with any scheduler", *_cells(limit, "above", "no upper bound is known")])
     if load is not None:
-        lines.append(["This load", number(load), _position(load, guarantee, limit)])
+        name = "This load" if varying is None else "This load, whole run"
+        lines.append([name, number(load), _position(load, guarantee, limit)])
+    if varying is not None:
+        peak = varying.peak_per_s
+        lines.append([f"Its peak, {varying.when}", number(peak), _position(peak, guarantee, limit)])
     assumed = {number(bound.hit_rate) for bound in verdict.bounds if bound.hit_rate is not None}
     header = ("", f"{unit} per second", "reason")
     return Grid(title="", header=header, lines=lines, texts=3, wraps=True, note=_HIT_RATES if assumed else "")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from inferq._lazy import NDArray, np
+from inferq._lazy import NDArray, np, pl
 from inferq.display.text import counted, number
 
 WINDOWS_S = (
@@ -17,7 +17,7 @@ WINDOWS_S = (
 """Lengths of windows, in seconds."""
 MOST_WINDOWS, LEAST_WINDOWS = 100, 5
 """Windows in the span of arrivals."""
-LEAST_ARRIVALS = 50
+LEAST_ARRIVALS = 100
 """Least mean arrivals of a window; with fewer, the busiest window shows chance."""
 VARIES = 1.2
 """Least peak of a load that varies, relative to the whole rate."""
@@ -32,20 +32,20 @@ class Load:
     """Arrivals per second over the whole run and in its busiest window.
 
     Windows start at multiples of their length. Their length is the shortest of `WINDOWS_S` with at most 100
-    windows in the span of arrivals and at least 50 arrivals on average. With fewer than five windows there is
-    no peak.
+    windows in the span of arrivals and at least 100 arrivals on average. With fewer than five windows there
+    is no peak.
 
     Example:
-        Ten minutes with one arrival per second, except for minute 3 to 4 with three per second:
+        Twenty minutes with two arrivals per second, except for minute 3 to 4 with five per second:
 
         >>> import numpy as np
         >>> from inferq.workload.load import Load
-        >>> steady, busy = np.arange(0, 600, 1.0), np.arange(180, 240, 0.5)
+        >>> steady, busy = np.arange(0, 1200, 0.5), np.arange(180, 240, 1 / 3)
         >>> load = Load.of(lambda: [np.concatenate([steady, busy])])
         >>> load.peak_per_s, load.window_s, load.start_s, load.varies
-        (3.0, 60, 180, True)
+        (5.0, 60, 180, True)
         >>> print(load)
-        1.20 requests/s over the whole run, peak 3 (minute 3 to 4)
+        2.15 requests/s over the whole run, peak 5 (minute 3 to 4)
     """
 
     rate_per_s: float
@@ -98,6 +98,13 @@ class Load:
             start_s=(origin + busiest) * window_s,
             arrivals=int(counts[busiest]),
         )
+
+    @classmethod
+    def of_frame(cls, frame: pl.DataFrame) -> Load | None:
+        """The load of a drawn workload. None without arrival times, or if all are equal."""
+        if "arrival_s" not in frame.columns:
+            return None
+        return cls.of(lambda: [frame["arrival_s"].drop_nulls().to_numpy()])
 
     @property
     def peak_per_s(self) -> float:

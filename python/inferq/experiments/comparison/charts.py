@@ -58,7 +58,7 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
         return alt.X(f"{column}:Q", title=titled, scale=scale, axis=ticks)
 
     verdicts = [verdict for verdict in COLORS if verdict in set(drawn["verdict"])]
-    legend = alt.Legend(orient="top", title=None)
+    legend = alt.Legend(orient="top", title=None, columns=1 if width < 600 else len(verdicts))
     color = alt.Color("verdict:N", legend=legend).scale(
         domain=verdicts, range=[COLORS[verdict] for verdict in verdicts]
     )
@@ -87,7 +87,9 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: 
     if len(panels) == 1:
         return panels[0]
     left_out = f"; the first {len(systems)} of {many} systems" if len(systems) < many else ""
-    return alt.vconcat(*panels, title=alt.TitleParams(title_lines(f"{of}{left_out}", width)), spacing=14)
+    return alt.vconcat(
+        *panels, title=alt.TitleParams(title_lines(f"{of}{left_out}", width - labels)), spacing=14
+    )
 
 
 def shown_systems(frame: pl.DataFrame) -> list[str]:

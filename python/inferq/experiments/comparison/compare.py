@@ -40,6 +40,7 @@ from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.workload.columns import Table
+from inferq.workload.load import Load
 from inferq.workload.workload import Workload
 
 METRICS = ("ttft_p50", "ttft_p99", "itl_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
@@ -250,12 +251,12 @@ def _requests(source: Workload, drawn: pl.DataFrame) -> str:
     if facts.get("source"):
         origin = f"from {PurePath(str(facts['source'])).name}"
     text = f"{counted(drawn.height, 'request')} {origin}"
-    times = drawn["arrival_s"].drop_nulls() if "arrival_s" in drawn.columns else None
-    span_s = 0.0 if times is None or times.is_empty() else times[-1] - times[0]
-    if not span_s > 0:
+    load = Load.of_frame(drawn)
+    if load is None:
         return text
     run = " in the first run" if source.is_synthetic else ""
-    return f"{text} at {number((drawn.height - 1) / span_s)} per second{run}"
+    peak = f", peak {number(load.peak_per_s)} ({load.when})" if load.varies else ""
+    return f"{text} at {number(load.rate_per_s)} per second{peak}{run}"
 
 
 def _rows(

@@ -42,7 +42,7 @@ def of_system(rows: Sequence[Mapping[str, Any]], baseline: str, name: str) -> Gr
         for row in of_name
     ]
     header = ("metric", baseline, name, "difference", "verdict")
-    return Grid(title=f"{name} against {baseline}", header=header, lines=lines, last_is_text=True)
+    return Grid(title=f"{name} against {baseline}", header=header, lines=lines, last_is_text=True, wraps=True)
 
 
 def verdict(row: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
 from inferq.workload.columns import Table
+from inferq.workload.load import Load
 from inferq.workload.workload import Workload
 
 _SECONDS_OF_HOUR = 3600
@@ -149,6 +150,12 @@ class FleetPlan(Viewed):
             SimulationError: a run fails.
         """
         return replica_failure(self.fleet, self.prober, exact=self.exact, confidence=self.confidence)
+
+    @cached_property
+    def varying_load(self) -> Load | None:
+        """The load of the requests of the first seed if their rate varies over time, else None."""
+        load = Load.of_frame(self.workload.draw(self.seeds[0]).frame)
+        return load if load is not None and load.varies else None
 
     @property
     def undecided(self) -> tuple[CandidateOutcome, ...]:

@@ -38,6 +38,8 @@ def document(plan: FleetPlan, title: str | None) -> Document:
 def _headline(plan: FleetPlan) -> str:
     """The fleet and its load."""
     load = "" if plan.rate is None else f" for {number(plan.rate)} requests per second"
+    if plan.varying_load is not None:
+        load = f" for {plan.varying_load.short}"
     if plan.fleet is None:
         return f"No fleet was found{load}"
     return f"{identity.name_of(plan.fleet)}: the cheapest fleet{load}"
@@ -47,7 +49,9 @@ def _ran(plan: FleetPlan) -> Iterator[tuple[str, str]]:
     """The fleet, the load and the objectives."""
     if plan.fleet is not None:
         yield from identity.of_system(plan.fleet)
-    if plan.rate is not None:
+    if plan.varying_load is not None:
+        yield "Load", str(plan.varying_load)
+    elif plan.rate is not None:
         yield "Load", f"{number(plan.rate)} requests per second"
     yield "Objectives", str(plan.slo)
 
