@@ -338,6 +338,10 @@ def test_what_the_page_shows_is_what_is_computed(all_runs: Any) -> None:
         name = row["metric"].replace("_", " ")
         numbers = " | ".join(f"{100 * row[which]:,.1f}" for which in ("median", "p90", "bias", "worst"))
         assert f"| {name} | {row['runs']} | {numbers} |" in page
+    for row in all_runs.errors("engine").rows(named=True):
+        name = f"{row['engine']} | {row['metric'].replace('_', ' ')}"
+        numbers = " | ".join(f"{100 * row[which]:,.1f}" for which in ("median", "p90", "bias", "worst"))
+        assert f"| {name} | {row['runs']} | {numbers} |" in page
 
 
 def test_the_picture_and_the_page_can_be_made(all_runs: Any, tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from inferq.display.text import counted, listed, percent
 from inferq.experiments.objective_value import ObjectiveValue
 from inferq.results.finding import Finding
 from inferq.results.metric import Metric
-from inferq.scheduler import Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.pools import pools_of
+from inferq.systems.servers import program_of
 from inferq.systems.system import System
 
 TABLE = Path(__file__).parent / "published_errors.json"
-_PROGRAMS: Mapping[type, str] = {VllmV1: "vllm", Sglang: "sglang"}
 _MEASURED_UNITS = ("s", "requests/s", "tokens/s")
 """Units of metrics that benchmarks of servers publish. Counts and costs follow from them."""
 
@@ -66,8 +65,7 @@ def properties_of(engine: Engine) -> Mapping[str, str] | None:
     """
     if not engine.on_card:
         return None
-    policy = type(engine.scheduler)
-    program = _PROGRAMS.get(policy, policy.__name__)
+    program = program_of(engine.scheduler) or type(engine.scheduler).__name__
     drafts = getattr(engine.scheduler, "speculation", None) is not None
     return {"engine": f"{program} with speculation" if drafts else program}
 

@@ -61,7 +61,7 @@ def of_run(result: Result, slo: Slo | None, varying: Load | None = None) -> Asse
     if varying is not None and (then := ended & _at_peak(columns["arrival_s"], varying)).any():
         at_peak = float(good[then].mean())
         worst = min(share, at_peak)
-        peak = f"; {percent(at_peak)} of those that arrived at the peak ({varying.when})"
+        peak = f"; {percent(at_peak)} of the requests that arrived at the peak ({varying.when})"
     kind: NoteKind = "good" if worst >= _ENOUGH else "critical" if share < 0.9 else "warning"
     text = f"{percent(share)} of the requests met their objectives: {objectives}{peak}."
     verdict = Note(kind=kind, text=text)

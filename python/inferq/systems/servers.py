@@ -53,6 +53,12 @@ def known_servers() -> tuple[str, ...]:
     return tuple(_table())
 
 
+def program_of(scheduler: object) -> str | None:
+    """Return the program whose releases use this class of scheduler, such as `vllm`. None: no known one."""
+    programs = {entry["scheduler"]: name.partition("-")[0] for name, entry in _table().items()}
+    return programs.get(type(scheduler).__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One version of a server on one GPU.

@@ -162,7 +162,7 @@ def measured_section() -> Section:
         ),
         tables=(
             _errors_table("Errors of all runs, %", validation.errors()),
-            _errors_table("Errors by engine, %", validation.errors("engine")),
+            replace(_errors_table("Errors by engine, %", validation.errors("engine")), note=BY_ENGINE),
             evaluated_table(validation, parts, by_load=False),
             evaluated_table(validation, parts, by_load=True),
             alternatives_table(validation, runs),
@@ -244,6 +244,10 @@ RUNS_TEXT = (
     "every metric; your own runs work too. `tests/measured/` has the runs of this page with their sources. A "
     "server is simulated by the preset of its release, `Engine.on(…, server=)`, including host and API "
     "times. No run used for calibration is used for evaluation."
+)
+BY_ENGINE = (
+    "`compare`, `capacity`, `plan` and `gate` print these medians next to verdicts with a smaller margin. For "
+    "other engines and metrics they state that none was measured."
 )
 RUNS_REMARKS = (
     "**Async scheduling is a rule, not a fit.** Since 0.14, vLLM plans a batch while the previous batch "
