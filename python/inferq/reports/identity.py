@@ -20,6 +20,7 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import gpus_of, pools_of
+from inferq.systems.servers import program_of
 from inferq.systems.system import System
 from inferq.timing import TimingTable
 from inferq.workload.load import Load
@@ -133,7 +134,8 @@ def _precision(engines: list[Engine]) -> str:
 
 
 def _policy(engine: Engine) -> str:
-    return str(engine.on_card.get("server") or type(engine.scheduler).__name__)
+    server = engine.on_card.get("server") if program_of(engine.scheduler) else None
+    return str(server or type(engine.scheduler).__name__)
 
 
 def _engine(engine: Engine) -> str:
