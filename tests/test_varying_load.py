@@ -151,7 +151,10 @@ def test_objectives_of_the_workload_are_judged_at_the_peak_as_well() -> None:
     there = result.requests.filter(pl.col("arrival_s").is_between(load.start_s, load.start_s + 60, "left"))
     share = (there["ttft_s"] <= 0.2).mean()
     verdict = verdicts.of_run(result, None, load).verdict
-    assert verdict is not None and f"; {100 * share:.3g} % of the requests that arrived at the peak" in verdict.text
+    assert (
+        verdict is not None
+        and f"; {100 * share:.3g} % of the requests that arrived at the peak" in verdict.text
+    )
 
 
 # Replicas

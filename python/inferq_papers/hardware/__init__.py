@@ -246,8 +246,8 @@ RUNS_TEXT = (
     "times. No run used for calibration is used for evaluation."
 )
 BY_ENGINE = (
-    "`compare`, `capacity`, `plan` and `gate` print these medians next to verdicts with a smaller margin. For "
-    "other engines and metrics they state that none was measured."
+    "`compare`, `capacity`, `plan` and `gate` print these medians next to verdicts with a smaller margin. "
+    "For other engines and metrics they state that none was measured."
 )
 RUNS_REMARKS = (
     "**Async scheduling is a rule, not a fit.** Since 0.14, vLLM plans a batch while the previous batch "
