@@ -17,8 +17,38 @@ from inferq.timing.hardware.formats import Part
 
 RecurrentKind = Literal["gated_delta", "kda", "lightning", "mamba1", "mamba2", "short_conv"]
 
-INDEX_BYTES_PER_SCALE = 4
-"""Bytes of the 32-bit scale next to the 8-bit index key of a token (vLLM's sparse attention indexer)."""
+_SCALE_BYTES = 4
+"""Bytes of the scale of an index key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseIndex:
+    """The index with which a layer selects the tokens that it attends to (DeepSeek-V3.2, MiniMax-M3).
+
+    Args:
+        heads: heads of the index.
+        head_size: numbers of an index key.
+        topk: tokens that are selected.
+        shared: whether the layer uses the selection of an earlier layer, without an index (GLM-5.2).
+        key_bytes: bytes of a cached key. Default: 8-bit numbers and a 32-bit scale, as in vLLM for DeepSeek.
+    """
+
+    heads: int
+    head_size: int
+    topk: int
+    shared: bool = False
+    key_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Reject impossible sizes."""
+        _positive(self, "heads", "head_size", "topk", "key_bytes")
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that a token adds to the cache of the index."""
+        if self.shared:
+            return 0
+        return self.head_size + _SCALE_BYTES if self.key_bytes is None else self.key_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +67,10 @@ class Attention:
         qkv_bias: whether queries, keys and values have a bias.
         out_bias: whether the output projection has a bias.
         qk_norm: parameters of the norms of queries and keys.
-        gate: whether the query projection also computes a gate of the output (Qwen3-Next).
+        gate_size: numbers per head of a gate of the output, projected with the query (Qwen3-Next).
         keys_as_values: whether the value is the key, without a matrix (Gemma 4). Both are cached.
         sinks: whether each head has a learned sink (gpt-oss).
+        index: the sparse index; None if a token attends to all tokens.
     """
 
     heads: int
@@ -51,9 +82,10 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: int = 0
-    gate: bool = False
+    gate_size: int = 0
     keys_as_values: bool = False
     sinks: bool = False
+    index: SparseIndex | None = None
 
     part: ClassVar[Part] = "attention"
 
@@ -71,10 +103,19 @@ class Attention:
     def matrices(self, hidden: int) -> Mapping[str, int]:
         """Weights of every matrix, by its name in the checkpoint."""
         return {
-            "q_proj": hidden * self.heads * self.head_size * (2 if self.gate else 1),
+            "q_proj": hidden * self.heads * (self.head_size + self.gate_size),
             "k_proj": hidden * self.kv_heads * self.head_size,
             "v_proj": 0 if self.keys_as_values else hidden * self.kv_heads * self.values,
             "o_proj": hidden * self.heads * self.values,
+            **self._index_matrices(hidden),
+        }
+
+    def _index_matrices(self, hidden: int) -> Mapping[str, int]:
+        if self.index is None:
+            return {}
+        return {
+            "index_q_proj": hidden * self.index.heads * self.index.head_size,
+            "index_k_proj": hidden * self.index.head_size,
         }
 
     def weights(self, hidden: int) -> int:
@@ -90,10 +131,11 @@ class Attention:
         return (copies - 1) * (matrices["k_proj"] + matrices["v_proj"])
 
     def other_parameters(self, hidden: int) -> int:
-        """Biases, norms and sinks."""
+        """Biases, norms of queries, keys and index, and sinks."""
         projected = self.heads * self.head_size + self.kv_heads * (self.head_size + self.values)
         biases = (projected if self.qkv_bias else 0) + (hidden if self.out_bias else 0)
-        return biases + self.qk_norm + (self.heads if self.sinks else 0)
+        index = 0 if self.index is None else 2 * self.index.head_size
+        return biases + self.qk_norm + (self.heads if self.sinks else 0) + index
 
     @property
     def kv_values_per_token(self) -> int:
@@ -122,8 +164,8 @@ class Attention:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """No index."""
-        return 0
+        """Bytes that a token adds to the index."""
+        return 0 if self.index is None else self.index.bytes_per_token
 
     @property
     def state_bytes(self) -> int:
@@ -132,34 +174,15 @@ class Attention:
 
     def __str__(self) -> str:
         """A short description."""
-        if self.chunk is not None:
+        if self.index is not None:
+            kind = f"attention to {self.index.topk:,} tokens of an index"
+        elif self.chunk is not None:
             kind = f"attention in chunks of {self.chunk:,} tokens"
         elif self.window is not None:
             kind = f"attention over {self.window:,} tokens"
         else:
             kind = "attention"
         return f"{kind}, {self.heads} heads, {self.kv_heads} of keys and values"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SparseIndex:
-    """The index with which a latent layer selects the tokens that it attends to (DeepSeek-V3.2).
-
-    Args:
-        heads: heads of the index.
-        head_size: numbers of an index key.
-        topk: tokens that are selected.
-        shared: whether the layer uses the selection of an earlier layer, without an index (GLM-5.2).
-    """
-
-    heads: int
-    head_size: int
-    topk: int
-    shared: bool = False
-
-    def __post_init__(self) -> None:
-        """Reject impossible sizes."""
-        _positive(self, "heads", "head_size", "topk")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,10 +280,8 @@ class LatentAttention:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of an 8-bit index key and its scale."""
-        if self.index is None or self.index.shared:
-            return 0
-        return self.index.head_size + INDEX_BYTES_PER_SCALE
+        """Bytes that a token adds to the index."""
+        return 0 if self.index is None else self.index.bytes_per_token
 
     @property
     def state_bytes(self) -> int:
@@ -269,7 +290,7 @@ class LatentAttention:
 
     def __str__(self) -> str:
         """A short description."""
-        sparse = "" if self.index is None else f" over the {self.index.topk:,} tokens of an index"
+        sparse = "" if self.index is None else f" to {self.index.topk:,} tokens of an index"
         return f"latent attention{sparse}, {self.heads} heads, rank {self.kv_rank} + {self.rope_size}"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +128,9 @@ class ModelShape:
             file = file / "config.json"
         plain = model.strip().lower() if isinstance(model, str) else ""
         if plain in entries("models") or (plain and not file.is_file()):
-            known = hub_entry(plain)
+            known = _known(plain)
             if known is not None:
-                name, quantization = known
-                config = entry("models", "model", name)["config"]
-                if quantization is not None:
-                    config = {**config, "quantization_config": quantization}
-                return cls._of_config(name, name, config)
+                return known
         if not file.is_file():
             if is_path(model):
                 last = Path(model).name.lower()
@@ -480,6 +476,19 @@ class ModelShape:
             *([f"{state:,} bytes of state a sequence"] if state else []),
         ]
         return ", ".join(parts) or "no cache"
+
+
+@cache
+def _known(name: str) -> ModelShape | None:
+    """The shape of a name in the catalog or on the Hugging Face Hub; None for an unknown name."""
+    known = hub_entry(name)
+    if known is None:
+        return None
+    plain, quantization = known
+    config = entries("models")[plain]["config"]
+    if quantization is not None:
+        config = {**config, "quantization_config": quantization}
+    return ModelShape._of_config(plain, plain, config)
 
 
 def _splits(mixer: Attention | LatentAttention | Recurrent, gpus: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from inferq.errors import ConfigError
 from inferq.timing.hardware.configs.keys import Keys
@@ -22,6 +22,8 @@ class Layer:
         parameters: other parameters.
         mixer_path: module of the attention or recurrent part.
         feed_forward_path: module of the feed-forward part.
+        experts_path: module of the routed experts. Default: `experts` in the feed-forward part.
+        shared_path: module of the shared experts. Default: `shared_experts` in the feed-forward part.
     """
 
     mixers: tuple[Mixer, ...]
@@ -30,6 +32,8 @@ class Layer:
     parameters: int = 0
     mixer_path: str = "self_attn"
     feed_forward_path: str = "mlp"
+    experts_path: str | None = None
+    shared_path: str | None = None
 
     def matrices(self, hidden: int) -> Iterator[tuple[Part, str, int]]:
         """Part, module name within the layer and number of weights of every matrix that can be quantized."""
@@ -39,11 +43,13 @@ class Layer:
         part = self.feed_forward
         if isinstance(part, Experts):
             names = ("gate_proj", "up_proj", "down_proj") if part.gated else ("up_proj", "down_proj")
+            experts_path = self.experts_path or f"{self.feed_forward_path}.experts"
+            shared_path = self.shared_path or f"{self.feed_forward_path}.shared_experts"
             for name in names:
                 expert = part.experts * part.expert_weights(hidden) // len(names)
-                yield "experts", f"{self.feed_forward_path}.experts.0.{name}", expert
+                yield "experts", f"{experts_path}.0.{name}", expert
                 shared = hidden * part.shared_intermediate
-                yield "shared_experts", f"{self.feed_forward_path}.shared_experts.{name}", shared
+                yield "shared_experts", f"{shared_path}.{name}", shared
             if part.latent is not None:
                 for name in ("fc1_latent_proj", "fc2_latent_proj"):
                     yield "shared_experts", f"{self.feed_forward_path}.{name}", hidden * part.latent
@@ -60,13 +66,11 @@ class Decoder:
         layers: all layers.
         tied: whether the output layer is the embedding.
         parameters: parameters besides layers, embedding, output layer and one vector of the final norm.
-        unused: keys that change time or memory and are not used, each with the reason.
     """
 
     layers: Sequence[Layer]
     tied: bool
     parameters: int = 0
-    unused: dict[str, str] = field(default_factory=dict)
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """The layers in groups of equal shape, by first appearance."""

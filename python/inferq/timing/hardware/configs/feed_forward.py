@@ -11,13 +11,23 @@ from inferq.timing.hardware.layers import Dense, Experts, FeedForward
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """Keys of the number of experts."""
 
-_ACTIVE = ("num_experts_per_tok", "experts_per_token", "moe_topk", "top_k_experts", "moe_k")
+_ACTIVE = (
+    "moe_top_k",
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "moe_topk",
+    "top_k_experts",
+    "moe_k",
+)
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size",
     "moe_shared_expert_intermediate_size",
     "shared_intermediate_size",
+    "share_expert_dim",
+    "share_expert_dims",
 )
 _BIASES = ("use_routing_bias", "moe_router_enable_expert_bias", "moe_use_aux_free", "use_expert_bias")
 
@@ -28,6 +38,7 @@ def has_experts(keys: Keys) -> bool:
     Raises:
         ConfigError: keys of experts without their number.
     """
+    keys.ignore(*EXPERTS)
     if any(keys.value(key) for key in EXPERTS):
         return True
     if keys.value("num_experts_per_tok") or keys.value("moe_intermediate_size"):

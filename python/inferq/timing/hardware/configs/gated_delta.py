@@ -31,7 +31,7 @@ def read(keys: Keys) -> Decoder:
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=2 * size,
-        gate=keys.flag("attn_output_gate", True),
+        gate_size=size if keys.flag("attn_output_gate", True) else 0,
     )
     delta = _delta(keys)
     keys.ignore("intermediate_size", "full_attention_interval")
@@ -47,6 +47,7 @@ def read(keys: Keys) -> Decoder:
                 mixers=(attention if is_full else delta,),
                 feed_forward=part,
                 mixer_path="self_attn" if is_full else "linear_attn",
+                shared_path="mlp.shared_expert",
             )
             for is_full, part in zip(full, feed_forwards(keys, layers), strict=True)
         ],

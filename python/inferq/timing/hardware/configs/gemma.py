@@ -52,6 +52,8 @@ def read(keys: Keys) -> Decoder:
                 mixers=(Attention(**(full if window is None else attention), window=window),),
                 feed_forward=part,
                 norms=norms,
+                experts_path="experts",
+                shared_path="mlp",
                 parameters=1 if kind == "gemma4_text" else 0,  # layer_scalar
             )
             for window in windows(keys, layers, pattern)

@@ -106,6 +106,7 @@ TYPES: Mapping[str, Style] = {
 def read(keys: Keys) -> Decoder:
     """Read a decoder of this family."""
     style = TYPES[keys.model_type]
+    _refuse_unsupported(keys)
     required = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     width = () if keys.has("moe_intermediate_size") else ("intermediate_size",)
     keys.require(*required, *width, *(("head_dim",) if style.head_dim else ()))
@@ -146,16 +147,18 @@ def read(keys: Keys) -> Decoder:
             for limit, part in zip(limits, parts, strict=True)
         ],
         tied=tied(keys, style.tied),
-        parameters=keys.size("hidden_size") if style.norm_bias else 0,
-        unused=_unused(keys),
+        parameters=(keys.size("hidden_size") if style.norm_bias else 0)
+        + (keys.size("vocab_size") if keys.flag("lm_head_bias") else 0),
     )
 
 
-def _unused(keys: Keys) -> dict[str, str]:
-    if keys.flag("use_cla") or keys.flag("use_mla"):
-        key = "use_cla" if keys.flag("use_cla") else "use_mla"
-        raise keys.wrong(key, "this kind of attention is not supported; set it to false")
-    return {}
+def _refuse_unsupported(keys: Keys) -> None:
+    """Reject kinds of attention that files of this family can state."""
+    if not all(keys.value("attn_type_list", ())):
+        raise keys.wrong("attn_type_list", "layers with linear attention are not supported in this type")
+    for key in ("use_cla", "use_mla"):
+        if keys.flag(key):
+            raise keys.wrong(key, "this kind of attention is not supported; must be false")
 
 
 def tied(keys: Keys, default: bool) -> bool:

@@ -61,6 +61,7 @@ def _indexes(keys: Keys, layers: int) -> list[SparseIndex | None]:
     if keys.model_type not in _SPARSE:
         return [None] * layers
     keys.require("index_n_heads", "index_head_dim", "index_topk")
+    keys.words("layer_types", layers, ("deepseek_sparse_attention",))
     heads, size, topk = (keys.size(f"index_{name}") for name in ("n_heads", "head_dim", "topk"))
     return [
         SparseIndex(heads=heads, head_size=size, topk=topk, shared=kind == "shared")

@@ -44,6 +44,7 @@ def read(keys: Keys) -> Decoder:
                 ),
                 feed_forward=experts if layer in sparse else dense,
                 feed_forward_path="feed_forward",
+                shared_path="feed_forward.shared_expert",
             )
             for layer, is_chunked in enumerate(_chunked(keys, layers))
         ],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.timing.hardware.configs.decoder import Decoder
-from inferq.timing.hardware.formats import Checkpoint, KvType, Part, Weights
+from inferq.timing.hardware.configs.decoder import Decoder, Layer
+from inferq.timing.hardware.formats import WEIGHT_BYTES, Checkpoint, KvType, Part, Weights
+from inferq.timing.hardware.layers import Experts
 
 METHODS = (
     "fp8",
@@ -30,6 +32,8 @@ _ALGORITHMS: Mapping[str, Weights] = {
     "FP8_BLOCK_SCALES": "fp8-block",
     "NVFP4": "nvfp4",
     "NVFP4_AWQ": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
+    "W4A8_NVFP4_FP8": "nvfp4",
     "MXFP4": "mxfp4",
     "W4A16_AWQ": "int4",
     "INT4_AWQ": "int4",
@@ -40,9 +44,12 @@ _ALGORITHMS: Mapping[str, Weights] = {
 }
 """Values of ModelOpt's `quant_algo` that are read."""
 
+_MIXED = "MIXED_PRECISION"
+"""The `quant_algo` of a checkpoint that states the format of each module in `quantized_layers`."""
+
 _KV_ALGORITHMS: Mapping[str, KvType] = {"FP8": "fp8", "INT8": "int8", "NVFP4": "nvfp4"}
 
-_ALWAYS_16 = ("router", "output")
+_ALWAYS_16: tuple[Part, ...] = ("router", "output")
 """Parts that engines never quantize."""
 
 
@@ -58,23 +65,96 @@ def read_checkpoint(
         return Checkpoint()
     inner = config.get("quantization")
     table: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
-    weights, size, method = _format(where, table)
     kv_dtype = _kv_dtype(where, table)
+    if str(table.get("quant_algo")).upper() == _MIXED:
+        return _mixed(where, decoder, hidden, table, kv_dtype)
+    weights, size, method = _format(where, table)
     if weights == "bf16":
         return Checkpoint(kv_dtype=kv_dtype, method=method)
     patterns = _excluded(table)
     if method == "mxfp4" and not patterns:
         patterns = ["re:^(?!.*experts)"]
     counts, sizes = _unquantized(decoder, hidden, _matcher(patterns))
+    return _checkpoint(weights, kv_dtype, counts, sizes, size, method)
+
+
+def _checkpoint(
+    weights: Weights,
+    kv_dtype: KvType | None,
+    counts: Mapping[Part, int],
+    sizes: Mapping[Part, int],
+    bytes_per_weight: float | None,
+    method: str,
+) -> Checkpoint:
+    """A checkpoint with `counts` of the `sizes` weights of each part at 16 bits."""
     sixteen = tuple(part for part, total in sizes.items() if total and counts.get(part, 0) == total)
     return Checkpoint(
         weights=weights,
         kv_dtype=kv_dtype,
-        sixteen_bit=(*sixteen, *_ALWAYS_16),  # type: ignore[arg-type]
+        sixteen_bit=(*sixteen, *_ALWAYS_16),
         sixteen_bit_weights={part: count for part, count in counts.items() if count},
-        bytes_per_weight=size,
+        bytes_per_weight=bytes_per_weight,
         method=method,
     )
+
+
+def _mixed(
+    where: str, decoder: Decoder, hidden: int, table: Mapping[str, Any], kv_dtype: KvType | None
+) -> Checkpoint:
+    """A checkpoint of several formats: the format of most weights, with the mean bytes of all formats."""
+    stated: dict[str, Weights] = {}
+    for name, value in (table.get("quantized_layers") or {}).items():
+        algorithm = str(value.get("quant_algo")).upper()
+        if algorithm not in _ALGORITHMS:
+            raise _unknown(where, f"quantized_layers: {name}", value.get("quant_algo"), _ALGORITHMS)
+        stated[_without_prefix(name)] = _ALGORITHMS[algorithm]
+    if not stated:
+        raise ConfigError(where, f"quantization_config: {_MIXED} requires quantized_layers, which is missing")
+    modules = sorted(stated)
+    formats: dict[Weights, int] = {}
+    counts: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
+    for number, layer in enumerate(decoder.layers):
+        for part, module, weights in layer.matrices(hidden):
+            word = _stated_format(f"layers.{number}.{module}", stated, modules)
+            sizes[part] = sizes.get(part, 0) + weights
+            if word is None:
+                counts[part] = counts.get(part, 0) + weights
+            else:
+                formats[word] = formats.get(word, 0) + weights
+        router = _router_weights(layer, hidden)
+        counts["router"] = counts.get("router", 0) + router
+    if not formats:
+        raise ConfigError(where, "quantization_config: quantized_layers names no layer of the decoder")
+    size = sum(WEIGHT_BYTES[word] * weights for word, weights in formats.items()) / sum(formats.values())
+    main = max(formats, key=lambda word: formats[word])
+    return _checkpoint(main, kv_dtype, counts, sizes, size, "modelopt")
+
+
+def _stated_format(name: str, stated: Mapping[str, Weights], modules: Sequence[str]) -> Weights | None:
+    """The format of a matrix: its own, or that of a module around it; None for 16 bits.
+
+    A matrix may be stored as several, such as in_proj_qkv and in_proj_z for in_proj.
+    """
+    words = name.split(".")
+    for end in range(len(words), 2, -1):
+        if (around := ".".join(words[:end])) in stated:
+            return stated[around]
+    place = bisect.bisect_left(modules, name)
+    if place < len(modules) and modules[place].startswith(name):
+        return stated[modules[place]]
+    return None
+
+
+def _without_prefix(name: str) -> str:
+    """The name of a module from `layers.` on; the part before differs between libraries."""
+    start = name.find("layers.")
+    return name[start:] if start > 0 else name
+
+
+def _router_weights(layer: Layer, hidden: int) -> int:
+    part = layer.feed_forward
+    return part.router_weights(hidden) if isinstance(part, Experts) else 0
 
 
 def _format(where: str, table: Mapping[str, Any]) -> tuple[Weights, float | None, str]:
@@ -184,7 +264,6 @@ def _matcher(patterns: Iterable[str]) -> Callable[[int, str], bool]:
     """Whether a module of a layer is excluded.
 
     Patterns are names of modules or of modules that contain them, globs, or regular expressions after `re:`.
-    The part before `layers.` differs between libraries and is ignored.
     """
     names: set[str] = set()
     globs: list[str] = []
@@ -193,8 +272,7 @@ def _matcher(patterns: Iterable[str]) -> Callable[[int, str], bool]:
         if pattern.startswith("re:"):
             expressions.append(re.compile(pattern[3:]))
             continue
-        start = pattern.find("layers.")
-        plain = pattern[start:] if start > 0 else pattern
+        plain = _without_prefix(pattern)
         if any(letter in plain for letter in "*?["):
             globs += [fnmatch.translate(plain), fnmatch.translate(f"{plain}.*")]
         else:
@@ -226,10 +304,7 @@ def _unquantized(
             sizes[part] = sizes.get(part, 0) + weights
             if is_excluded(number, module) or module.endswith("indexer.weights_proj"):
                 counts[part] = counts.get(part, 0) + weights
-        feed_forward = layer.feed_forward
-        router = getattr(feed_forward, "router_weights", None)
-        if router is not None:
-            counts["router"] = counts.get("router", 0) + router(hidden)
+        counts["router"] = counts.get("router", 0) + _router_weights(layer, hidden)
     return counts, sizes
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inferq.checks import shown
 from inferq.errors import ConfigError
 from inferq.timing.hardware.configs import (
     gated_delta,
@@ -16,9 +17,13 @@ from inferq.timing.hardware.configs import (
     latent,
     lightning,
     llama4,
+    mimo_v2,
+    minimax_m3,
     searched,
     short_convolution,
     state_space,
+    step,
+    ungated,
 )
 from inferq.timing.hardware.configs.decoder import Decoder
 from inferq.timing.hardware.configs.keys import Keys
@@ -33,12 +38,16 @@ RULES: Mapping[str, Callable[[Keys], Decoder]] = {
         gemma,
         gpt_oss,
         llama4,
+        mimo_v2,
+        minimax_m3,
+        step,
         latent,
         gated_delta,
         state_space,
         lightning,
         short_convolution,
         searched,
+        ungated,
     )
     for model_type in rule.TYPES
 }
@@ -62,6 +71,7 @@ _WRAPPED: Mapping[str, str] = {
     "qwen2_5_vl": "qwen2",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "mistral3": "mistral",
@@ -90,6 +100,16 @@ _NOT_DECODERS: Mapping[str, str] = {
 _DECODERS = ("text_config", "language_config", "llm_config")
 """Keys of the decoder in a file of several parts."""
 
+_NAMES: Mapping[str, str] = {
+    "n_embd": "hidden_size",
+    "n_embed": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+}
+"""Names of keys in files of GPT-2 and BLOOM, and their newer names."""
+
 _SHARED = ("tie_word_embeddings", "max_position_embeddings")
 """Keys around the decoder that hold for it unless it states them."""
 
@@ -112,9 +132,9 @@ _NEUTRAL = re.compile(
     r"|id2label|label2id|problem_type|pruned_heads|return_dict.*|remove_invalid_values|output_.*|.*_cls.*"
     r"|class_num|pool_type|chunk_size_feed_forward|moe_drop_tokens|moe_random_routing_dropped_token"
     # functions and factors without parameters
-    r"|.*_act(ivation.*)?|activation.*|.*hidden_act.*|.*softcapping|.*multiplier.*|.*_scal(e|ing|ar)(_.*)?"
+    r"|.*_act(ivation.*)?|activation.*|.*hidden_act.*|swiglu_.*|use_gemma_norm|.*softcapping|.*multiplier.*|.*_scal(e|ing|ar)(_.*)?"
     r"|scale_.*|(layernorm|moe_router|router|time_step)_.*|norm_topk_prob|.*scoring_func.*|routed_.*"
-    r"|n_group|topk_group|topk_method|postnorm|post_norm|.*moe_mode|swiglu_limit|attn_temperature_tuning"
+    r"|n_group|topk_group|topk_method|postnorm|post_norm|.*moe_mode|attn_temperature_tuning"
     r"|qk_norm(_type)?|use_qk_norm|use_parallel_.*|use_gated_activation|use_mamba_kernels|use_pos_enc"
     r"|residual_in_fp32|rescale_prenorm_residual|num_logits_to_keep|use_bidirectional_attention"
     r"|(mamba_)?chunk_size|ep_size|moe_shared_expert_overlap|moe_layer_num_skipped|fuse_.*|use_mixed_mlp_moe"
@@ -150,6 +170,13 @@ _STRUCTURE: Mapping[str, str] = {
         "state-space layers",
     ),
     "is_encoder_decoder": "an encoder",
+    "compress_ratios": "compressed keys and values",
+    "routed_expert_hidden_size": "experts of a width of their own",
+    "mla_use_output_gate": "a gate of latent attention",
+    "attn_res_block_size": "attention over earlier layers",
+    "sparse_attention_config": "sparse attention",
+    "num_kv_shared_layers": "layers that share keys and values",
+    "hidden_size_per_layer_input": "inputs of each layer",
     "attention_chunk_size": "attention in chunks",
     "layer_types": "layers of different kinds",
 }
@@ -186,7 +213,7 @@ def read_config(
     """
     inner, outer = _decoder_of(where, config)
     model_type = _model_type(where, inner, outer)
-    keys = Keys(where, {**inner, "model_type": model_type})
+    keys = Keys(where, {**_renamed(inner), "model_type": model_type})
     try:
         decoder = RULES[model_type](keys)
         groups = decoder.groups()
@@ -196,7 +223,7 @@ def read_config(
     for key, part in _STRUCTURE.items():
         if inner.get(key) and key not in keys.read:
             raise ConfigError(
-                where, f"{key} is {inner[key]!r}, but models of type {model_type!r} do not have {part}"
+                where, f"{key} is {shown(inner[key])}, but models of type {model_type!r} do not have {part}"
             )
     hidden = keys.size("hidden_size")
     quantization = inner.get("quantization_config") or config.get("quantization_config") or hf_quant_config
@@ -208,7 +235,7 @@ def read_config(
         extra_parameters=decoder.parameters,
         max_model_len=_max_model_len(keys),
         checkpoint=read_checkpoint(where, decoder, hidden, quantization),
-        unused={**_unused(inner, keys.read), **_unused(outer, {*_DECODERS, *_SHARED}), **decoder.unused},
+        unused={**_unused(_renamed(inner), keys.read), **_unused(outer, {*_DECODERS, *_SHARED})},
     )
 
 
@@ -252,6 +279,14 @@ def _model_type(where: str, inner: Mapping[str, Any], outer: Mapping[str, Any]) 
         f"model_type {model_type!r} is not supported, so these keys were not understood: "
         f"{', '.join(sorted(inner))}; supported types: {', '.join(sorted(RULES))}",
     )
+
+
+def _renamed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys by the names of newer files."""
+    return {
+        _NAMES[key] if key in _NAMES and _NAMES[key] not in config else key: value
+        for key, value in config.items()
+    }
 
 
 def _max_model_len(keys: Keys) -> int | None:
