@@ -35,6 +35,7 @@ from .refusals import refused
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inferq[calibrate]'")
 
 CONFIG = {
+    "model_type": "llama",
     "hidden_size": 32,
     "num_hidden_layers": 6,
     "num_attention_heads": 4,

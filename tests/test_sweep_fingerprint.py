@@ -130,7 +130,8 @@ def test_timing_tables_and_models_count_with_their_content(tmp_path: Path):
         "model": '[engine]\nmodel = "./mine"\ngpu = "h200"\n',
     }
     (tmp_path / "mine").mkdir()
-    config = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "vocab_size": 1000}
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048}
+    config |= {"num_attention_heads": 8, "vocab_size": 1000}
 
     def written(gpu: str, layers: int) -> None:
         iq.TimingTable.shipped("qwen3-8b", gpu).write(tmp_path / "t.parquet")

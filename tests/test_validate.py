@@ -432,7 +432,7 @@ def without(name: str, text: str = "") -> Callable[[Path], Path]:
     [
         (without("gpu"), r"row 1, gpu: is empty"),
         (without("gpu", "h100-80"), r"row 1, gpu: unknown name 'h100-80'; did you mean h100-80gb"),
-        (without("model", "Qwen/Qwen3-9B"), r"row 1, model: unknown name 'qwen3-9b'.*qwen3-"),
+        (without("model", "Qwen/Qwen3-7B"), r"row 1, model: unknown name 'qwen3-7b'.*qwen3-"),
         (without("model"), r"row 1, model: is empty"),
         (without("engine", "trtllm"), r"row 1, engine: must be vllm or sglang, got 'trtllm'"),
         (without("tp", "two"), r"row 1, tp: must be an integer of at least 1, got 'two'"),

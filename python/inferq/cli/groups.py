@@ -83,8 +83,9 @@ class EngineOptions:
         token_budget: Token budget of an iteration. Default: the scheduler's.
         max_seqs: Maximum number of running sequences. Default: the scheduler's.
         max_model_len: Maximum tokens of a request. Default: the model's.
-        weights: Data type of the weights: bf16, fp8, int8 or int4. Default: bf16.
-        kv_dtype: Data type of the KV cache: bf16, fp8 or int8. Default: bf16.
+        weights: Data type of the weights: bf16, fp8, fp8-block, nvfp4, mxfp4, int8, int4, or a name such as
+            awq. Default: the checkpoint's.
+        kv_dtype: Data type of the KV cache: bf16, fp8, nvfp4 or int8. Default: the checkpoint's, else bf16.
         gpu_memory_utilization: Share of GPU memory for the engine. Default: the server's.
         kv_tokens: KV cache capacity in tokens, or unlimited. Default: free GPU memory; 432000 without
             --model.

@@ -116,7 +116,7 @@ def _engine(model: str, gpu: str, server: str | None, gpus: int | None) -> list[
         f"gpu = {_toml(gpu)}",
         f"{share:<31} # GPUs per replica",
         f"{whose:<31} # server whose defaults apply; default: latest vLLM",
-        '# weights = "fp8"               # bf16, fp8, int8 or int4; also kv_dtype',
+        '# weights = "fp8"               # default: of the checkpoint; also kv_dtype',
         "# gpu_memory_utilization = 0.9  # share of GPU memory",
         "",
         "# [engine.scheduler]            # overrides of the server's scheduler",

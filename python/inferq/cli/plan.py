@@ -104,7 +104,9 @@ def plan(
     ] = None,
     weights: Annotated[
         str | None,
-        option("TYPE", "Data type of the weights: bf16, fp8, int8 or int4. Default: bf16.", panel=_CHOICES),
+        option(
+            "TYPE", "Data type of the weights, such as fp8 or awq. Default: the checkpoint's.", panel=_CHOICES
+        ),
     ] = None,
     spare: Annotated[
         int, option("N", "Replicas in addition to those that meet the SLO; 1 is N+1.", panel=_CHOICES)

@@ -133,8 +133,12 @@ class Engine(Viewed, Description):
             max_model_len: maximum tokens of a request, as for the class; the server's limits depend on it,
                 and vLLM's cache must hold it. Default: the model's `max_position_embeddings`, or the size of
                 the cache if that is smaller and no server is named.
-            weights: number format of the weight matrices, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
-            kv_dtype: number format of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
+            weights: number format of the weight matrices: `"bf16"`, `"fp8"` (a scale per matrix or channel),
+                `"fp8-block"` (per 128 × 128 weights), `"nvfp4"`, `"mxfp4"`, `"int8"`, `"int4"`, or a name of
+                vLLM or the Hub such as `"awq"` and `"auto"`. Default: the format of the checkpoint, whose
+                parts at 16 bits stay there.
+            kv_dtype: number format of the KV cache: `"bf16"`, `"fp8"`, `"nvfp4"` or `"int8"`. Default: the
+                format that the checkpoint states, else `"bf16"`.
             backend: engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of vLLM
                 are shipped, and some of SGLang. Default: the server's, or `"vllm"` if no SGLang table is
                 shipped.

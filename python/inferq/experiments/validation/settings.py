@@ -271,9 +271,10 @@ def _kv(
         "mem_fraction_static, from the rules in SGLang's server_args.py",
     )
     room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights, gpus)
-    token_bytes = shape.sequence_kv_bytes(shape.max_model_len or 1, "bf16", gpus)
-    token_bytes = -(-token_bytes // (shape.max_model_len or 1)) + shape.index_bytes_per_token
-    tokens = int(room // token_bytes)
+    # With windows or states, a token has no fixed size: the mean over a request of the maximum length.
+    longest = run.max_model_len or shape.max_model_len or 1
+    request_bytes = shape.sequence_kv_bytes(longest, None, gpus) + shape.state_bytes(gpus)
+    tokens = int(room // (-(-request_bytes // longest) + shape.index_bytes_per_token))
     if tokens < 1:
         raise run.wrong("tp", f"{shape.name} leaves no room for the KV cache on {gpus} × {card.name}")
     # SGLang's pages have one token.
