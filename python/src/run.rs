@@ -436,8 +436,8 @@ pub(crate) fn simulate<'py>(
     read_columns! { columns:
         arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, cancel_s,
         ttft_slo_s, itl_slo_s,
-        queue_key, session, pool, accepted_start, accepted_drafts, content_after, content_start, content_id,
-        content_tokens, content_continued, parents, children_start,
+        queue_key, session, pool, accepted_start, accepted_drafts, proposal_rate, content_after, content_start,
+        content_id, content_tokens, content_continued, parents, children_start,
         children, delay_s
     }
     let workload = Workload {
@@ -455,6 +455,7 @@ pub(crate) fn simulate<'py>(
         session,
         pool,
         accepted: Accepted { start: accepted_start, drafts: accepted_drafts },
+        proposal_rate,
         content: Content {
             after: content_after,
             start: content_start,

@@ -75,30 +75,31 @@ impl PythonSource {
 
 /// Converts a part to rows; stores the objectives that schedulers may see.
 pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult<Columns> {
-    let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+    let numbers = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
     let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
     let tokens = |name| -> PyResult<Vec<i32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
     let columns = Columns {
-        arrival_s: seconds("arrival_s")?,
+        arrival_s: numbers("arrival_s")?,
         prompt_tokens: tokens("prompt_tokens")?,
         output_tokens: tokens("output_tokens")?,
         class: codes("class")?,
         priority: optional("priority", &column(part, "priority")?)?.to_vec(),
         max_output_tokens: tokens("max_output_tokens")?,
-        patience_s: seconds("patience_s")?,
-        cancel_s: seconds("cancel_s")?,
-        itl_slo_s: seconds("itl_slo_s")?,
-        queue_key: seconds("queue_key")?,
+        patience_s: numbers("patience_s")?,
+        cancel_s: numbers("cancel_s")?,
+        itl_slo_s: numbers("itl_slo_s")?,
+        queue_key: numbers("queue_key")?,
         session: codes("session")?,
         accepted_start: optional("accepted_start", &column(part, "accepted_start")?)?.to_vec(),
         accepted_drafts: optional("accepted_drafts", &column(part, "accepted_drafts")?)?.to_vec(),
+        proposal_rate: numbers("proposal_rate")?,
         content_after: codes("content_after")?,
         content_continued: codes("content_continued")?,
         content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
         content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
         content_tokens: codes("content_tokens")?,
     };
-    objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.itl_slo_s);
+    objectives.append(columns.arrival_s.len(), &numbers("ttft_slo_s")?, &columns.itl_slo_s);
     Ok(columns)
 }
 

@@ -54,6 +54,8 @@ pub enum Source {
     Accepted = 17,
     /// Failures of replicas, by replica and number of its openings: a change of the workload keeps them.
     Failures = 18,
+    /// Proposals of drafts, numbered like [`Source::Accepted`]: a change of the acceptance keeps them.
+    Proposed = 19,
 }
 
 /// Maximum number of requests per batch of [`Stream::batches`]: small enough for the L1 cache.

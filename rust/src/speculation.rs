@@ -3,7 +3,7 @@
 //! A policy requests it with [`Scheduler::speculates`](crate::scheduler::Scheduler::speculates). Then every request
 //! whose row emits is offered `tokens` drafts for its next row. The number of accepted drafts is a property of the
 //! request, like its length. It is a list from the workload, or a draw that depends only on the seed, the request and
-//! its number of earlier emitting rows.
+//! its number of earlier emitting rows. Whether an n-gram lookup proposes drafts is drawn in the same way.
 
 use std::sync::Arc;
 
@@ -29,6 +29,10 @@ pub struct Speculation {
     pub seed: u64,
     /// Time of the drafter per iteration. `None`: no extra time.
     pub drafter: Option<Drafter>,
+    /// Share of rows for which an n-gram lookup proposes drafts. `None`: the workload's column `proposal_rate`; without
+    /// the column, every row. Other methods always propose.
+    #[serde(default)]
+    pub proposal_rate: Option<f64>,
 }
 
 /// The draft method.
@@ -85,7 +89,23 @@ impl Speculation {
         if model.as_ref().is_some_and(|model: &Arc<dyn Timing>| !model.moduli().is_empty()) {
             return Err(Error::config("drafter", "must be a timing model without tiles"));
         }
-        Ok(SpeculationParts { drafts: self.tokens, method: self.method, distribution, share, model })
+        let proposals = self.proposals()?;
+        Ok(SpeculationParts { drafts: self.tokens, method: self.method, distribution, proposals, share, model })
+    }
+
+    fn proposals(&self) -> Result<Option<Proposals>> {
+        let stream = Stream::new(self.seed, Source::Proposed);
+        match (self.method, self.proposal_rate) {
+            (DraftMethod::Ngram, None) => Ok(Some(Proposals { stream, rate: None })),
+            (DraftMethod::Ngram, Some(rate)) => {
+                Ok(Some(Proposals { stream, rate: Some(ProposalRate::new(rate, "proposal_rate")?) }))
+            }
+            (DraftMethod::Eagle, None) => Ok(None),
+            (DraftMethod::Eagle, Some(rate)) => Err(Error::config(
+                "proposal_rate",
+                format!("must be None for method \"eagle\", which proposes drafts for every row, got {rate}"),
+            )),
+        }
     }
 }
 
@@ -101,15 +121,18 @@ impl Sample for Speculation {
             1 => Some(Drafter::Share(0.125)),
             _ => Some(Drafter::Model(Box::new(crate::timing::Constant { seconds: dice.seconds(0, 50) }.into()))),
         };
+        let method = dice.one_of(&[DraftMethod::Eagle, DraftMethod::Ngram]);
+        let rates = [None, Some(0.0), Some(0.3), Some(0.8), Some(1.0)];
         Speculation {
             tokens: match &acceptance {
                 Acceptance::Each(_) => 1 + dice.below(5),
                 Acceptance::ByPosition(rates) => rates.len() as u64,
             },
-            method: dice.one_of(&[DraftMethod::Eagle, DraftMethod::Ngram]),
+            method,
             acceptance: Some(acceptance),
             seed: dice.below(3),
             drafter,
+            proposal_rate: if method == DraftMethod::Ngram { dice.one_of(&rates) } else { None },
         }
     }
 }
@@ -178,6 +201,41 @@ impl AcceptanceDistribution {
     }
 }
 
+/// A probability of proposals, as a share of the 2^63 words of a draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProposalRate(u64);
+
+impl ProposalRate {
+    pub(crate) fn new(rate: f64, field: &str) -> Result<ProposalRate> {
+        Ok(ProposalRate(threshold(rate, field)? as u64))
+    }
+}
+
+/// The rows for which an n-gram lookup proposes drafts.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposals {
+    stream: Stream,
+    /// `None`: the rate of the request.
+    rate: Option<ProposalRate>,
+}
+
+impl Proposals {
+    /// Whether drafts are proposed for a request's `emission`-th emitting row. `of_request`: its own rate, if any.
+    pub(crate) fn proposes(&self, of_request: Option<ProposalRate>, request: u32, emission: u32) -> bool {
+        let word = || self.stream.word(u64::from(request), u64::from(emission)) >> (64 - BITS);
+        self.rate.or(of_request).is_none_or(|ProposalRate(below)| word() < below)
+    }
+}
+
+/// The drafts of a request as its workload describes them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestDrafts {
+    /// Accepted drafts of each emitting row. Empty: not given.
+    pub(crate) accepted: Vec<u16>,
+    /// `None`: not given.
+    pub(crate) proposal_rate: Option<ProposalRate>,
+}
+
 /// A [`Speculation`] ready to run.
 #[derive(Clone)]
 pub struct SpeculationParts {
@@ -186,6 +244,8 @@ pub struct SpeculationParts {
     pub(crate) method: DraftMethod,
     /// `None`: the workload's column `accepted`.
     pub(crate) distribution: Option<AcceptanceDistribution>,
+    /// `None`: drafts are proposed for every row.
+    pub(crate) proposals: Option<Proposals>,
     /// The drafter's time as a share of the model's, in units of 1e-18.
     share: u128,
     model: Option<Arc<dyn Timing>>,
@@ -233,6 +293,7 @@ mod tests {
             acceptance: Some(acceptance),
             seed: 7,
             drafter: Some(Drafter::Share(1.25)),
+            proposal_rate: None,
         };
         speculation.build().expect("a speculation").distribution.expect("a distribution")
     }
@@ -254,6 +315,21 @@ mod tests {
                 assert!((got - share).abs() <= if share % 1.0 == 0.0 { 0.0 } else { 0.01 }, "{least}: {got}, {share}");
             }
         }
+    }
+
+    #[test]
+    fn proposals_follow_the_rate() {
+        // 40,000 draws: within 4 standard deviations of at most 1 / 400. Rates of 0 and 1 are exact.
+        for rate in [0.0, 0.25, 0.7, 1.0] {
+            let of_request = ProposalRate::new(rate, "rate").expect("a rate");
+            let stream = Stream::new(7, Source::Proposed);
+            for proposals in [Proposals { stream, rate: Some(of_request) }, Proposals { stream, rate: None }] {
+                let proposes = |draw: u32| proposals.proposes(Some(of_request), draw % 100, draw / 100);
+                let got = (0..40_000).filter(|&draw| proposes(draw)).count() as f64 / 40_000.0;
+                assert!((got - rate).abs() <= if rate % 1.0 == 0.0 { 0.0 } else { 0.01 }, "{got}, {rate}");
+            }
+        }
+        assert!(Proposals { stream: Stream::new(7, Source::Proposed), rate: None }.proposes(None, 3, 5));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
+use crate::speculation::{ProposalRate, RequestDrafts};
 
 mod class;
 mod columns;
@@ -49,6 +50,8 @@ pub struct Workload<'a> {
     pub pool: &'a [u32],
     /// Accepted drafts of each request, if given.
     pub accepted: Accepted<'a>,
+    /// Share of rows for which an n-gram lookup proposes drafts, from 0 to 1. Empty: not given.
+    pub proposal_rate: &'a [f64],
     /// Shared beginnings of prompts, if a prefix cache uses them.
     pub content: Content<'a>,
     /// Dependencies between requests.
@@ -75,8 +78,11 @@ impl Accepted<'_> {
         self.start.is_empty()
     }
 
-    /// Accepted drafts of a row, if given.
+    /// Accepted drafts of a row; empty if none are given.
     pub(crate) fn of(&self, row: usize) -> &[u16] {
+        if self.is_empty() {
+            return &[];
+        }
         &self.drafts[self.start[row] as usize..self.start[row + 1] as usize]
     }
 
@@ -202,6 +208,10 @@ impl Workload<'_> {
         self.flow.check(rows)?;
         self.content.check(self)?;
         self.accepted.check(rows)?;
+        if let Some(row) = self.proposal_rate.iter().position(|rate| !(0.0..=1.0).contains(rate)) {
+            let rate = self.proposal_rate[row];
+            return Err(Error::trace(row, format!("proposal_rate must be from 0 to 1, got {rate}")));
+        }
         let spans = [
             ("patience_s", self.patience_s),
             ("cancel_s", self.cancel_s),
@@ -220,6 +230,19 @@ impl Workload<'_> {
             return Err(Error::trace(row, format!("queue_key must be a finite number, got {}", self.queue_key[row])));
         }
         Ok(())
+    }
+
+    /// Whether the workload has columns that describe drafts.
+    #[inline]
+    pub(crate) fn describes_drafts(&self) -> bool {
+        !(self.accepted.is_empty() && self.proposal_rate.is_empty())
+    }
+
+    /// The drafts of a row.
+    #[cold]
+    pub(crate) fn drafts(&self, row: usize) -> Result<RequestDrafts> {
+        let rate = self.proposal_rate.get(row).map(|&rate| ProposalRate::new(rate, "proposal_rate"));
+        Ok(RequestDrafts { accepted: self.accepted.of(row).to_vec(), proposal_rate: rate.transpose()? })
     }
 
     /// Whether any of these rows is invalid; the first row follows one that arrives at `last`.

@@ -150,6 +150,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "The column `accepted` has fewer entries than a request needed; later drafts count as rejected.",
             "Add entries to the lists, or use an acceptance rate.",
         ),
+        "proposals-assumed": Kind(
+            "warning",
+            "N-gram speculation has no proposal rate, so every decode step verifies drafts. An n-gram lookup "
+            "proposes none if the last tokens do not occur earlier.",
+            "Set `Speculation(proposal_rate=…)`, or add the column `proposal_rate`.",
+        ),
         "drafts-free": Kind(
             "warning",
             "The timing model assigns no time to draft tokens, so speculative decoding appears free.",

@@ -376,6 +376,21 @@ def _drafts(run: RunFacts) -> Iterator[Finding]:
         )
 
 
+def _proposals(run: RunFacts) -> Iterator[Finding]:
+    """N-gram speculation without a proposal rate."""
+    engines = [engine for pool in pools_of(run.system) for engine in pool.engines]
+    for drafts in dict.fromkeys(engine.scheduler.speculative_decoding() for engine in engines):
+        if drafts is None or drafts.proposed_share() is not None or "proposal_rate" in run.columns:
+            continue
+        yield Finding(
+            "proposals-assumed",
+            f"{drafts!r} has no proposal rate, so every decode step verifies "
+            f"{counted(drafts.tokens, 'draft')}; an n-gram lookup proposes none if the last tokens do not "
+            "occur earlier; set proposal_rate, or add the column proposal_rate",
+            {"speculation": repr(drafts)},
+        )
+
+
 def _hashes(run: RunFacts) -> Iterator[Finding]:
     """Hashed prefixes that are longer than most prompts, or the same in most requests."""
     for pool in pools_of(run.system):
@@ -551,5 +566,6 @@ _CHECKS = (
         _memory,
         _caches,
         _drafts,
+        _proposals,
     ),
 )

@@ -22,8 +22,14 @@ class Speculation(Description):
 
     The number of accepted drafts is a property of the request: entry m of its list in the workload's column
     `accepted` is for its m-th row that emits, from 0, preempted or not, and a draw depends on `seed`, the
-    request and m only. Entry 0 is unused: the row that ends a prompt has no drafts. After the end of a list
-    no draft is accepted.
+    request and m only. An entry is unused if its row has no drafts, like entry 0 of the row that ends the
+    prompt. After the end of a list no draft is accepted.
+
+    An n-gram lookup (prompt lookup) proposes nothing if the request's last tokens do not occur earlier in
+    its text. The row is then a plain decode: one token, of the budget too. `proposal_rate` is the share of
+    rows with proposals; the draw for row m depends on `seed`, the request and m only. With async scheduling
+    the plan does not know the outcome: it reserves budget and blocks for all drafts, and the row runs without
+    the missing ones. This is vLLM's `ngram_gpu`; vLLM refuses its `ngram` with async scheduling.
 
     A timing model computes a row of 1 + d tokens as one decode, which reads its context once, with d
     additional tokens in the batch. Tables, rooflines and models with a cost per token include these tokens;
@@ -38,9 +44,11 @@ class Speculation(Description):
     with drafts that are never accepted, as in vLLM, so that all rows are alike. Such a prompt is cached but
     for its last token, or comes from another replica.
 
-    Source: vLLM 0.33, whose recorded batches with an EAGLE drafter `VllmV1` reproduces. Not modeled: fewer
-        drafts than `tokens`, a variable number, parallel drafters, drafters with slots of their own. No
-        request is longer than the cache, as vLLM requires of its `max_model_len`.
+    Source: vLLM 0.33, whose recorded batches with an EAGLE drafter `VllmV1` reproduces. N-gram proposals
+        follow vLLM's `ngram_proposer.py` and `ngram_proposer_gpu.py`, without recordings; the method is
+        prompt lookup decoding (Saxena, 2023). Not modeled: fewer drafts than `tokens` in a proposal, a
+        variable number, parallel drafters, drafters with slots of their own. No request is longer than the
+        cache, as vLLM requires of its `max_model_len`.
 
     Args:
         tokens: drafts per row (`num_speculative_tokens`), 1 to 1,024.
@@ -55,10 +63,14 @@ class Speculation(Description):
         drafter: GPU time of drafting in every iteration, before host overhead. A number: a fraction of the
             iteration's time; a timing model, such as `Constant(0.002)`, a table or a fit: its time for the
             same batch. None: no time.
+        proposal_rate: share of rows after the first for which `"ngram"` proposes drafts, 0 to 1. Default: the
+            workload's column `proposal_rate`; without it every row has drafts, which a finding reports. None
+            for `"eagle"`, which always proposes.
 
     Raises:
         ConfigError: a number outside these ranges; acceptance rates that are not one for each draft, or that
-            rise; a drafter model that counts tiles. In `simulate`, neither `acceptance` nor `accepted`.
+            rise; a drafter model that counts tiles; a proposal rate for `"eagle"`. In `simulate`, neither
+            `acceptance` nor `accepted`.
         TraceError: in `simulate`, a list `accepted` that does not produce the request's output.
 
     Example:
@@ -71,6 +83,9 @@ class Speculation(Description):
         >>> result = iq.simulate(traced, iq.Engine(timing=iq.Constant(0.02), scheduler=vllm, kv=engine.kv))
         >>> result.requests.select("e2e_s", "drafted_tokens", "accepted_tokens").row(0)
         (0.08, 9, 4)
+        >>> lookup = iq.Speculation(tokens=3, acceptance=0.5, method="ngram", proposal_rate=0.4)
+        >>> round(lookup.expected_tokens(), 6)  # 1 + 0.4 · (0.5 + 0.25 + 0.125)
+        1.35
     """
 
     part: ClassVar[str | None] = "speculation"
@@ -83,14 +98,24 @@ class Speculation(Description):
     method: Literal["eagle", "ngram"] = "eagle"
     seed: int = 0
     drafter: float | Description | None = None
+    proposal_rate: float | None = None
 
     def expected_tokens(self) -> float | None:
-        """Mean tokens of a row with all its drafts, before the output ends; None: unknown."""
-        if self.acceptance is None:
+        """Mean tokens that a row emits before the output ends: 1 + r · Σ P(first i drafts accepted).
+
+        r is the share of rows with proposals, and no row is cut to the budget. None: the workload determines
+        acceptance or proposals.
+        """
+        proposed = self.proposed_share()
+        if self.acceptance is None or proposed is None:
             return None
         if isinstance(self.acceptance, Sequence):
-            return 1.0 + sum(self.acceptance)
-        return 1.0 + sum(self.acceptance**place for place in range(1, self.tokens + 1))
+            return 1.0 + proposed * sum(self.acceptance)
+        return 1.0 + proposed * sum(self.acceptance**place for place in range(1, self.tokens + 1))
+
+    def proposed_share(self) -> float | None:
+        """Share of rows with proposals; None: the workload determines it."""
+        return self.proposal_rate if self.method == "ngram" else 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""

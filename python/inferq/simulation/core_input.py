@@ -58,6 +58,9 @@ class CoreInput:
                 "speculation.acceptance",
                 "None reads acceptance from the column accepted, which the workload lacks; set a probability",
             )
+        self._reads_proposal_rates = any(
+            speculation is not None and speculation.proposed_share() is None for speculation in speculations
+        )
         self._reads_output_limits = any(engine.scheduler.reads_output_limits() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
@@ -97,6 +100,8 @@ class CoreInput:
         if self._recorded:
             drafts = max(speculation.tokens for speculation in self._recorded)
             columns.update(_accepted(frame, drafts, first))
+        if "proposal_rate" in frame.columns and self._reads_proposal_rates:
+            columns["proposal_rate"] = frame["proposal_rate"].to_numpy()
         for name in ("patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()

@@ -325,10 +325,9 @@ class Network(Description):
     """Named engines, and jobs that call them: directed graphs of stages with joins, delays and classes.
 
     The rows of its workload are jobs: a run requires only `arrival_s` and, for several workflows, `class`
-        with
-    the name of the job's workflow. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `itl_slo_s` and
-    `session_id` apply to every stage of the job. Stages define lengths, recorded or drawn from the seed of
-    the run: each stage has its own draws, and those of a job do not depend on other jobs.
+    with the name of the job's workflow. `patience_s`, `cancel_s`, `priority`, `ttft_slo_s`, `itl_slo_s`,
+    `proposal_rate` and `session_id` apply to every stage of the job. Stages define lengths, recorded or drawn
+    from the seed of the run: each stage has its own draws, and those of a job do not depend on other jobs.
 
     `Result.requests` has a row for each stage that arrived, with `job`, `stage` and `engine` after its `id`;
     `Result.jobs` has a row for each job. `warmup` and `cooldown` count jobs. Replicas are numbered over all

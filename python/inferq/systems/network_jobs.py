@@ -20,7 +20,7 @@ from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
 
-_STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s")
+_STAGE_WIDE = ("priority", "session_id", "patience_s", "cancel_s", "ttft_slo_s", "itl_slo_s", "proposal_rate")
 """Columns of a job that apply to each of its requests."""
 
 _REFUSED = {

@@ -76,6 +76,7 @@ COLUMNS: dict[str, Column] = {
     "continues": Column("whole"),
     "max_output_tokens": Column("tokens", least=1),
     "accepted": Column("list"),
+    "proposal_rate": Column("share", nullable=False),
     "patience_s": Column("seconds"),
     "cancel_s": Column("seconds"),
     "ttft_slo_s": Column("seconds"),
@@ -244,6 +245,8 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
         return nulls
     if column.kind == "seconds":
         return _seconds(name, series, column, place)
+    if column.kind == "share":
+        return _shares(name, series, place)
     if column.kind in ("tokens", "whole", "priority"):
         return _whole(name, series, column, place)
     if column.kind == "class":
@@ -290,6 +293,17 @@ def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.S
         return values
     at = int(wrong.to_numpy().argmax())
     raise TraceError(place(at), f"{name} is {values[at]}, must be a finite, non-negative number of seconds")
+
+
+def _shares(name: str, series: pl.Series, place: Place) -> pl.Series:
+    if not series.dtype.is_numeric():
+        raise _type_error(name, series, "numbers from 0 to 1")
+    values: pl.Series = series.cast(pl.Float64).rechunk()
+    wrong = ~values.is_between(0, 1)
+    if wrong.any():
+        at = int(wrong.to_numpy().argmax())
+        raise TraceError(place(at), f"{name} is {values[at]}, must be from 0 to 1")
+    return values
 
 
 def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:

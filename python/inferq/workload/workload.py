@@ -70,6 +70,7 @@ class Workload(Viewed):
             | `continues` | row (from 0) whose prompt and output are the prefix of this prompt |
             | `max_output_tokens` | limit of output tokens, known to the scheduler |
             | `accepted` | list of accepted draft tokens per decode step, see `Speculation` |
+            | `proposal_rate` | share of decode steps with n-gram proposals, 0 to 1, see `Speculation` |
             | `patience_s` | maximum wait for admission in seconds; null for no limit |
             | `cancel_s` | seconds from arrival until the client cancels; null for never |
             | `ttft_slo_s`, `itl_slo_s` | SLOs in seconds; null for none. `tbt_slo_s` is an alias |

@@ -9,6 +9,7 @@ use crate::kv::Segment;
 use crate::request::{History, Phase, Place, Request};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
+use crate::speculation::RequestDrafts;
 use crate::workload::Arrival;
 
 impl Replica {
@@ -105,13 +106,13 @@ impl Replica {
             arrival = shorter;
         }
         arrival = self.with_limit_in_length(&arrival);
-        let Stranded { history, content, drafting, accepted, .. } = stranded;
+        let Stranded { history, content, drafting, recorded, .. } = stranded;
         let retries = history.retries();
         let request = Request::sent(&arrival, emitted, now);
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens - emitted);
         let place = self.state.requests.put(request, History { arrival, ..history.sent(retries, now) });
         self.state.blocks.open(place, &content, &arrival);
-        self.accepted.put(place, accepted);
+        self.state.recorded_drafts.put(place, recorded);
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, drafting);
         }
@@ -145,16 +146,16 @@ impl Replica {
         let (arrival, prompt) = (history.arrival, request.prompt_tokens);
         let place = self.state.requests.put(request, history);
         self.state.blocks.open(place, &departure.content, &arrival);
-        self.accepted.put(place, departure.accepted);
+        self.state.recorded_drafts.put(place, departure.recorded);
         if let Some(drafts) = &mut self.state.drafts {
             drafts.open(place, departure.drafting);
         }
         self.queue(place, prompt, now)
     }
 
-    /// Sets the accepted drafts of a new request, per emitting row.
-    pub(crate) fn set_accepted(&mut self, place: Place, accepted: &[u16]) {
-        self.accepted.put(place, accepted.to_vec());
+    /// Sets the drafts of a new request as its workload describes them.
+    pub(crate) fn set_drafts(&mut self, place: Place, recorded: RequestDrafts) {
+        self.state.recorded_drafts.put(place, recorded);
     }
 
     /// Adds a request to the queue.
@@ -224,10 +225,10 @@ impl Replica {
 }
 
 impl Stranded {
-    /// A request that had no replica yet, with its accepted drafts from the workload.
-    pub(crate) fn new(arrival: Arrival, content: &[Segment], accepted: &[u16]) -> Stranded {
+    /// A request that had no replica yet, with its drafts from the workload.
+    pub(crate) fn new(arrival: Arrival, content: &[Segment], recorded: RequestDrafts) -> Stranded {
         let (history, drafting) = (History::new(arrival), Drafting::default());
-        Stranded { emitted: 0, history, content: content.to_vec(), drafting, accepted: accepted.to_vec() }
+        Stranded { emitted: 0, history, content: content.to_vec(), drafting, recorded }
     }
 
     /// Records its departure, or its status at the end of the run.

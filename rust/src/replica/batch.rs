@@ -29,6 +29,8 @@ pub(crate) struct Batch {
     /// The other chunks, if the timing model needs each of them.
     pub(crate) priced: Vec<ChunkShape>,
     pub(crate) chunk_tokens: u64,
+    /// Planned draft tokens that no proposal filled.
+    pub(crate) missing_drafts: u64,
     /// Number of identical iterations. The iteration that completes a request's owed tokens is a stretch of its own,
     /// because it emits and earlier ones do not.
     pub(crate) most_iterations: u64,
@@ -64,6 +66,7 @@ impl Batch {
             sums: ChunkSums::default(),
             priced: Vec::new(),
             chunk_tokens: 0,
+            missing_drafts: 0,
             most_iterations: u64::MAX,
             is_cut_short: false,
             admitted: Vec::new(),
@@ -94,6 +97,7 @@ impl Batch {
         self.preempted.clear();
         if F::FULL {
             self.looked_up.clear();
+            self.missing_drafts = 0;
             self.reserved_each = 0;
             self.cached_iterations = 0;
         }
@@ -128,11 +132,16 @@ impl Batch {
     pub(crate) fn withdraw(&mut self, place: Place) -> bool {
         let Some(index) = self.chunks.iter().position(|chunk| chunk.place == place) else { return false };
         self.chunks.remove(index);
+        self.sum_chunks();
+        true
+    }
+
+    /// Computes the sums over the rows anew.
+    pub(crate) fn sum_chunks(&mut self) {
         (self.single_decodes, self.sums, self.chunk_tokens) = (0, ChunkSums::default(), 0);
         (self.most_iterations, self.is_cut_short) = (u64::MAX, false);
         for chunk in std::mem::take(&mut self.chunks) {
             self.push(chunk);
         }
-        true
     }
 }

@@ -8,6 +8,10 @@
 //! accepted, as the plan sees it, then with the actual outcome ([`Replica::settle_drafts`]). Without planning ahead,
 //! the second step follows at once.
 //!
+//! An n-gram lookup proposes drafts or none. Without planning ahead, the outcome is known when the next row is planned.
+//! A plan made ahead does not know it yet: it reserves budget and blocks for all drafts, and the row runs without
+//! them if nothing is proposed ([`State::remove_missing_drafts`]).
+//!
 //! The prefix cache must never contain a draft. Therefore only this file publishes tokens: at the plan of a row its
 //! settled tokens, at its settling what it has computed.
 
@@ -21,10 +25,12 @@ use crate::finding::{Finding, Kind};
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
+use crate::speculation::{ProposalRate, RequestDrafts};
 
 /// The finding if a list of the workload is too short.
-const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget, so some requests needed more rows than their list in \
-                                  the column accepted has; drafts of the additional rows count as rejected";
+const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget or not proposed, so some requests needed more \
+                                  rows than their list in the column accepted has; drafts of the additional rows count \
+                                  as rejected";
 
 /// A planned row.
 #[derive(Clone, Copy, Debug)]
@@ -36,18 +42,42 @@ pub(crate) struct PlannedRow {
 
 impl State {
     /// Plans a row of `tokens` tokens. Tokens beyond the owed ones are drafts. If the row emits, new drafts are
-    /// offered.
+    /// offered, unless it is known that none will be proposed.
     pub(crate) fn plan_drafts(&mut self, place: Place, tokens: u64, fills: bool) -> PlannedRow {
         let (request, first_token) = (self.requests.at(place), self.requests.first_token);
         let owed = request.owed();
         let emits = tokens >= owed && (first_token == FirstToken::Prefill || request.is_up_to_date());
         let is_decode = emits && owed == 1 && self.requests.is_priced_as_decode(place);
         let Some(drafts) = &mut self.drafts else { return PlannedRow { owed, is_decode } };
-        let most = drafts.parts.drafts as u32;
+        let (most, emissions) = (drafts.parts.drafts as u32, drafts.at(place).emissions);
+        let rate = self.recorded_drafts.proposal_rate(place);
+        let proposes = |emission| drafts.proposes(rate, request.id, emission);
+        let planned = tokens.saturating_sub(owed) as u32;
+        let verifies = planned > 0 && (fills || self.ahead.is_none() || proposes(emissions));
+        let offers = emits && (self.ahead.is_some() || proposes(emissions + 1));
         let drafting = drafts.at_mut(place);
-        drafting.row = DraftedRow { drafts: tokens.saturating_sub(owed) as u32, emits, fills, out: 0 };
-        let owed = owed + u64::from(std::mem::replace(&mut drafting.offer, if emits { most } else { 0 }));
+        drafting.row = DraftedRow { planned, drafts: if verifies { planned } else { 0 }, emits, fills, out: 0 };
+        let owed = owed + u64::from(std::mem::replace(&mut drafting.offer, if offers { most } else { 0 }));
         PlannedRow { owed: owed.max(tokens), is_decode }
+    }
+
+    /// Removes the drafts from rows of a batch planned ahead for which none were proposed. Their budget and blocks
+    /// stay reserved.
+    pub(super) fn remove_missing_drafts(&mut self) {
+        let Some(drafts) = self.drafts.as_ref().filter(|drafts| drafts.parts.proposals.is_some()) else { return };
+        let mut missing = 0;
+        for chunk in &mut self.batch.chunks {
+            let of_row = drafts.at(chunk.place).row.missing();
+            if of_row > 0 {
+                chunk.tokens -= of_row;
+                chunk.owed = chunk.tokens;
+                missing += of_row;
+            }
+        }
+        if missing > 0 {
+            self.batch.missing_drafts = missing;
+            self.batch.sum_chunks();
+        }
     }
 
     /// Publishes the known part of a request's first `tokens` tokens to the prefix cache. A block that needs the
@@ -117,7 +147,7 @@ impl Replica {
             let right = match &drafts.parts.distribution {
                 _ if row.fills || row.drafts == 0 => 0,
                 Some(distribution) => distribution.accepted(request.id, *emissions),
-                None => self.accepted.of(chunk.place, *emissions).unwrap_or_else(|| {
+                None => self.state.recorded_drafts.accepted(chunk.place, *emissions).unwrap_or_else(|| {
                     if !self.findings.iter().any(|finding| finding.kind == Kind::AcceptedTooShort) {
                         self.findings.push(Finding::new(Kind::AcceptedTooShort, ACCEPTED_TOO_SHORT, []));
                     }
@@ -151,12 +181,13 @@ impl Replica {
         let Some(drafts) = &mut state.drafts else { return Ok(()) };
         for chunk in &state.batch.chunks {
             let drafting = &mut drafts.requests[chunk.place.index()];
-            let DraftedRow { drafts: of_row, emits, out, .. } = drafting.row;
+            let DraftedRow { planned: of_row, emits, out, .. } = drafting.row;
+            let tokens = chunk.tokens + drafting.row.missing();
             let (request, history) = state.requests.both_mut(chunk.place);
             request.placed = false;
-            request.computed += chunk.tokens as u32;
+            request.computed += tokens as u32;
             if !chunk.is_decode {
-                let settled = chunk.tokens - u64::from(of_row);
+                let settled = tokens - u64::from(of_row);
                 state.prefilled_tokens += settled;
                 if request.emitted > 0 {
                     // Tokens that were emitted before and are recomputed count as prefilled already.
@@ -262,26 +293,31 @@ impl Replica {
     }
 }
 
-/// Accepted drafts from the workload, by request place.
+/// Drafts as the workload describes them, by request place.
 #[derive(Debug, Default)]
-pub(super) struct AcceptedDrafts(Vec<Vec<u16>>);
+pub(super) struct RecordedDrafts(Vec<RequestDrafts>);
 
-impl AcceptedDrafts {
-    /// Stores the list of a new request.
-    pub(super) fn put(&mut self, place: Place, accepted: Vec<u16>) {
+impl RecordedDrafts {
+    /// Stores the drafts of a new request.
+    pub(super) fn put(&mut self, place: Place, recorded: RequestDrafts) {
         if self.0.len() <= place.index() {
-            self.0.resize_with(place.index() + 1, Vec::new);
+            self.0.resize_with(place.index() + 1, RequestDrafts::default);
         }
-        self.0[place.index()] = accepted;
+        self.0[place.index()] = recorded;
     }
 
-    /// Removes and returns the list of a request.
-    pub(super) fn take(&mut self, place: Place) -> Vec<u16> {
+    /// Removes and returns the drafts of a request.
+    pub(super) fn take(&mut self, place: Place) -> RequestDrafts {
         self.0.get_mut(place.index()).map(std::mem::take).unwrap_or_default()
     }
 
+    /// The rate of proposals of a request, if given.
+    fn proposal_rate(&self, place: Place) -> Option<ProposalRate> {
+        self.0.get(place.index())?.proposal_rate
+    }
+
     /// The accepted drafts of a request's `emission`-th emitting row; `None` if the list is too short.
-    fn of(&self, place: Place, emission: u32) -> Option<u32> {
-        self.0.get(place.index())?.get(emission as usize).copied().map(u32::from)
+    fn accepted(&self, place: Place, emission: u32) -> Option<u32> {
+        self.0.get(place.index())?.accepted.get(emission as usize).copied().map(u32::from)
     }
 }

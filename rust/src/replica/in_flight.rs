@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::kv::KvBlocks;
 use crate::plan::Ahead;
 use crate::request::{FirstToken, History, Place};
-use crate::speculation::SpeculationParts;
+use crate::speculation::{ProposalRate, SpeculationParts};
 use crate::timing::{Beyond, Shape};
 
 /// Data in flight with planning ahead.
@@ -117,12 +117,22 @@ pub(crate) struct Drafting {
 /// A row, with or without drafts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DraftedRow {
+    /// Draft tokens that the plan counts.
+    pub(super) planned: u32,
+    /// Drafts that it verifies: none if nothing is proposed.
     pub(super) drafts: u32,
     pub(super) emits: bool,
     /// Whether its drafts are padding, none of which is accepted.
     pub(super) fills: bool,
     /// Number of tokens it emits, once known.
     pub(super) out: u32,
+}
+
+impl DraftedRow {
+    /// Planned draft tokens without a proposal.
+    pub(super) fn missing(&self) -> u64 {
+        u64::from(self.planned - self.drafts)
+    }
 }
 
 impl Drafts {
@@ -158,6 +168,12 @@ impl Drafts {
     /// Drafts offered after an emitting row.
     pub(crate) fn most(&self) -> u64 {
         self.parts.drafts
+    }
+
+    /// Whether drafts are proposed for a request's `emission`-th emitting row.
+    pub(super) fn proposes(&self, rate: Option<ProposalRate>, request: u32, emission: u32) -> bool {
+        let proposals = self.parts.proposals.as_ref();
+        proposals.is_none_or(|proposals| proposals.proposes(rate, request, emission))
     }
 
     /// Drafts that the next row of a request verifies.

@@ -35,11 +35,11 @@ use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
 use crate::scheduler::Scheduler;
-use crate::speculation::SpeculationParts;
+use crate::speculation::{RequestDrafts, SpeculationParts};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use ahead::AheadScheduler;
 use batch::Batch;
-use drafts::AcceptedDrafts;
+use drafts::RecordedDrafts;
 use in_flight::{Drafting, Drafts, InFlight};
 use state::{FIRST_ROW, Measured};
 use steady::Decodes;
@@ -81,8 +81,6 @@ pub(crate) struct Replica {
     keeps_prefixes: bool,
     /// Whether a request has state outside `requests`: its content for a cache or another replica, or its drafts.
     has_extra_state: bool,
-    /// Accepted drafts from the workload.
-    accepted: AcceptedDrafts,
     reports: Option<cache_at::Reports>,
     /// Sent blocks whose transfer ended during a running iteration.
     arrived: Vec<(Instant, HeldBlocks)>,
@@ -114,9 +112,9 @@ pub(crate) struct Departure {
     pub(crate) held: HeldBlocks,
     /// The content of its prompt.
     pub(crate) content: Vec<Segment>,
-    /// Its drafts, and their acceptance from the workload.
+    /// Its drafts, and their description in the workload.
     drafting: Drafting,
-    accepted: Vec<u16>,
+    recorded: RequestDrafts,
 }
 
 /// A request without a replica: none is open, or its own failed.
@@ -127,9 +125,9 @@ pub(crate) struct Stranded {
     pub(crate) history: History,
     /// The content of its prompt.
     pub(crate) content: Vec<Segment>,
-    /// Its drafts, and their acceptance from the workload.
+    /// Its drafts, and their description in the workload.
     drafting: Drafting,
-    accepted: Vec<u16>,
+    recorded: RequestDrafts,
 }
 
 /// Blocks of a request in transfer to another replica.
@@ -227,6 +225,7 @@ impl Replica {
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured: Measured::new(measured),
+                recorded_drafts: RecordedDrafts::default(),
                 drafts: drafts.map(Box::new),
                 ahead: ahead.map(|ahead| Box::new(InFlight::new(ahead))),
             },
@@ -247,7 +246,6 @@ impl Replica {
             prefixes: Vec::new(),
             keeps_prefixes,
             has_extra_state,
-            accepted: AcceptedDrafts::default(),
             reports: None,
             arrived: Vec::new(),
             due: Vec::new(),
@@ -376,6 +374,9 @@ impl Replica {
             self.state.publish_followed(0);
         }
         self.scheduler.plan(&mut Plan::new(&mut self.state, now, begins, drain))?;
+        if F::FULL {
+            self.state.remove_missing_drafts();
+        }
         if F::FULL && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
         }
@@ -495,7 +496,7 @@ impl Replica {
         }
         state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
-        let load = state.steady + state.batch.chunk_tokens;
+        let load = state.steady + state.batch.chunk_tokens + if F::FULL { state.batch.missing_drafts } else { 0 };
         // The first iteration has its blocks. A token takes at most one block, and a decode usually none.
         let mut is_roomy = if count == 1 {
             free > 0

@@ -292,7 +292,7 @@ impl Replica {
                 None => state.blocks.content(place),
             };
             let drafting = state.drafting_of(place);
-            let accepted = self.accepted.take(place);
+            let recorded = state.recorded_drafts.take(place);
             let (request, history) = state.take_out(place);
             state.brought_tokens -= u64::from(request.output_tokens - request.emitted);
             state.sent_blocks += blocks;
@@ -305,7 +305,7 @@ impl Replica {
                 held,
                 content,
                 drafting,
-                accepted,
+                recorded,
             });
         }
         state.end_batch::<Full>();
@@ -367,13 +367,13 @@ impl Replica {
                 None => self.state.blocks.content(place),
             };
             let drafting = self.state.drafting_of(place);
-            let accepted = self.accepted.take(place);
+            let recorded = self.state.recorded_drafts.take(place);
             let (request, mut history) = self.state.requests.take(place);
             if history.admitted == now {
                 // Batches are formed last at an instant, so a batch formed at `now` has not begun.
                 (history.admitted, history.cached_tokens) = (Instant::NEVER, 0);
             }
-            stranded.push(Stranded { emitted: request.emitted, history, content, drafting, accepted });
+            stranded.push(Stranded { emitted: request.emitted, history, content, drafting, recorded });
         }
         Ok(stranded)
     }

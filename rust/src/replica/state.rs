@@ -5,6 +5,7 @@
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
+use super::drafts::RecordedDrafts;
 use super::groups::Groups;
 use super::in_flight::{Drafts, InFlight};
 use super::steady::Decodes;
@@ -93,6 +94,8 @@ pub(crate) struct State {
     /// Maximum number of preemptions of one request.
     pub(crate) most_preempted: u32,
     pub(crate) measured: Measured,
+    /// Drafts of requests as the workload describes them.
+    pub(super) recorded_drafts: RecordedDrafts,
     /// Set with speculative decoding.
     pub(crate) drafts: Option<Box<Drafts>>,
     /// Set with planning ahead.

@@ -445,8 +445,8 @@ impl Run {
     fn deliver(&mut self, replica: usize, arrival: &Arrival, row: usize, workload: &Workload) -> Result<Option<Place>> {
         let to = &mut self.fleet.replicas[replica];
         let place = to.arrive(arrival, &self.fleet.content, &mut self.results)?;
-        if let Some(place) = place.filter(|_| !workload.accepted.is_empty()) {
-            to.set_accepted(place, workload.accepted.of(row));
+        if let Some(place) = place.filter(|_| workload.describes_drafts()) {
+            to.set_drafts(place, workload.drafts(row)?);
         }
         Ok(place)
     }

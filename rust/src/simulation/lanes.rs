@@ -180,8 +180,8 @@ impl Run {
             let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
             lane.at = self.now;
             if let Some(place) = replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)? {
-                if !workload.accepted.is_empty() {
-                    replica.set_accepted(place, workload.accepted.of(row));
+                if workload.describes_drafts() {
+                    replica.set_drafts(place, workload.drafts(row)?);
                 }
                 lane.receive::<W>(self.now);
                 lane.needs_batch |= replica.is_idle();

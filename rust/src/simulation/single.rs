@@ -50,8 +50,8 @@ impl Run {
                 let arrival = arrivals.request(row, until, workload);
                 fleet.content.read(&workload.content, row);
                 if let Some(place) = replica.arrive_here(&arrival, &fleet.content, results)? {
-                    if !workload.accepted.is_empty() {
-                        replica.set_accepted(place, workload.accepted.of(row));
+                    if workload.describes_drafts() {
+                        replica.set_drafts(place, workload.drafts(row)?);
                     }
                     lane.receive::<W>(until);
                     lane.needs_batch |= replica.is_idle();

@@ -32,6 +32,8 @@ pub struct Columns {
     pub accepted_start: Vec<u64>,
     /// See [`Accepted`].
     pub accepted_drafts: Vec<u16>,
+    /// See [`Workload::proposal_rate`].
+    pub proposal_rate: Vec<f64>,
     /// See [`Content`].
     pub content_after: Vec<u32>,
     /// See [`Content`].
@@ -65,6 +67,7 @@ impl Columns {
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
             accepted: Accepted { start: rest(&self.accepted_start, start), drafts: &self.accepted_drafts },
+            proposal_rate: rest(&self.proposal_rate, start),
             content: Content { skipped: start, ..self.content() },
             ..Workload::default()
         }
@@ -100,6 +103,7 @@ impl Columns {
         put(&mut self.itl_slo_s, workload.itl_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
         put(&mut self.session, workload.session, rows);
+        put(&mut self.proposal_rate, workload.proposal_rate, rows);
         if !workload.accepted.is_empty() {
             if self.accepted_start.is_empty() {
                 self.accepted_start.push(0);
@@ -166,6 +170,7 @@ impl Columns {
         cut(&mut self.itl_slo_s, rows);
         cut(&mut self.queue_key, rows);
         cut(&mut self.session, rows);
+        cut(&mut self.proposal_rate, rows);
         if let Some(&first) = self.accepted_start.get(rows) {
             cut(&mut self.accepted_start, rows);
             cut(&mut self.accepted_drafts, first as usize);

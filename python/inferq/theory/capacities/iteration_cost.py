@@ -224,12 +224,15 @@ def token_by_token(*engines: Engine) -> tuple[Hypothesis, ...]:
     for drafts in dict.fromkeys(engine.scheduler.speculative_decoding() for engine in engines):
         if drafts is None:
             continue
-        mean, row = drafts.expected_tokens(), 1 + drafts.tokens
-        if mean is None:
-            effect = f"a row of {number(row)} tokens emits up to {number(row)}, depending on the workload"
+        mean, proposed = drafts.expected_tokens(), drafts.proposed_share()
+        if mean is None or proposed is None:
+            most = number(1 + drafts.tokens)
+            effect = f"a row of up to {most} tokens emits up to {most}, depending on the workload"
         else:
+            row = 1 + proposed * drafts.tokens
+            tokens = f"{number(row)} tokens{'' if proposed == 1 else ' on average'}"
             effect = (
-                f"a row of {number(row)} tokens emits {number(mean)} on average: {number(row / mean)} tokens "
+                f"a row of {tokens} emits {number(mean)} on average: {number(row / mean)} tokens "
                 f"are loaded per emitted token, in 1/{number(mean)} of the iterations"
             )
         hypotheses.append(Hypothesis(name="one token per row", met=None, why=f"{drafts!r}: {effect}"))

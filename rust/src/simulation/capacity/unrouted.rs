@@ -46,8 +46,8 @@ impl Run {
         if let Some(deadline) = deadline {
             self.calendar.patience.push(Reverse((deadline, arrival.id, NO_REPLICA, 0)));
         }
-        let accepted = if workload.accepted.is_empty() { &[] } else { workload.accepted.of(row) };
-        let stranded = Stranded::new(*arrival, &self.fleet.content, accepted);
+        let recorded = workload.drafts(row)?;
+        let stranded = Stranded::new(*arrival, &self.fleet.content, recorded);
         all.unrouted.insert(arrival.id, Unrouted { pool, stranded, deadline });
         self.calendar.in_system += 1;
         self.expect_cancel(row, arrival, workload)?;
