@@ -35,15 +35,24 @@ def _requests(rng: random.Random, base_us: int, shares: bool) -> list[dict[str, 
 
 
 def with_drafts(seed: int) -> Scenario:
-    """The same with speculative decoding."""
+    """The same with speculative decoding; some n-gram lookups have a proposal rate, stated or per request."""
     asked, rng = scenario(seed), chance(f"drafts {seed}")
     tokens = rng.randint(1, 5)
     for row in asked["requests"]:
         most = rng.choice([0, tokens, tokens, tokens + 2])
         row["accepted"] = [rng.randint(0, most) for _ in range(row["output_tokens"])]
     largest = max(row["prompt_tokens"] + row["output_tokens"] for row in asked["requests"])
+    speculation: dict[str, Any] = {"tokens": tokens, "method": rng.choice(["eagle", "eagle", "ngram"])}
+    rates, share = chance(f"proposals {seed}"), [0.0, 0.2, 0.5, 0.875, 1.0]
+    if speculation["method"] == "ngram":
+        speculation["seed"] = rates.randrange(3)
+        if rates.random() < 0.5:
+            speculation["proposal_rate"] = rates.choice(share)
+        if rates.random() < 0.5:
+            for row in asked["requests"]:
+                row["proposal_rate"] = rates.choice(share)
     return asked | {
-        "speculation": {"tokens": tokens, "method": rng.choice(["eagle", "eagle", "ngram"])},
+        "speculation": speculation,
         "max_model_len": rng.randint(largest, asked["kv_tokens"]),
         "token_budget": max(asked["token_budget"], 1 + tokens),  # else what fills a row up is never admitted
     }

@@ -24,7 +24,7 @@ def recorded(name: str) -> list[Scenario]:
 def workload(requests: list[Scenario], ends: str = "stop") -> iq.Workload:
     """The requests of a recorded scenario, whose ends are foreseen, or are stop tokens."""
     names = ["prompt_tokens", "output_tokens", "priority", "prefix_parts", "continues", "max_output_tokens"]
-    names.append("accepted")
+    names += ["accepted", "proposal_rate"]
     columns: dict[str, list[Any]] = {"arrival_s": [request["arrival_us"] / 1e6 for request in requests]}
     if ends == "length":
         columns["max_output_tokens"] = [request["output_tokens"] for request in requests]

@@ -6,9 +6,11 @@ and what comes out, are as they are recorded there: whole numbers, times in micr
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from .reference_cache import Cache, said
+from .reference_fleet import word
 
 MOST_OUT = {False: 1, True: 2}  # batches submitted and not settled: one runs, one may wait behind it
 
@@ -23,6 +25,8 @@ class Request:
         self.pending = self.flying = 0  # outputs, drafts taken as accepted, and tokens of its rows in flight
         self.accepted: list[int] = row.get("accepted", [])  # drafts, by emission
         self.offer = self.emissions = 0  # drafts that its next row verifies; settled rows that emitted
+        self.rate: float | None = row.get("proposal_rate")
+        self.planned = 0  # rows that emit, planned so far
         self.is_past_chunks = False  # did its last row emit?
         self.cached = self.first_token = self.finish = -1
 
@@ -44,6 +48,7 @@ class Row(NamedTuple):
     request: Request
     tokens: int
     drafts: int
+    missing: int  # drafts of its plan that were not proposed
     emits: bool
     fills: bool  # its drafts only fill it up: none is accepted
     life: int  # it has been preempted so often
@@ -88,6 +93,9 @@ class Scheduler:
         self.by_priority = scenario["policy"] == "priority"
         block, speculation = scenario["block_tokens"], scenario.get("speculation", {})
         self.drafts = speculation.get("tokens", 0)
+        self.always_proposes = speculation.get("method") != "ngram"
+        self.rate, self.seed = speculation.get("proposal_rate"), speculation.get("seed", 0)
+        self.plans_ahead = scenario.get("async_scheduling", False)
         looks_ahead = speculation.get("method") == "eagle"
         self.lookahead = self.drafts * looks_ahead
         # Tokens of a request: so the recordings with drafts have it.
@@ -167,8 +175,19 @@ class Scheduler:
         emits = r.computed >= r.goal + r.pending
         drafts = max(0, r.computed - r.goal - r.pending)
         r.pending += (1 + drafts) * emits
-        r.offer, r.is_past_chunks = self.drafts * emits, emits
-        return Row(r, tokens, drafts, emits, fills, r.preemptions)
+        missing = 0 if fills or self.proposes(r, r.planned) else drafts
+        r.planned += emits
+        # A plan made ahead does not know whether a proposal follows the row in flight.
+        will_propose = self.plans_ahead or self.proposes(r, r.planned)
+        r.offer, r.is_past_chunks = self.drafts * (emits and will_propose), emits
+        return Row(r, tokens, drafts, missing, emits, fills, r.preemptions)
+
+    def proposes(self, r: Request, row: int) -> bool:
+        """Proposals are source 19 of chance; row m is the m-th that emits."""
+        rate = r.rate if self.rate is None else self.rate
+        if self.always_proposes or rate is None:
+            return True
+        return Fraction(word(self.seed, 19, r.id, row) >> 1, 1 << 63) < Fraction(str(rate))
 
     def preempt(self, r: Request) -> None:
         """Its blocks are free at once; what is in flight of it is stale."""
@@ -185,12 +204,14 @@ class Scheduler:
         return [self.settle_row(row, now) for row in rows]
 
     def settle_row(self, row: Row, now: int) -> int:
-        r, tokens, drafts, emits, fills, life = row
+        r, tokens, drafts, missing, emits, fills, life = row
         is_stale = r.preemptions > life
         r.flying -= 0 if is_stale else tokens
         if not emits or r.finish >= 0:
             return 0
-        accepted = min(r.accepted[r.emissions], drafts) if drafts and not fills else 0
+        # Without proposals more rows may be needed than a list has.
+        right = r.accepted[r.emissions] if r.emissions < len(r.accepted) else 0
+        accepted = min(right, drafts - missing) if not fills else 0
         out = min(1 + accepted, r.output - r.emitted)
         r.first_token = now if r.emitted == 0 else r.first_token
         r.emitted, r.emissions = r.emitted + out, r.emissions + 1
@@ -235,11 +256,16 @@ def simulate(scenario: dict[str, Any]) -> dict[str, list[Any]]:
             if rows:
                 start = max(now, end)
                 shapes = [
-                    (n, r.computed - n, emits and n == 1 + drafts and r.emitted + r.pending > 1 + drafts)
-                    for r, n, drafts, emits, _, _ in rows
+                    (
+                        n - missing,
+                        r.computed - n,
+                        emits and n == 1 + drafts and r.emitted + r.pending > 1 + drafts,
+                    )
+                    for r, n, drafts, missing, emits, _, _ in rows
                 ]
                 end = start + length(scenario["price_us"], shapes)
-                iterations.append([start, [[row.request.id, row.tokens, int(row.emits)] for row in rows]])
+                listed = [[row.request.id, row.tokens - row.missing, int(row.emits)] for row in rows]
+                iterations.append([start, listed])
             out.append((end if rows else now, rows))
         elif not out:
             if not coming:

@@ -52,7 +52,7 @@ def test_the_core_agrees_with_the_reference_on_drafts(seed: int) -> None:
 
 
 def test_the_random_drafts_reach_what_they_are_for() -> None:
-    """Guards the test above: drafts cut by budgets, rows in vain, victims, hits, both kinds of drafters."""
+    """Guards the test above: drafts cut by budgets, rows in vain, victims, hits, drafters, no proposals."""
     seen: Counter[str] = Counter()
     for seed in range(500):
         asked, expected = with_drafts(seed), _expected_with_drafts(seed)
@@ -62,10 +62,15 @@ def test_the_random_drafts_reach_what_they_are_for() -> None:
         seen["found"] += sum(tokens > 0 for tokens in expected["cached_tokens_at_admission"]) > 0
         seen["sync"] += not asked["async_scheduling"]
         seen["ngram"] += asked["speculation"]["method"] == "ngram"
+        rate = asked["speculation"].get("proposal_rate")
+        rates = [row.get("proposal_rate", 1.0) for row in asked["requests"]] if rate is None else [rate]
+        if asked["speculation"]["method"] == "ngram" and any(0 < rate < 1 for rate in rates):
+            seen[f"some found, {'ahead' if asked['async_scheduling'] else 'sync'}"] += 1
         seen["several at once"] += any(emitted > 1 for rows in batches for _, _, emitted in rows)
         seen["cut"] += any(
             1 < tokens < row and emitted > 1 for rows in batches for _, tokens, emitted in rows
         )
+    assert seen.pop("some found, ahead") > 50 and seen.pop("some found, sync") > 5, seen
     assert min(seen.values()) > 50 and len(seen) == 6, seen
 
 

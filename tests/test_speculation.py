@@ -5,6 +5,7 @@ The recorded batches are in test_conformance.py, random scenarios in test_agains
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,148 @@ def test_accepted_drafts_belong_to_the_request() -> None:
         assert fleet.select(columns).equals(alone.select(columns))
 
 
+def looked_up(rate: float | None, **changed: Any) -> iq.Speculation:
+    """Three drafts of an n-gram lookup."""
+    return iq.Speculation(
+        **{"tokens": 3, "acceptance": 0.6, "method": "ngram", "proposal_rate": rate, **changed}
+    )
+
+
+@grouped(ahead=[False, True])
+def test_no_proposal_is_a_plain_decode(ahead: bool) -> None:
+    """At rate 0 every batch is that of the engine without speculation, at rate 1 that without a rate.
+
+    Prompts have 2 tokens or more: a prompt of 1 token is padded.
+    """
+    frame = drawn().frame.with_columns(pl.col("prompt_tokens") + 1)
+    workload, price = iq.Workload(frame), iq.PiecewiseLinear(base=0.02, per_token=0.001)
+    of = {"timing": price, "kv": iq.KvCache.unlimited(), "async_scheduling": ahead}
+    never, plain = (iq.simulate(workload, engine(drafts, **of)) for drafts in (looked_up(0.0), None))
+    assert never.requests["drafted_tokens"].sum() == never.requests["accepted_tokens"].sum() == 0
+    if not ahead:
+        assert never.requests.drop("drafted_tokens", "accepted_tokens").equals(plain.requests)
+        assert never.itl.equals(plain.itl)
+    always, unstated = (iq.simulate(workload, engine(looked_up(rate), **of)) for rate in (1.0, None))
+    assert always.requests.equals(unstated.requests)
+    assert always.requests["drafted_tokens"].sum() > 0
+
+
+def test_drafts_that_are_not_proposed_take_budget_only_if_planned_ahead() -> None:
+    """A request decodes, and a prompt of 10 arrives at a budget of 5; the lookup finds nothing.
+
+    If the outcome is known, the decode takes 1 token and leaves 4: the prompt takes 4, 4 and 2. A plan made
+    ahead reserves 3 drafts and leaves 1 token, although the row runs with 1 token.
+    """
+    asked = {"arrival_s": [0.0, 0.025], "prompt_tokens": [4, 10], "output_tokens": [20, 1]}
+    for ahead, chunks in ((False, [4, 4, 2]), (True, [1] * 10)):
+        drafts = looked_up(0.0, acceptance=1.0)
+        limits = {"token_budget": 5, "max_seqs": 4, "kv": iq.KvCache.unlimited()}
+        workload = iq.Workload({**asked, "max_output_tokens": asked["output_tokens"]})
+        rows = iq.simulate(workload, engine(drafts, async_scheduling=ahead, **limits), batches=True).batches
+        assert rows.filter(pl.col("request") == 1)["tokens"].to_list() == chunks
+        decodes = rows.filter((pl.col("request") == 0) & (pl.col("iteration") > 0))
+        assert set(decodes["tokens"]) == {1}
+
+
+def test_a_row_emits_what_the_closed_form_says() -> None:
+    """1 + r (a + a² + a³) tokens a row on average, and r rows of all verify drafts: within 4 standard errors.
+
+    The rows of 50 requests of 2,000 tokens are independent; only the last of each request may be cut.
+    """
+    requests, output = 50, 2000
+    asked = {
+        "arrival_s": [0.0] * requests,
+        "prompt_tokens": [9] * requests,
+        "output_tokens": [output] * requests,
+    }
+    for rate, each, ahead in ((0.3, 0.6, False), (0.8, 0.9, False), (0.3, 0.6, True)):
+        drafts = looked_up(rate, acceptance=each)
+        mean = 1 + rate * (each + each**2 + each**3)
+        assert drafts.expected_tokens() == pytest.approx(mean)
+        run = iq.simulate(
+            iq.Workload(asked),
+            engine(drafts, kv=iq.KvCache.unlimited(), async_scheduling=ahead),
+            batches=True,
+        )
+        rows = run.batches.filter((pl.col("emitted_tokens") > 0) & (pl.col("iteration") > 0))
+        # A row emits 1 to 4 tokens, so its variance is at most (4 - 1)² / 4.
+        assert rows["emitted_tokens"].mean() == pytest.approx(mean, abs=4 * 1.5 / rows.height**0.5 + 0.003)
+        share = (rows["tokens"] == 4).mean()
+        assert share == pytest.approx(rate, abs=4 * 0.5 / rows.height**0.5)
+        assert set(rows["tokens"]) == {1, 4}
+
+
+def test_proposals_belong_to_the_request(tmp_path: Path) -> None:
+    """Another scheduler, a fleet, parts and single steps leave them; another seed does not."""
+    workload, kv = drawn(400, 40.0), iq.KvCache.unlimited()
+    rates = [(7 * row % 11) / 10 for row in range(400)]
+    columns = ["drafted_tokens", "accepted_tokens"]
+    for work, drafts in (
+        (workload, looked_up(0.4)),
+        (iq.Workload(workload.frame.with_columns(proposal_rate=pl.Series(rates))), looked_up(None)),
+    ):
+        alone = iq.simulate(work, engine(drafts, kv=kv)).requests
+        narrow = engine(drafts, kv=kv, max_seqs=3, async_scheduling=False)
+        fleet = iq.Cluster(engine(drafts, kv=kv), replicas=3, router=iq.LeastRequests())
+        for system in (narrow, fleet):
+            whole = iq.simulate(work, system)
+            assert whole.requests.select(columns).equals(alone.select(columns))
+            stored = iq.simulate(
+                work, system, out=tmp_path / f"{type(system).__name__}{drafts.proposal_rate}"
+            )
+            assert stored.requests.collect().equals(whole.requests)
+            assert iq.simulate(work, system, stepping=True).requests.equals(whole.requests)
+        other = replace(drafts, seed=1)
+        assert (
+            not iq.simulate(work, engine(other, kv=kv)).requests.select(columns).equals(alone.select(columns))
+        )
+    # In the last workload request 0 never has proposals, and request 3 always has: 7 * 3 % 11 = 10.
+    assert alone["drafted_tokens"][0] == 0
+    assert alone["drafted_tokens"][3] > 0
+    pair = iq.Disaggregated(
+        prefill=(engine(None, kv=kv), 1),
+        decode=(engine(drafts, kv=kv), 1),
+        link=iq.Link(latency_s=0, bytes_per_s=1e9, bytes_per_token=0),
+    )
+    assert iq.simulate(work, pair).requests["drafted_tokens"][0] == 0
+
+
+def test_a_stated_rate_precedes_the_column_and_eagle_reads_none() -> None:
+    frame = drawn().frame.with_columns(proposal_rate=pl.lit(0.0))
+    work, plain = iq.Workload(frame), drawn()
+    for drafts in (looked_up(1.0), iq.Speculation(tokens=3, acceptance=0.6)):
+        with_column, without = (
+            iq.simulate(each, engine(drafts)) for each in (work, iq.Workload(plain.frame))
+        )
+        assert with_column.requests.equals(without.requests)
+
+
+def test_an_unknown_proposal_rate_is_a_finding() -> None:
+    frame = drawn().frame
+    kinds = {
+        (rate, column): [
+            finding.kind
+            for finding in iq.simulate(
+                iq.Workload(frame.with_columns(proposal_rate=pl.lit(0.5)) if column else frame),
+                engine(looked_up(rate)),
+            ).findings
+        ]
+        for rate, column in ((None, False), (None, True), (0.5, False))
+    }
+    assert {key: "proposals-assumed" in found for key, found in kinds.items()} == {
+        (None, False): True,
+        (None, True): False,
+        (0.5, False): False,
+    }
+    for values, message in (
+        ([0.5, 1.5], "row 1: proposal_rate is 1.5, must be from 0 to 1"),
+        ([0.5, None], "null"),
+    ):
+        asked = {"arrival_s": [0.0, 1.0], "prompt_tokens": [3, 3], "output_tokens": [2, 2]}
+        with pytest.raises(iq.TraceError, match=message):
+            iq.Workload({**asked, "proposal_rate": values})
+
+
 def test_parts_and_lists_are_as_the_whole(tmp_path: Path) -> None:
     """A run to a directory, and the draws written out as a column, give the very same requests."""
     frame = drawn(300, 30.0).frame
@@ -159,7 +302,9 @@ def test_a_request_that_is_handed_off_goes_on_with_its_drafts() -> None:
 
 
 def test_text_and_records_bring_it_back(tmp_path: Path) -> None:
-    drafts = iq.Speculation(tokens=2, acceptance=[0.7, 0.3], method="ngram", drafter=iq.Constant(0.001))
+    drafts = iq.Speculation(
+        tokens=2, acceptance=[0.7, 0.3], method="ngram", drafter=iq.Constant(0.001), proposal_rate=0.3
+    )
     system = engine(drafts)
     assert iq.Engine.from_json(system.to_json()) == system
     result = iq.simulate(drawn(), system)
@@ -170,6 +315,38 @@ def test_text_and_records_bring_it_back(tmp_path: Path) -> None:
         "llama-3.1-8b", "h100-80gb", scheduler={"speculation": {"tokens": 2, "acceptance": 0.5}}
     )
     assert served.scheduler.speculative_decoding() == iq.Speculation(tokens=2, acceptance=0.5)
+    (tmp_path / "scenario.toml").write_text("""
+        [workload]
+        requests = 20
+        arrivals = { kind = "Poisson", rate = 4 }
+        prompt = { kind = "Fixed", tokens = 50 }
+        output = { kind = "Fixed", tokens = 40 }
+        [engine]
+        kv = "unlimited"
+        timing = { kind = "PiecewiseLinear", base = 0.02, per_token = 0.0001 }
+        [engine.scheduler]
+        kind = "VllmV1"
+        [engine.scheduler.speculation]
+        tokens = 3
+        acceptance = 0.6
+        method = "ngram"
+        proposal_rate = 0.4
+    """)
+    scenario = iq.Scenario.read(tmp_path / "scenario.toml")
+    run = scenario.run()
+    assert 0 < run.requests["drafted_tokens"].sum() < 20 * 39 * 3
+    assert iq.Scenario.read(run.scenario).run().requests.equals(run.requests)
+
+
+def test_a_rate_of_a_job_applies_to_its_stages() -> None:
+    """Of two jobs of two stages, that with rate 0 has drafts in no stage, that with rate 1 in both."""
+    drafts = engine(looked_up(None), kv=iq.KvCache.unlimited())
+    lengths = {"prompt": iq.dist.Fixed(9), "output": iq.dist.Fixed(20)}
+    stages = {"first": iq.Stage("llm", **lengths), "second": iq.Stage("llm", after="first", **lengths)}
+    network = iq.Network({"llm": drafts}, [iq.Workflow("two", stages)])
+    jobs = iq.Workload({"arrival_s": [0.0, 0.0], "proposal_rate": [0.0, 1.0]})
+    requests = iq.simulate(jobs, network).requests.sort("job", "stage")
+    assert (requests["drafted_tokens"] > 0).to_list() == [False, False, True, True]
 
 
 def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None:
@@ -180,6 +357,12 @@ def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None
     assert iq.Speculation(tokens=2).expected_tokens() is None
     judged = iq.theory.stability(asked, engine(drafts, kv=iq.KvCache.unlimited()))
     assert judged.verdict == "unknown"
+    # 1 + 0.4 · 3 tokens are loaded, and 1 + 0.4 · (0.5 + 0.25 + 0.125) emitted.
+    lookup = iq.theory.stability(asked, engine(looked_up(0.4, acceptance=0.5), kv=iq.KvCache.unlimited()))
+    assert "a row of 2.2 tokens on average emits 1.35 on average" in lookup.explain()
+    assert looked_up(None).expected_tokens() is None
+    unknown = iq.theory.stability(asked, engine(looked_up(None), kv=iq.KvCache.unlimited()))
+    assert "a row of up to 4 tokens emits up to 4, depending on the workload" in unknown.explain()
     assert "a row of 4 tokens emits 1.875 on average" in judged.explain()
     # 128 seats and 20 ms would be no more than 64 requests of 100 iterations each; drafts make it more.
     fast = iq.Speculation(tokens=3, acceptance=1.0)
@@ -203,6 +386,18 @@ def test_theory_says_what_a_row_emits_and_proves_no_more_than_it_knows() -> None
         ({"tokens": 2, "method": "medusa"}, "^method"),
         ({"tokens": 2, "drafter": -0.5}, "^drafter: must be from 0 .*got -0.5"),
         ({"tokens": 2, "drafter": "small"}, "^drafter"),
+        (
+            {"tokens": 2, "method": "ngram", "proposal_rate": 1.5},
+            "^proposal_rate: must be from 0 to 1, got 1.5",
+        ),
+        (
+            {"tokens": 2, "method": "ngram", "proposal_rate": -0.1},
+            "^proposal_rate: must be from 0 to 1, got -0.1",
+        ),
+        (
+            {"tokens": 2, "proposal_rate": 0.5},
+            '^proposal_rate: must be None for method "eagle", .* got 0.5',
+        ),
     ],
 )
 def test_wrong_numbers_are_named(given: dict[str, Any], message: str) -> None:

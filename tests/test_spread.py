@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import inferq as iq
+from inferq.cli import app
 from inferq.workload.grid import grid_of
 from inferq.workload.trace_options import TraceOptions
 
@@ -80,6 +82,24 @@ def test_spread_is_recorded_and_read_from_toml(tmp_path: Path) -> None:
     expected = iq.read_trace(tmp_path / "trace.csv").spread(1.0).frame["arrival_s"]
     assert run.requests["arrival_s"].to_list() == pytest.approx(expected.to_list(), abs=1e-9)
     assert iq.Scenario.read(run.scenario).run().requests.equals(run.requests)
+
+
+def test_the_option_draws_within_the_detected_step(tmp_path: Path) -> None:
+    """`--spread` finds the step of 3 s: arrivals stay within it, and a second run draws the same."""
+    _, work = _rounded(3.0, rows=300)
+    work.frame.write_csv(tmp_path / "trace.csv")
+    times = []
+    for name in ("first", "again"):
+        command = ["replay", str(tmp_path / "trace.csv"), "--spread", "--kv-tokens", "1000000"]
+        done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / name)])
+        assert done.exit_code == 0, done.output
+        times.append(
+            iq.Result.read(tmp_path / name).requests.select("arrival_s").collect()["arrival_s"].to_numpy()
+        )
+    before = work.frame["arrival_s"].to_numpy()
+    assert (np.floor(times[0] / 3.0) * 3.0 == before).all()
+    assert np.unique(times[0]).size == 300
+    assert (times[0] == times[1]).all()
 
 
 def test_spreading_a_workload_without_a_grid_is_an_error(tmp_path: Path) -> None:

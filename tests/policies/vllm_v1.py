@@ -79,6 +79,7 @@ POLICY = Policy(
                     "method": "eagle",
                     "seed": 0,
                     "drafter": {"kind": "Constant", "seconds": 0.002},
+                    "proposal_rate": None,
                 },
             },
         ),
