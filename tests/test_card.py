@@ -370,11 +370,25 @@ def test_an_unsupported_model_is_rejected(change, message: str):
         ("nvidia/Qwen3-235B-A22B-NVFP4", "qwen3-235b-a22b", "nvfp4"),
         ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", "int4"),
         ("qwen2.5-7b-instruct-gptq-int4", "qwen2.5-7b", "int4"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nemotron-3-nano-30b-a3b", "nvfp4"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1", "fp8-block"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", "bf16"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout", "bf16"),
     ],
 )
 def test_a_name_of_the_hub_is_the_model_in_the_format_of_the_name(name: str, known: str, weights: str):
     shape = ModelShape.of(name)
     assert shape == ModelShape.of(known) and shape.checkpoint.weights == weights
+
+
+def test_a_name_of_the_hub_has_the_sizes_of_its_release():
+    old, new = ModelShape.of("mistral-7b"), ModelShape.of("mistralai/Mistral-7B-Instruct-v0.3")
+    assert (
+        old.window_bytes_per_token() > 0 == new.window_bytes_per_token() and new.parameters == 7_248_023_552
+    )
+    long = ModelShape.of("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
+    assert (long.max_model_len, long.checkpoint.weights) == (262_144, "fp8-block")
 
 
 @pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "me/llama-3.1-8b-tiny", "a/b"])

@@ -188,6 +188,7 @@ def test_a_checkpoint_of_several_formats_has_their_mean_size():
     mlp, query, key_value, out = 36 * 3 * 4096 * 12288, 36 * 4096**2, 36 * 2 * 4096 * 1024, 36 * 4096**2
     others = shape.parameters - shape.linear_weights
     assert shape.checkpoint.weights == "nvfp4"
+    assert shape.unused == {"quantized_layers": "weights of several formats are computed as nvfp4"}
     assert shape.weight_bytes() == pytest.approx(mlp * 0.5625 + query + 2 * (key_value + out + others))
 
 
@@ -298,6 +299,13 @@ def test_a_state_is_reserved_per_request():
     requests = memory.kv_bytes / (32_768 * token + 39_518_208 // 2)
     assert memory.tokens == pytest.approx(requests * 32_768, abs=16)
     assert "a request of 32,768 tokens" in memory.explain()
+
+
+def test_a_window_without_a_maximum_length_names_the_argument():
+    config = {key: value for key, value in PUBLISHED[7][1].items()}
+    with pytest.raises(iq.ConfigError, match=r"^max_model_len: missing; the capacity with windows or states"):
+        KvMemory.of(config, "h200")
+    assert KvMemory.of(config, "h200", max_model_len=8192).tokens > 0
 
 
 def test_experts_are_shared_by_expert_parallelism():

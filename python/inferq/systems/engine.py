@@ -210,13 +210,12 @@ class Engine(Viewed, Description):
         Example:
             >>> import inferq as iq
             >>> engine = iq.Engine.on("llama-3.1-8b", "a10g", gpu_memory_utilization=0.95)
-            >>> print("\n".join(engine.explain().splitlines()[:6]))
+            >>> print("\n".join(engine.explain().splitlines()[:5]))
             timing: Roofline('llama-3.1-8b', 'a10g'): no measured table is shipped
             memory: 22.49 GiB × 0.95 = 21.36 GiB
               − weights 14.96 − activations 1.25 − everything else 1.00 = 4.15 GiB
               / 131,072 bytes a token = 34,000 tokens, in blocks of 16
-            server: vllm-0.33 on a10g, the latest known
-              token_budget 2,048: vLLM's defaults for an API server by GPU memory, in 0.33.0
+            model: llama-3.1-8b, 8.03 B parameters, 8.03 B active, stored as bf16
         """
         if self.on_card:
             return "\n".join(self.on_card["explained"])

@@ -238,5 +238,7 @@ def _link(link: Any, model: Any) -> tuple[Link, str]:
         return link, f"link: {link!r}, as given"
     if model is None:
         raise ConfigError("link", "missing; disaggregated pools of given engines need a Link")
-    made = Link(0.0, NETWORK_BYTES_PER_S, ModelShape.of(model).kv_bytes_per_token(), concurrent=None)
+    shape = ModelShape.of(model)
+    token_bytes = shape.kv_bytes_per_token(None) + shape.index_bytes_per_token
+    made = Link(0.0, NETWORK_BYTES_PER_S, token_bytes, concurrent=None)
     return made, f"link: {made!r}, 400 Gb/s for each prefill replica, one transfer at a time"

@@ -19,7 +19,7 @@ from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.servers import CONTEXT_BYTES, Server, sglang_share
-from inferq.timing.hardware.catalog import entries, hub_entry
+from inferq.timing.hardware.catalog import entries, hub_config
 from inferq.timing.hardware.formats import Weights, weights_of
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
@@ -28,7 +28,7 @@ from inferq.timing.tables.shipped import files
 _BLOCK = 16
 _MOST_DIGITS = 9
 """Maximum digits of a number in a version."""
-_ENDINGS = re.compile(r"-(hf|instruct|chat|base|it|bf16|fp16|v0\.\d|2\d{3})$")
+_ENDINGS = re.compile(r"-(hf|instruct|chat|base|it|bf16|fp16|v0\.1)$")
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ def _shape(run: MeasuredRun) -> ModelShape:
     if run.model is None:
         raise run.wrong("model", "is empty")
     name = run.model
-    if hub_entry(name.strip().lower()) is None:
+    if hub_config(name) is None:
         name = name.split("/")[-1].lower().removeprefix("meta-")
         while _ENDINGS.search(name) and name not in entries("models"):
             name = _ENDINGS.sub("", name)

@@ -32,13 +32,15 @@ _FORMATS: Mapping[str, Mapping[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
     "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128},
     "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+    "quantized.w4a16": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "quantized.w8a8": {"quant_method": "gptq", "bits": 8},
 }
 """The `quantization_config` that the ending of a name on the Hugging Face Hub stands for."""
 _BLOCK_FP8 = ("qwen", "zai-org", "deepseek-ai", "minimaxai", "moonshotai")
 """Organizations that publish FP8 in blocks of 128 × 128."""
 _ENDING = re.compile(
-    r"-(instruct|chat|it|hf|base|pt|thinking|v1|v0\.1|v0\.3|2407|2411|2501|2503|2506|2507|0324|0528|0905"
-    r"|fp8|fp8-dynamic|nvfp4|fp4|awq|gptq-int4|gptq-int8|bf16)$"
+    r"-(instruct|chat|it|hf|base|pt|thinking|v0\.1|2407|0324|0528"
+    r"|fp8|fp8-dynamic|nvfp4|fp4|awq|gptq-int4|gptq-int8|quantized\.w4a16|quantized\.w8a8|bf16|fp16)$"
 )
 """Endings of names that change no size of a model."""
 _OWN = {
@@ -71,31 +73,40 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     return names[plain]
 
 
-def hub_entry(name: str) -> tuple[str, Mapping[str, Any] | None] | None:
-    """The catalog entry of a name of the Hugging Face Hub, and the `quantization_config` that it implies.
+def hub_config(name: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The catalog name of a model on the Hugging Face Hub, and its config; None for an unknown name.
 
-    The organization and endings that change no size are ignored: `Qwen/Qwen3-32B-FP8` is `qwen3-32b` with FP8
-    in blocks. None for an unknown name.
+    `hub` of an entry lists names with other values of some keys. Otherwise the organization and endings that
+    change no size are ignored, and an ending such as `-FP8` adds the `quantization_config` that it implies:
+    `Qwen/Qwen3-32B-FP8` is `qwen3-32b` with FP8 in blocks.
     """
-    names = entries("models")
-    if name in names:
-        return name, None
     organization, _, plain = name.strip().lower().rpartition("/")
     if "/" in organization:
         return None
-    plain = plain.removeprefix("meta-")
-    quantization: Mapping[str, Any] | None = None
-    while plain not in names:
+    plain = plain.removeprefix("meta-").removeprefix("nvidia-")
+    added: Mapping[str, Any] = {}
+    while plain not in _hub():
         ending = _ENDING.search(plain)
         if ending is None:
             return None
         word = ending.group(1)
         if word in _FORMATS:
-            quantization = _FORMATS[word]
-            if word == "fp8" and organization in _BLOCK_FP8:
-                quantization = {**quantization, "weight_block_size": [128, 128]}
+            is_block = word == "fp8" and organization in _BLOCK_FP8
+            block = {"weight_block_size": [128, 128]} if is_block else {}
+            added = {"quantization_config": {**_FORMATS[word], **block}}
         plain = plain[: ending.start()]
-    return plain, quantization
+    known, values = _hub()[plain]
+    return known, {**entries("models")[known]["config"], **values, **added}
+
+
+@cache
+def _hub() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    """Entry and changed keys of every name of the catalog and of its `hub` names."""
+    names: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for known, fields in entries("models").items():
+        names[known] = (known, {})
+        names |= {hub: (known, values) for hub, values in fields.get("hub", {}).items()}
+    return names
 
 
 def _is_misspelled(name: str, known: str) -> bool:

@@ -72,7 +72,9 @@ class Checkpoint:
             `"experts"`, `"shared_experts"`, `"router"` and `"output"`.
         sixteen_bit_weights: number of unquantized weights of each part, also of partly quantized parts.
         bytes_per_weight: bytes of a quantized weight with its scales. Default: `WEIGHT_BYTES[weights]`.
-        method: `quant_method` or `quant_algo` of the file.
+        method: `quant_method` of the file.
+        is_mixed: whether the quantized matrices have several formats; `weights` is that of most of them, and
+            `bytes_per_weight` their mean.
     """
 
     weights: Weights = "bf16"
@@ -81,6 +83,7 @@ class Checkpoint:
     sixteen_bit_weights: Mapping[Part, int] = field(default_factory=dict, hash=False)
     bytes_per_weight: float | None = None
     method: str | None = None
+    is_mixed: bool = False
 
     def weight_bytes(self, weights: Weights) -> float:
         """Bytes of a weight in a format, with the checkpoint's own scales if it is the checkpoint's."""

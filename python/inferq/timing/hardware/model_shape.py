@@ -19,7 +19,7 @@ from inferq.checks import whole
 from inferq.display.text import listed
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_json, read_text
-from inferq.timing.hardware.catalog import entries, entry, hub_entry
+from inferq.timing.hardware.catalog import entries, entry, hub_config
 from inferq.timing.hardware.configs.reader import read_config
 from inferq.timing.hardware.formats import (
     ACTIVATION_BYTES,
@@ -481,14 +481,8 @@ class ModelShape:
 @cache
 def _known(name: str) -> ModelShape | None:
     """The shape of a name in the catalog or on the Hugging Face Hub; None for an unknown name."""
-    known = hub_entry(name)
-    if known is None:
-        return None
-    plain, quantization = known
-    config = entries("models")[plain]["config"]
-    if quantization is not None:
-        config = {**config, "quantization_config": quantization}
-    return ModelShape._of_config(plain, plain, config)
+    known = hub_config(name)
+    return None if known is None else ModelShape._of_config(known[0], *known)
 
 
 def _splits(mixer: Attention | LatentAttention | Recurrent, gpus: int) -> bool:
@@ -516,7 +510,7 @@ def is_path(model: object) -> bool:
     """Whether a model is the path of a `config.json` and not a name."""
     if isinstance(model, Path):
         return True
-    if not isinstance(model, str) or hub_entry(model.strip().lower()) is not None:
+    if not isinstance(model, str) or hub_config(model) is not None:
         return False
     return "/" in model or "\\" in model or model.endswith(".json")
 

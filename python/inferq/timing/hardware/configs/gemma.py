@@ -12,26 +12,20 @@ from inferq.timing.hardware.layers import Attention, Dense, Experts, FeedForward
 TYPES = ("gemma", "gemma2", "gemma3_text", "gemma4_text")
 """The model types of this family."""
 
-_GEMMA3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
-"""Values of keys that files of Gemma 3 omit: the defaults of the class in transformers 5."""
-
 
 def read(keys: Keys) -> Decoder:
     """Read a decoder of this family."""
     kind = keys.model_type
-    default = _GEMMA3 if kind == "gemma3_text" else {}
-    needed = ("num_attention_heads", "head_dim", "vocab_size")
-    keys.require("hidden_size", "num_hidden_layers", "intermediate_size")
-    keys.require(*(key for key in needed if key not in default))
+    keys.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
+    keys.require("head_dim")
     if kind != "gemma":
         keys.require("sliding_window")
     layers = keys.size("num_hidden_layers")
     keys.ignore("vocab_size_per_layer_input")
-    heads = keys.size("num_attention_heads", default.get("num_attention_heads"))
-    size = keys.size("head_dim", default.get("head_dim"))
+    heads, size = keys.size("num_attention_heads"), keys.size("head_dim")
     attention: dict[str, Any] = {
         "heads": heads,
-        "kv_heads": keys.size("num_key_value_heads", default.get("num_key_value_heads", heads)),
+        "kv_heads": keys.size("num_key_value_heads", heads),
         "head_size": size,
         "qkv_bias": keys.flag("attention_bias"),
         "out_bias": keys.flag("attention_bias"),

@@ -6,6 +6,7 @@ import bisect
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferq.errors import ConfigError
@@ -128,7 +129,8 @@ def _mixed(
         raise ConfigError(where, "quantization_config: quantized_layers names no layer of the decoder")
     size = sum(WEIGHT_BYTES[word] * weights for word, weights in formats.items()) / sum(formats.values())
     main = max(formats, key=lambda word: formats[word])
-    return _checkpoint(main, kv_dtype, counts, sizes, size, "modelopt")
+    checkpoint = _checkpoint(main, kv_dtype, counts, sizes, size, "modelopt")
+    return replace(checkpoint, is_mixed=len(formats) > 1)
 
 
 def _stated_format(name: str, stated: Mapping[str, Weights], modules: Sequence[str]) -> Weights | None:

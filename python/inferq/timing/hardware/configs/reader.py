@@ -110,6 +110,18 @@ _NAMES: Mapping[str, str] = {
 }
 """Names of keys in files of GPT-2 and BLOOM, and their newer names."""
 
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
+}
+"""Values of keys that files of a model type omit: the defaults of its class in transformers 5."""
+
 _SHARED = ("tie_word_embeddings", "max_position_embeddings")
 """Keys around the decoder that hold for it unless it states them."""
 
@@ -213,7 +225,8 @@ def read_config(
     """
     inner, outer = _decoder_of(where, config)
     model_type = _model_type(where, inner, outer)
-    keys = Keys(where, {**_renamed(inner), "model_type": model_type})
+    stated = {key: value for key, value in _renamed(inner).items() if value is not None}
+    keys = Keys(where, {**_DEFAULTS.get(model_type, {}), **stated, "model_type": model_type})
     try:
         decoder = RULES[model_type](keys)
         groups = decoder.groups()
@@ -225,17 +238,21 @@ def read_config(
             raise ConfigError(
                 where, f"{key} is {shown(inner[key])}, but models of type {model_type!r} do not have {part}"
             )
-    hidden = keys.size("hidden_size")
+    hidden, vocab, max_model_len = keys.size("hidden_size"), keys.size("vocab_size"), _max_model_len(keys)
+    unused = {**_unused(_renamed(inner), keys.read), **_unused(outer, {*_DECODERS, *_SHARED})}
     quantization = inner.get("quantization_config") or config.get("quantization_config") or hf_quant_config
+    checkpoint = read_checkpoint(where, decoder, hidden, quantization)
+    if checkpoint.is_mixed:
+        unused["quantized_layers"] = f"weights of several formats are computed as {checkpoint.weights}"
     return Description(
         hidden=hidden,
-        vocab=keys.size("vocab_size"),
+        vocab=vocab,
         groups=groups,
         tied=decoder.tied,
         extra_parameters=decoder.parameters,
-        max_model_len=_max_model_len(keys),
-        checkpoint=read_checkpoint(where, decoder, hidden, quantization),
-        unused={**_unused(_renamed(inner), keys.read), **_unused(outer, {*_DECODERS, *_SHARED})},
+        max_model_len=max_model_len,
+        checkpoint=checkpoint,
+        unused=unused,
     )
 
 
