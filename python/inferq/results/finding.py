@@ -120,9 +120,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "kv-average": Kind(
             "warning",
-            "The model has layers with a window or a state, so a token has no fixed size. The capacity of the "
-            "KV cache is the engine's average over requests of the maximum length. A hand-off transfers only "
-            "the layers that store every token.",
+            "The model has layers with a window or a state, so a token has no fixed size. The capacity of "
+            "the KV cache is the engine's average over requests of the maximum length. A hand-off transfers "
+            "only the layers that store every token.",
             "Set `max_model_len` close to the longest requests of the workload.",
         ),
         "model-unused": Kind(
