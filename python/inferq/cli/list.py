@@ -17,7 +17,7 @@ from inferq.scheduler import SCHEDULERS
 from inferq.systems.routers import ROUTERS
 from inferq.systems.servers import known_servers
 from inferq.timing import TIMING_MODELS
-from inferq.timing.hardware.catalog import entries
+from inferq.timing.hardware.catalog import DOMAIN, entries
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.workload.distributions import ARRIVAL_PROCESSES, DURATION_DISTRIBUTIONS, LENGTH_DISTRIBUTIONS
 from inferq.workload.traces.read_trace import about_formats
@@ -76,13 +76,17 @@ def _grid(what: str) -> Grid:
     if what == "gpus":
         gathered.value(what, entries("gpus"))
         return _table(
-            ("gpu", "memory GiB", "TB/s", "TFLOPS bf16"),
+            ("gpu", "memory GiB", "TB/s", "TFLOPS bf16", "fp8", "fp4", "GPUs linked"),
             (
                 (
                     name,
                     f"{gpu['memory_bytes'] / 2**30:.0f}",
                     f"{gpu['bandwidth_bytes_per_s'] / 1e12:.2f}",
-                    f"{gpu['bf16_flops'] / 1e12:.0f}",
+                    *(
+                        f"{gpu[rate] / 1e12:,.0f}" if rate in gpu else "–"
+                        for rate in ("bf16_flops", "fp8_flops", "fp4_flops")
+                    ),
+                    str(gpu.get("domain", DOMAIN)),
                 )
                 for name, gpu in entries("gpus").items()
             ),

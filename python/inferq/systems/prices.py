@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from inferq.checks import not_negative
-from inferq.description import Description, fields_of, read_fields
+from inferq.description import Description, Table, fields_of, read_fields
 from inferq.errors import ConfigError
 from inferq.inputs import parsed_toml, path_of, read_text
+from inferq.timing.hardware.catalog import gpu_name
 
 _OF_GPUS = ("gpu_hour", "busy_watts", "idle_watts", "currency", "card")
 
@@ -62,8 +63,13 @@ class Prices(Description):
         """Check prices and power of GPUs."""
         Description.__post_init__(self)
         for name in ("gpu_hour", "busy_watts", "idle_watts"):
+            numbers: dict[str, float] = {}
             for card, number in getattr(self, name).items():
-                not_negative(f"{name}.{card}", number)
+                if gpu_name(card) in numbers:
+                    raise ConfigError(f"{name}.{card}", f"{gpu_name(card)} has a value already; set one")
+                numbers[gpu_name(card)] = not_negative(f"{name}.{card}", number)
+            object.__setattr__(self, name, Table(numbers))
+        object.__setattr__(self, "card", gpu_name(self.card))
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Prices:
@@ -109,7 +115,7 @@ class Prices(Description):
         Raises:
             ConfigError: the GPU has no price; it names the GPU.
         """
-        if card not in self.gpu_hour:
+        if (card := gpu_name(card)) not in self.gpu_hour:
             known = ", ".join(self.gpu_hour) or "none"
             raise ConfigError(
                 f"prices.gpu_hour.{card}", f"missing: no price for this GPU; known names: {known}"

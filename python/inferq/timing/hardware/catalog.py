@@ -43,10 +43,32 @@ _ENDING = re.compile(
     r"|fp8|fp8-dynamic|nvfp4|fp4|awq|gptq-int4|gptq-int8|quantized\.w4a16|quantized\.w8a8|bf16|fp16)$"
 )
 """Endings of names that change no size of a model."""
+_GPU_ALIASES = {
+    "a100-40gb-sxm": "a100-40gb",
+    "a100-80gb-sxm": "a100-80gb",
+    "a100-sxm": "a100-80gb",
+    "a100-pcie": "a100-80gb-pcie",
+    "h100-80gb-sxm": "h100-80gb",
+    "h100-sxm": "h100-80gb",
+    "h100-pcie": "h100-80gb-pcie",
+    "h20-sxm": "h20",
+    "h200-sxm": "h200",
+    "b200-sxm": "b200",
+    "b300-sxm": "b300",
+    "gb200-nvl72": "gb200",
+    "gb300-nvl72": "gb300",
+    "rtx-pro-6000-server": "rtx-pro-6000",
+    "gb10": "dgx-spark",
+}
+"""Other names of known GPUs, such as those of the database of measured tables; hyphens for underscores."""
 _OWN = {
     "models": "use the model's config.json instead",
     "gpus": "describe your own GPU instead: timing.Gpu(…), on the command line a TOML file of its fields",
 }
+
+
+DOMAIN = 8
+"""GPUs of a server, which its link joins unless the datasheet names another number."""
 
 
 @cache
@@ -57,14 +79,25 @@ def entries(kind: str) -> Mapping[str, Mapping[str, Any]]:
     return read
 
 
+def gpu_name(name: str) -> str:
+    """The name of a GPU in the catalog, for any spelling and alias; other names are returned unchanged.
+
+    >>> gpu_name("b200_sxm"), gpu_name("GB200"), gpu_name("My_GPU")
+    ('b200', 'gb200', 'My_GPU')
+    """
+    plain = name.strip().lower().replace("_", "-")
+    known = _GPU_ALIASES.get(plain, plain)
+    return known if known in entries("gpus") else name
+
+
 def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
-    """The entry of a name, in any letter case.
+    """The entry of a name, in any letter case; a GPU also by an alias.
 
     Raises:
         ConfigError: an unknown name; the message has the nearest known one.
     """
     names = entries(kind)
-    plain = name.strip().lower()
+    plain = (gpu_name(name) if kind == "gpus" else name).strip().lower()
     if plain not in names:
         hint = near(plain, list(names))
         if "; known names" in hint:
@@ -112,7 +145,7 @@ def _hub() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
 def _is_misspelled(name: str, known: str) -> bool:
     """Whether a name may be a misspelling of a known one, and not the name of another model or GPU.
 
-    Its numbers are numbers of the known name, in the same order, and both have similar words: `h20` is not
+    Its numbers are numbers of the known name, in the same order, and both have similar words: `h100` is not
     `h200`, `gb200` is not `b200`, and `llama-4-scout` is not `llama-3-8b`.
     """
     numbers = iter(_NUMBERS.findall(known))
@@ -137,9 +170,10 @@ def known_gpus() -> pl.DataFrame:
 
     Returns:
         A row for each GPU: `gpu`, `memory_bytes`, `bandwidth_bytes_per_s`, the dense rates `bf16_flops`,
-        `fp8_flops` and `int8_flops` per second (null if the GPU lacks the format), `link_bytes_per_s` in one
-        direction, `nvlink` (whether that link is NVLink), `busy_watts` (maximum of the board) and
-        `idle_watts` (idle with a loaded model), both null without a source, and `source`.
+        `fp8_flops`, `int8_flops` and `fp4_flops` per second (null if the GPU lacks the format),
+        `link_bytes_per_s` in one direction, `nvlink` (whether that link is NVLink or Infinity Fabric),
+        `domain` (GPUs that it joins), `busy_watts` (maximum of the board) and `idle_watts` (idle with a
+        loaded model), both null without a source, and `source`.
 
     Example:
         >>> import inferq as iq
@@ -147,12 +181,13 @@ def known_gpus() -> pl.DataFrame:
         >>> known.filter(known["gpu"] == "h100-80gb").select("bf16_flops", "bandwidth_bytes_per_s").rows()
         [(989000000000000, 3350000000000)]
     """
-    columns = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "fp8_flops", "int8_flops")
+    columns = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "fp8_flops", "int8_flops", "fp4_flops")
     rows = [
         {
             "gpu": name,
             **{column: numbers.get(column) for column in (*columns, "link_bytes_per_s")},
             "nvlink": numbers.get("nvlink", False),
+            "domain": numbers.get("domain", DOMAIN),
             "busy_watts": numbers.get("busy_watts"),
             "idle_watts": numbers.get("idle_watts"),
             "source": numbers["source"],

@@ -173,7 +173,7 @@ class Roofline(TimingModel):
         }
         seconds = {name: within(name, value, 0, _LONGEST_KERNEL_S) for name, value in seconds.items()}
 
-        flops = shares["flops_efficiency"] * _flops(card, weights) * gpus
+        flops = shares["flops_efficiency"] * card.flops(weights) * gpus
         attention_flops = shares["attention_flops_efficiency"] * card.bf16_flops * gpus
         bandwidth = shares["bandwidth_efficiency"] * card.bandwidth_bytes_per_s
         kv_s = kv_bytes / (shares["kv_bandwidth_efficiency"] * card.bandwidth_bytes_per_s)
@@ -307,12 +307,6 @@ class Roofline(TimingModel):
 
 ROOFLINE_SECONDS = (*(f"{part}_{name}" for part, names in _PARTS.items() for name in names), "base_s")
 """The fields of a `Roofline`, the arguments of `Roofline.of_seconds`."""
-
-
-def _flops(gpu: Gpu, weights: Weights) -> float:
-    """Operations per second with the given weights, 8-bit if the GPU supports it."""
-    eight = {"fp8": gpu.fp8_flops, "fp8-block": gpu.fp8_flops, "int8": gpu.int8_flops}.get(weights)
-    return gpu.bf16_flops if eight is None else eight
 
 
 def _pair_flops(shape: ModelShape) -> int:

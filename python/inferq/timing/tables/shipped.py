@@ -10,7 +10,7 @@ from typing import NamedTuple
 from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.timing.hardware.catalog import near
+from inferq.timing.hardware.catalog import gpu_name, near
 from inferq.timing.tables.table_file import provenance_of
 
 FOLDER = Path(__file__).parent / "data"
@@ -52,6 +52,7 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str, weight
     for field, value in (("model", model), ("gpu", gpu), ("backend", backend), ("weights", weights)):
         names = sorted({getattr(table, field) for table in tables})
         plain = value.strip().lower() if isinstance(value, str) else value
+        plain = gpu_name(plain) if field == "gpu" and isinstance(plain, str) else plain
         tables = [table for table in tables if getattr(table, field) == plain]
         if not tables:
             of = "" if field == "model" else f" of {model}" + ("" if field == "gpu" else f" on {gpu}")
