@@ -278,7 +278,8 @@ RUNS_REMARKS = (
     "budget of 4,096 fits best. No known rule of that release gives either budget, so neither is used.",
     "**SGLang's memory share** applies to the memory free before the weights, 78.4 GB of an H100's 79.65. "
     "The publisher's servers had less than the defaults of their releases, 0.868 and 0.835. Three runs of "
-    "0.5.1 on two GPUs, in which the cache is full, give 0.80. With it, SGLang 0.5.8 on one GPU, where "
+    "0.5.1 on two GPUs, in which the cache is full, give 0.80, the column `gpu_mem_util` of their rows; "
+    "`Engine.on` needs `gpu_memory_utilization=0.8` for them. With it, SGLang 0.5.8 on one GPU, where "
     "the weights leave hardly 7,000 tokens, has an error of 2 %; with the default it is twice too fast. "
     "Those six runs calibrated nothing, but their large error was the reason to look for 0.80 in the three "
     "runs. So the three are excluded, and the six are no blind test.",

@@ -8,8 +8,10 @@ criterion is the sum of the median errors of mean TPOT and mean E2E. SGLang's is
 0.11, is the third of 20, 0.4 points behind. API times are the median difference of the mean TTFT below
 saturation, rounded to half a millisecond.
 
-One setting is known only from runs: the memory share of one publisher's SGLang servers, which its deployment
-tool can set with `--mem-fraction-static`.
+One setting is known only from runs: the memory share of one publisher's SGLang servers, 0.80 in the column
+`gpu_mem_util` of their rows. Three runs of SGLang 0.5.1 on two GPUs exceed the KV cache, with users × lengths
+above 290,000 tokens. Of the shares from 0.70 to 0.85 in steps of 0.05, and the default of 0.868, 0.80 has the
+smallest error of their mean TTFT: 7 %, compared with 14 % (0.75), 24 % (0.85) and 26 % (default).
 """
 
 from __future__ import annotations
@@ -56,21 +58,4 @@ def calibrated_on(run: MeasuredRun) -> str | None:
     for (source, release), rows in CALIBRATION_ROWS.items():
         if (run.source or "").startswith(source) and run.engine_version == release and rows.contains(run):
             return rows.name
-    return None
-
-
-SHARE_OF_PUBLISHER = {("ai-dynamo/aiconfigurator", "sglang"): 0.8}
-"""Memory shares of publishers that do not use the default.
-
-Three runs of SGLang 0.5.1 on two GPUs exceed the KV cache, with users × lengths above 290,000 tokens. Of the
-shares from 0.70 to 0.85 in steps of 0.05, and the default of 0.868, 0.80 has the smallest error of their mean
-TTFT: 7 %, compared with 14 % (0.75), 24 % (0.85) and 26 % (default).
-"""
-
-
-def share_of(run: MeasuredRun) -> float | None:
-    """The memory share of a publisher's servers if it differs from the default."""
-    for (source, engine), share in SHARE_OF_PUBLISHER.items():
-        if (run.source or "").startswith(source) and (run.engine or "").startswith(engine):
-            return share
     return None

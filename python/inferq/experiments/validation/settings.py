@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 from inferq.checks import shown
 from inferq.errors import ConfigError
-from inferq.experiments.validation.calibration_rows import share_of
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
-from inferq.systems.servers import CONTEXT_BYTES, Server, sglang_share
+from inferq.systems.servers import Server
 from inferq.timing.hardware.catalog import entries, hub_config
 from inferq.timing.hardware.formats import Weights, weights_of
 from inferq.timing.hardware.gpu import Gpu
@@ -71,7 +70,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     gpus = run.tp
     if gpus is None:
         gpus = assumptions.assume("tp", 1, "not published")
-    kv = _kv(run, shape, card, gpus, server, weights, caching, assumptions)
+    kv = _kv(run, server, caching)
     release = release_of(run, card)
     budget = getattr(scheduler, "token_budget", None)
     overhead = release.host(shape.layers, gpus, budget)
@@ -82,7 +81,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"prefix_cache": caching or "none"} if kv is None else {"kv": kv.to_json()}
     if kv is None:
-        memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, assumptions)
+        memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, release, gpus, assumptions)
     if run.max_model_len is not None:
         capacity = None if kv is None else kv.tokens
         memory["max_model_len"] = min(run.max_model_len, capacity or run.max_model_len)
@@ -241,52 +240,20 @@ def _sglang(run: MeasuredRun, card: Gpu, assumptions: Assumptions) -> Sglang:
     return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore, overlap=True)
 
 
-def _kv(
-    run: MeasuredRun,
-    shape: ModelShape,
-    card: Gpu,
-    gpus: int,
-    server: str,
-    weights: Weights,
-    caching: Literal["blocks", "radix"] | None,
-    assumptions: Assumptions,
-) -> KvCache | None:
-    """The KV cache if it is published, or if `KvMemory` does not determine it."""
-    if run.kv_blocks is not None:
-        # vLLM reserves one block.
-        own = 1 if server == "vllm" else 0
-        return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
-    if server == "vllm":
+def _kv(run: MeasuredRun, server: str, caching: Literal["blocks", "radix"] | None) -> KvCache | None:
+    """The KV cache if its blocks are published."""
+    if run.kv_blocks is None:
         return None
-    share = run.gpu_mem_util
-    if share is None and (published := share_of(run)) is not None:
-        share = assumptions.assume(
-            "gpu_mem_util",
-            published,
-            "calibrated on runs of this publisher with a full KV cache (SGLang 0.5.1)",
-        )
-    share = share or assumptions.assume(
-        "gpu_mem_util",
-        sglang_share(card, gpus, version_of(run)),
-        "mem_fraction_static, from the rules in SGLang's server_args.py",
-    )
-    room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights, gpus)
-    # With windows or states, a token has no fixed size: the mean over a request of the maximum length.
-    longest = run.max_model_len or shape.max_model_len or 1
-    request_bytes = shape.sequence_kv_bytes(longest, None, gpus) + shape.state_bytes(gpus)
-    tokens = int(room // (-(-request_bytes // longest) + shape.index_bytes_per_token))
-    if tokens < 1:
-        raise run.wrong("tp", f"{shape.name} leaves no room for the KV cache on {gpus} × {card.name}")
-    # SGLang's pages have one token.
-    return KvCache(tokens=tokens, block=1, prefix_cache=caching)
+    # vLLM reserves one block.
+    own = 1 if server == "vllm" else 0
+    return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
 
 
-def _gpu_memory_utilization(run: MeasuredRun, assumptions: Assumptions) -> float:
+def _gpu_memory_utilization(run: MeasuredRun, release: Server, gpus: int, assumptions: Assumptions) -> float:
     if run.gpu_mem_util is not None:
         return run.gpu_mem_util
-    version = version_of(run)
-    share = 0.92 if version is None or version >= (0, 20) else 0.9
-    return float(assumptions.assume("gpu_mem_util", share, "vLLM's default: 0.92 since 0.20, 0.90 before"))
+    share, source = release.gpu_memory_utilization(gpus), release.source("gpu_memory_utilization")
+    return float(assumptions.assume("gpu_mem_util", share, f"{release.name}: {source}"))
 
 
 def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
