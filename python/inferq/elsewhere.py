@@ -19,9 +19,19 @@ NAMES = {
     "tp": "tensor_parallel",
     "tp_size": "tensor_parallel",
     "tensor_parallel_size": "tensor_parallel",
-    "dp": "replicas",
-    "dp_size": "replicas",
-    "data_parallel_size": "replicas",
+    "ep": "expert_parallel",
+    "ep_size": "expert_parallel",
+    "expert_parallel_size": "expert_parallel",
+    "enable_expert_parallel": "expert_parallel",
+    "dp": "data_parallel",
+    "dp_size": "data_parallel",
+    "data_parallel_size": "data_parallel",
+    "enable_dp_attention": "data_parallel",
+    "pp": "pipeline_parallel",
+    "pp_size": "pipeline_parallel",
+    "pipeline_parallel_size": "pipeline_parallel",
+    "enforce_eager": "eager",
+    "disable_cuda_graph": "eager",
     "num_replicas": "replicas",
     "mem_fraction_static": "gpu_memory_utilization",
     "utilization": "gpu_memory_utilization",
@@ -56,13 +66,14 @@ NAMES = {
 }
 """Names in vLLM, SGLang and load generators, with underscores in place of hyphens, and ours."""
 
-PARAMETERS = {"kv_tokens": "tokens", "slo": "objective"}
-"""Parameters whose command-line option has another name."""
+PARAMETERS = {"kv_tokens": "tokens", "slo": "objective", "data_parallel": "replicas"}
+"""Parameters that have another name on the command line, or in a fleet."""
 
 VALUES = {
     "enable_prefix_caching": "blocks",
     "no_enable_prefix_caching": "none",
     "disable_radix_cache": "none",
+    "enable_expert_parallel": "all",
     "ttft_slo": "ttft_s=0.5",
     "itl_slo": "itl_s=0.05",
     "goodput": "ttft_s=0.5",

@@ -26,6 +26,8 @@ from inferq.workload.trace_options import TraceOptions
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.workload import Workload
 
+_PARALLEL = ("tensor_parallel", "expert_parallel", "data_parallel", "pipeline_parallel")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -76,6 +78,10 @@ class EngineOptions:
             KV cache.
         gpu: GPU name (see inferq list gpus), or a TOML file with the fields of timing.Gpu.
         tensor_parallel: Tensor-parallel size. Default: the smallest size with a measured table.
+        expert_parallel: Number of groups of these GPUs among which the experts are divided, or all for one GPU
+            each. Default: 1.
+        data_parallel: Data-parallel ranks. Only 1 is supported; --replicas adds independent replicas.
+        pipeline_parallel: Pipeline stages. Only 1 is supported.
         server: Server version whose defaults apply to unset options: vllm-0.11 to vllm-0.33, or sglang-0.5.
             Default: the latest version.
         scheduler: Scheduling policy, with fields: Sarathi:order=spf. {schedulers}. Policies with list or
@@ -99,6 +105,7 @@ class EngineOptions:
         backend: Kernels of the measured table: vllm, sglang or trtllm. Default: the server's.
         overhead: Host time per iteration, such as base_s=0.001,per_sequence_s=1e-5,overlapped=true, or none.
             Default: the server's.
+        eager: No CUDA graphs: the host launches every kernel.
         first_token: Iteration that yields the first token: prefill, or decode for one iteration later.
             Default: prefill; decode for disaggregated pools.
     """
@@ -106,6 +113,9 @@ class EngineOptions:
     model: str | None = None
     gpu: str | None = None
     tensor_parallel: int | None = None
+    expert_parallel: str | None = None
+    data_parallel: int | None = None
+    pipeline_parallel: int | None = None
     server: str | None = None
     scheduler: str | None = None
     token_budget: int | None = None
@@ -120,6 +130,7 @@ class EngineOptions:
     timing: str | None = None
     backend: str | None = None
     overhead: str | None = None
+    eager: bool = False
     first_token: str | None = None
 
     def engine(self) -> Engine:
@@ -145,10 +156,14 @@ class EngineOptions:
 
     def _on_gpu_only(self) -> dict[str, Any]:
         names = ("weights", "kv_dtype", "gpu_memory_utilization", "backend")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {
+            **{name: value for name in names if (value := getattr(self, name)) is not None},
+            **{name: value for name in _PARALLEL if (value := getattr(self, name)) is not None},
+            **({"eager": True} if self.eager else {}),
+        }
 
     def _illustration(self) -> Engine:
-        for name in ("server", *self._on_gpu_only(), "tensor_parallel"):
+        for name in ("server", *self._on_gpu_only()):
             if getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')}", "requires --model and --gpu")
         scheduler = self._scheduler()
@@ -181,11 +196,10 @@ class EngineOptions:
         return Engine.on(
             self.model,
             options.gpu(self.gpu),
-            tensor_parallel=self.tensor_parallel,
             server=self.server,
             max_model_len=self.max_model_len,
             scheduler=self._scheduler(),
-            **self._on_gpu_only(),
+            **self._on_gpu_only() | options.expert_parallel(self.expert_parallel),
             timing="roofline" if name == "roofline" else timing,
             kv=own_cache,
             prefix_cache=self._cache_kind,
@@ -273,6 +287,7 @@ _METAVARS = {
     **{"time_unit": "UNIT", "head": "N", "output_tokens": "N", "rate": "R", "request_rate": "R"},
     **{"burstiness": "B", "concurrency": "N", "ramp_s": "SECONDS", "speed": "F", "think": "SECONDS|SPEC"},
     **{"model": "NAME|FILE", "gpu": "NAME|FILE", "tensor_parallel": "N", "server": "NAME"},
+    **{"expert_parallel": "N|all", "data_parallel": "N", "pipeline_parallel": "N"},
     **{"scheduler": "SPEC", "token_budget": "N", "max_seqs": "N", "max_model_len": "N", "weights": "TYPE"},
     **{"kv_dtype": "TYPE", "gpu_memory_utilization": "SHARE", "kv_tokens": "N", "block": "N"},
     **{"prefix_cache": "KIND", "timing": "SPEC", "backend": "NAME", "overhead": "FIELD=VALUE,…"},
@@ -285,6 +300,10 @@ _NAMES = {
     "deltas": ("--deltas",),
     "spread": ("--spread",),
     "tensor_parallel": ("--tensor-parallel", "--tp"),
+    "expert_parallel": ("--expert-parallel", "--ep"),
+    "data_parallel": ("--data-parallel", "--dp"),
+    "pipeline_parallel": ("--pipeline-parallel", "--pp"),
+    "eager": ("--eager", "--enforce-eager"),
 }
 """Options whose name differs from the field."""
 _TEXTS: Mapping[str, Callable[[str | None], Any]] = {"think": options.think}

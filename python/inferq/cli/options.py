@@ -20,7 +20,7 @@ from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
-from inferq.timing.hardware.catalog import entries
+from inferq.timing.hardware.catalog import entries, gpu_name
 from inferq.timing.hardware.gpu import Gpu
 from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
 from inferq.workload.transforms import duration
@@ -112,7 +112,8 @@ def timing(text: str) -> TimingModel:
     """The timing model of `--timing`."""
     if plain_name(text) == "a100":
         return A100
-    card = next((name for name in entries("gpus") if plain_name(name).startswith(plain_name(text))), None)
+    plain = plain_name(gpu_name(text))
+    card = next((name for name in entries("gpus") if plain_name(name).startswith(plain)), None)
     if card is not None and kind_of(text, TIMING_MODELS) is None:
         raise ConfigError("--timing", f"{text!r} is a GPU; use --model NAME --gpu {card} instead")
     return description("--timing", text, TIMING_MODELS, TIMING_PRESETS)
@@ -133,6 +134,14 @@ def overhead(text: str | None) -> Overhead | None:
         return Overhead()
     fields = pairs("--overhead", text.split(","), "base_s=0.001,per_sequence_s=1e-5, or none")
     return read_fields("--overhead", {name: _value(value) for name, value in fields.items()}, Overhead)
+
+
+def expert_parallel(text: str | None) -> dict[str, int | str]:
+    """The value of `--expert-parallel`, a number or `all`, as an argument of `Engine.on` if it is set."""
+    if text is None:
+        return {}
+    value = _value(text)
+    return {"expert_parallel": value if isinstance(value, int) else str(value)}
 
 
 def gpu(text: str) -> str | dict[str, Any]:

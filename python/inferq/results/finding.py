@@ -130,6 +130,17 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "The `config.json` of the model has keys that may change time or memory and are not simulated.",
             "Read the reasons in the message. Estimate their effect, or remove the keys if they have none.",
         ),
+        "number-format": Kind(
+            "warning",
+            "The GPU has no rate for the number format of the weights; the roofline computes in the next one.",
+            "Measure a timing table. If the GPU computes in this format, set the rate of your `timing.Gpu`.",
+        ),
+        "across-servers": Kind(
+            "warning",
+            "A replica has more GPUs than one link joins, such as 8 of a server or 72 of a rack; the slower "
+            "network between them is not simulated.",
+            "Use fewer GPUs per replica, or set `domain` of your `timing.Gpu`.",
+        ),
         "not-work-conserving": Kind(
             "warning",
             "Some iterations loaded fewer tokens than the token budget although more work was available.",

@@ -22,6 +22,7 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 from inferq.timing import Constant, MixedSolo
+from inferq.timing.hardware.gpu import RATES
 from inferq.workload.grid import grid_of
 
 _LEAST_REQUESTS = 20
@@ -457,6 +458,29 @@ def _memory(run: RunFacts) -> Iterator[Finding]:
             )
 
 
+def _hardware(run: RunFacts) -> Iterator[Finding]:
+    """Number formats that a GPU lacks, and replicas of more GPUs than its link joins."""
+    for engine, path in _engines(run.system):
+        card = engine.on_card
+        if (used := card.get("computed_in")) is not None:
+            own = RATES[card["weights"]][0]
+            yield Finding(
+                "number-format",
+                f"{card['gpu']} has no {own.upper()} rate, so {card['weights']} weights{path} are computed at the "
+                f"{used.upper()} rate; kernels that expand them first are slower in large batches; measure a "
+                f"timing table, or set {own}_flops of your own Gpu",
+                {"gpu": card["gpu"], "weights": card["weights"], "computed_in": used},
+            )
+        if (linked := card.get("linked_gpus")) is not None:
+            yield Finding(
+                "across-servers",
+                f"a replica{path} has {card['tensor_parallel']} GPUs, but the link of {card['gpu']} joins "
+                f"{linked}; all-reduces over the network between servers take longer than simulated; use at most "
+                f"{linked} GPUs",
+                {"gpus": card["tensor_parallel"], "linked_gpus": linked},
+            )
+
+
 def _turns(run: RunFacts) -> Iterator[Finding]:
     """Turns that arrive before the answer in their prompt is complete."""
     if "job" in run.requests:
@@ -564,6 +588,7 @@ _CHECKS = (
         _first_tokens,
         _objectives,
         _memory,
+        _hardware,
         _caches,
         _drafts,
         _proposals,

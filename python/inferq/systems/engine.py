@@ -91,6 +91,9 @@ class Engine(Viewed, Description):
         gpu: Gpu | str | Mapping[str, Any],
         *,
         tensor_parallel: int | None = None,
+        expert_parallel: int | Literal["all"] = 1,
+        data_parallel: int = 1,
+        pipeline_parallel: int = 1,
         server: str | None = None,
         scheduler: Scheduler | Mapping[str, Any] | None = None,
         gpu_memory_utilization: float | None = None,
@@ -102,6 +105,7 @@ class Engine(Viewed, Description):
         kv: KvCache | Mapping[str, Any] | None = None,
         prefix_cache: Literal["blocks", "radix", "none"] | None = None,
         overhead: Overhead | None = None,
+        eager: bool = False,
         api_s: float | None = None,
         first_token: Literal["prefill", "decode"] | None = None,
     ) -> Engine:
@@ -118,9 +122,17 @@ class Engine(Viewed, Description):
         Args:
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
                 a `timing.ModelShape`.
-            gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
-            tensor_parallel: GPUs of the replica. Default: the number in the given or shipped table, or else
-                (also for a given `Roofline`) the smallest power of two on which the model fits.
+            gpu: a name of `timing.known_gpus()` or an alias (`"h100_sxm"`), a `timing.Gpu`, or a mapping with its
+                fields.
+            tensor_parallel: GPUs of the replica, which share every layer. Default: the number in the given or
+                shipped table, or else (also for a given `Roofline`) the smallest power of two on which the
+                model fits.
+            expert_parallel: number of groups of these GPUs among which the experts are divided; within a
+                group, the GPUs share each expert. It divides `tensor_parallel` and the number of experts.
+                `"all"`: every GPU is a group (`--enable-expert-parallel` of vLLM).
+            data_parallel: ranks with their own attention. Only 1 is supported: `Cluster` has independent
+                replicas.
+            pipeline_parallel: stages of layers. Only 1 is supported.
             server: source of all unset options: `"vllm-0.11"` to `"vllm-0.33"` or `"sglang-0.5"`, also with a
                 patch release (`"sglang-0.5.1"`). It sets the scheduler and its limits, async scheduling,
                 memory utilization, block size, prefix cache, longest request, and the times of host and API.
@@ -149,6 +161,9 @@ class Engine(Viewed, Description):
             prefix_cache: prefix cache, as for `KvCache`; `"none"` disables it. Default: the server's.
             overhead: host time added to every iteration; `Overhead()` disables it. Default: the server's, as
                 far as it was measured.
+            eager: no CUDA graphs (`--enforce-eager` of vLLM, `--disable-cuda-graph` of SGLang): the host
+                launches every kernel, which limits the speed of small batches. It has no effect on a given
+                `overhead`.
             api_s: as for the class. Default: the server's.
             first_token: as for the class. Default: `"prefill"`; in a `Disaggregated`, `"decode"`, because
                 clients of vLLM, Dynamo and llm-d receive the first token from the decode side.
@@ -156,7 +171,8 @@ class Engine(Viewed, Description):
         Raises:
             ConfigError: an unknown model, GPU or server, with the nearest known name; a `config.json` without
                 a required key; a table measured on another number of GPUs; a model that does not fit on the
-                GPU, with the smallest `tensor_parallel` that fits; a scheduler, a prefix cache or a longest
+                GPU, with the smallest `tensor_parallel` that fits; GPUs that cannot share the heads or experts
+                equally; data or pipeline parallelism; a scheduler, a prefix cache or a longest
                 request that the named server does not support.
             OSError: a `config.json` cannot be read.
 
@@ -177,6 +193,9 @@ class Engine(Viewed, Description):
             shape=shape,
             gpu=Gpu.of(gpu),
             tensor_parallel=tensor_parallel,
+            expert_parallel=expert_parallel,
+            data_parallel=data_parallel,
+            pipeline_parallel=pipeline_parallel,
             server=server,
             scheduler=scheduler,
             gpu_memory_utilization=gpu_memory_utilization,
@@ -188,6 +207,7 @@ class Engine(Viewed, Description):
             kv=kv,
             prefix_cache=prefix_cache,
             overhead=overhead,
+            eager=eager,
             api_s=api_s,
         )
         engine = cls(**on_gpu.parts(), first_token=first_token or "prefill")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from inferq.checks import finite, whole
+from inferq.checks import finite, flag, whole
 from inferq.description import read_fields
+from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.scheduler import Scheduler
 from inferq.systems.kv_cache import BLOCK, KvCache
@@ -16,14 +17,22 @@ from inferq.systems.overhead import Overhead
 from inferq.systems.servers import CONTEXT_BYTES, Server
 from inferq.timing import Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.formats import KvType, Weights
-from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.gpu import RATES, Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
+from inferq.timing.hardware.launches import launches
 from inferq.timing.hardware.model_shape import ModelShape, one_of
 from inferq.timing.tables.neighbors import NEIGHBORS
 from inferq.timing.tables.shipped import files
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
 """Engines with measured kernels; tables of the first two are shipped."""
+
+_NOT_SIMULATED = {
+    "data_parallel": "ranks that wait for one another are not simulated; for independent replicas use "
+    "Cluster(engine, replicas={ranks}) or --replicas {ranks}",
+    "pipeline_parallel": "pipeline stages are not simulated; use tensor_parallel for all GPUs of the replica",
+}
+"""Kinds of parallelism that no engine simulates, with the alternative."""
 
 _SETTINGS = (
     "server",
@@ -44,6 +53,9 @@ class OnGpu:
     shape: ModelShape
     gpu: Gpu
     tensor_parallel: int | None
+    expert_parallel: int | Literal["all"]
+    data_parallel: int
+    pipeline_parallel: int
     server: str | None
     scheduler: Scheduler | Mapping[str, Any] | None
     gpu_memory_utilization: float | None
@@ -55,6 +67,7 @@ class OnGpu:
     kv: KvCache | Mapping[str, Any] | None
     prefix_cache: Literal["blocks", "radix", "none"] | None
     overhead: Overhead | None
+    eager: bool
     api_s: float | None
 
     def __post_init__(self) -> None:
@@ -66,6 +79,12 @@ class OnGpu:
             raise ConfigError("prefix_cache", f"{self.prefix_cache!r} conflicts with {kind!r} of kv; set one")
         if self.tensor_parallel is not None:
             whole("tensor_parallel", self.tensor_parallel, 1)
+        if self.expert_parallel != "all":
+            whole("expert_parallel", self.expert_parallel, 1)
+        for name, advice in _NOT_SIMULATED.items():
+            if (ranks := whole(name, getattr(self, name), 1)) > 1:
+                raise ConfigError(name, f"must be 1, got {ranks}: {advice.format(ranks=ranks)}")
+        flag("eager", self.eager)
         if self.gpu_memory_utilization is not None:
             finite("gpu_memory_utilization", self.gpu_memory_utilization)
         one_of("backend", self.backend or "vllm", _BACKENDS)
@@ -153,7 +172,7 @@ class OnGpu:
     @cached_property
     def tables(self) -> Mapping[int, tuple[str, str, str]]:
         """Model, GPU and backend of the shipped table for each number of GPUs."""
-        if self.timing is not None or self.kv_dtype != "bf16":
+        if self.timing is not None or self.kv_dtype != "bf16" or self.expert_parallel != 1:
             return {}
         sglang_first = self.backend is None and self.served_by.engine == "sglang"
         tables: dict[int, tuple[str, str, str]] = {}
@@ -180,7 +199,24 @@ class OnGpu:
         if isinstance(self.timing, TimingModel) and self.kv is not None:
             return 1  # no result depends on it
         least = self.memory(None).tensor_parallel
+        if isinstance(self.expert_parallel, int):
+            least = max(least, self.expert_parallel)
         return min((gpus for gpus in self.tables if gpus >= least), default=least)
+
+    @cached_property
+    def expert_groups(self) -> int:
+        """The number of groups of GPUs among which the experts are divided.
+
+        Raises:
+            ConfigError: the model has no experts, or the groups cannot have equally many experts and GPUs.
+        """
+        groups = self.gpus if self.expert_parallel == "all" else self.expert_parallel
+        self.shape.check_expert_parallel(self.gpus, groups)
+        if self.gpus % groups:
+            raise ConfigError(
+                "expert_parallel", f"must divide the {counted(self.gpus, 'GPU')} of the replica, got {groups}"
+            )
+        return groups
 
     @cached_property
     def timing_model(self) -> TimingModel:
@@ -193,6 +229,13 @@ class OnGpu:
         return TimingTable.shipped(
             model, gpu, tensor_parallel=self.gpus, backend=backend, weights=self.weights
         )
+
+    @property
+    def computed_in(self) -> str | None:
+        """The number format in which a roofline of this GPU computes, if it is not that of the weights."""
+        own, used = RATES[self.weights][0], self.gpu.computed_in(self.weights)
+        is_roofline = not isinstance(self.timing, TimingModel) and self.gpus not in self.tables
+        return used if is_roofline and used != own else None
 
     @cached_property
     def _kv_fields(self) -> Mapping[str, Any]:
@@ -261,7 +304,9 @@ class OnGpu:
         """The time that the host adds to an iteration."""
         if self.overhead is not None:
             return self.overhead
-        return self.served_by.host(self.shape.layers, self.gpus, getattr(self._policy, "token_budget", None))
+        budget = getattr(self._policy, "token_budget", None)
+        eager = launches(self.shape, self.gpus) if self.eager else None
+        return self.served_by.host(self.shape.layers, self.gpus, budget, eager)
 
     @property
     def api_delay_s(self) -> float:
@@ -289,12 +334,16 @@ class OnGpu:
             "room_tokens": self.room_tokens,
             "average_tokens": self.longest if self.has_average_capacity else None,
             "unused": dict(self.shape.unused) or None,
+            "computed_in": self.computed_in,
+            "linked_gpus": self.gpu.domain if self.gpus > self.gpu.domain else None,
             "timing_source": _attribution(table) or None,
         }
         return {
             "model": self.shape.name,
             "gpu": self.gpu.name,
             "tensor_parallel": self.gpus,
+            **({"expert_parallel": self.expert_groups} if self.expert_groups > 1 else {}),
+            **({"eager": True} if self.eager else {}),
             "gpu_memory_utilization": self.utilization(self.gpus),
             "weights": self.weights,
             "kv_dtype": self.kv_dtype,
@@ -310,6 +359,11 @@ class OnGpu:
         """The lines of `Engine.explain`."""
         return [
             f"timing: {self.timing_model!r}{self._timing_source()}",
+            *(
+                [f"  {self.weights} weights are computed in {self.computed_in}: {self.gpu.name} lacks {lacks}"]
+                if self.computed_in is not None and (lacks := RATES[self.weights][0])
+                else []
+            ),
             *self._memory_lines(),
             *self.shape.explain(self.kv_dtype),
             *(f"unused: {key} of {self.shape.name}: {reason}" for key, reason in self.shape.unused.items()),

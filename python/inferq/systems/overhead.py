@@ -17,7 +17,9 @@ class Overhead(Description):
     An iteration takes `base_s + per_sequence_s·(chunks and decodes in the batch)` longer than its timing
     model. With `overlapped` (host and GPU work in parallel), it takes the longer of both. A batch of more
     than `largest_graph_tokens` tokens takes `beyond_graph_s` longer in any case: its kernels are launched one
-    by one, and the GPU waits for each.
+    by one, and the GPU waits for each. Without CUDA graphs, the host launches the kernels of every iteration
+    in `launch_s`, while the GPU runs earlier ones: no iteration is shorter than `launch_s` plus the other host
+    time.
 
     No value fits all engines; zero is kernel time only. Published values:
 
@@ -33,9 +35,10 @@ class Overhead(Description):
         base_s: seconds per iteration, at most 1.
         per_sequence_s: seconds per chunk and per decode, at most 0.05.
         overlapped: whether host and GPU work in parallel.
-        largest_graph_tokens: tokens of the largest batch captured as a CUDA graph, 512 in vLLM by default.
-            None: no batch exceeds it.
+        largest_graph_tokens: tokens of the largest batch captured as a CUDA graph, 512 in vLLM by default; 0
+            without graphs. None: no batch exceeds it.
         beyond_graph_s: additional seconds of a larger batch, at most 1.
+        launch_s: seconds in which the host launches the kernels of an iteration without a graph, at most 1.
 
     Raises:
         ConfigError: a number that is negative, not finite, or looks like milliseconds; in an engine also a
@@ -56,11 +59,13 @@ class Overhead(Description):
     overlapped: bool = False
     largest_graph_tokens: int | None = None
     beyond_graph_s: float = 0
+    launch_s: float = 0
 
     def __post_init__(self) -> None:
         """Reject negative times and times in another unit."""
         Description.__post_init__(self)
-        for name, longest_s in (("base_s", 1.0), ("per_sequence_s", 0.05), ("beyond_graph_s", 1.0)):
+        longest = {"base_s": 1.0, "per_sequence_s": 0.05, "beyond_graph_s": 1.0, "launch_s": 1.0}
+        for name, longest_s in longest.items():
             if not_negative(name, getattr(self, name)) > longest_s:
                 raise ConfigError(
                     name,
@@ -69,7 +74,7 @@ class Overhead(Description):
                 )
 
         if self.largest_graph_tokens is not None:
-            whole("largest_graph_tokens", self.largest_graph_tokens, 1, 2**31 - 1)
+            whole("largest_graph_tokens", self.largest_graph_tokens, 0, 2**31 - 1)
         if (self.largest_graph_tokens is None) != (not self.beyond_graph_s):
             raise ConfigError(
                 "beyond_graph_s", "requires largest_graph_tokens, and conversely: set both or neither"
@@ -80,4 +85,6 @@ class Overhead(Description):
         described = fields_of(self)
         if self.largest_graph_tokens is None:
             del described["largest_graph_tokens"], described["beyond_graph_s"]
+        if not self.launch_s:
+            del described["launch_s"]
         return described

@@ -157,20 +157,27 @@ class Server:
         """Seconds from a client to the engine and back."""
         return float(_table()[self.name]["api_s"])
 
-    def host(self, layers: int, gpus: int, token_budget: int | None) -> Overhead:
+    def host(
+        self, layers: int, gpus: int, token_budget: int | None, launches: int | None = None
+    ) -> Overhead:
         """Return the host time of an iteration.
 
         Every GPU of a replica has a process that receives every request of a batch. The kernels of a batch
-        above the largest captured graph are launched one by one, with a fixed time per layer.
+        above the largest captured graph are launched one by one, with a fixed time per layer. An engine without
+        graphs launches those of every batch, which takes the host a time per operation.
 
         Args:
             layers: layers of the model.
             gpus: GPUs of the replica.
             token_budget: token budget of the scheduler, an upper bound on graphs.
+            launches: operations of an iteration (`timing.hardware.launches`) of an engine without graphs. None:
+                it has graphs.
         """
         host, name = _table()[self.name]["host"], self.card.name.lower()
         graphs = _table()[self.name]["graphs"]
         tokens = next((row["tokens"] for row in graphs if name in row.get("only", (name,))), None)
+        if launches is not None:
+            tokens = None if tokens is None else 0
         launched = (
             {}
             if tokens is None
@@ -183,6 +190,7 @@ class Server:
             base_s=host["base_s"],
             per_sequence_s=host["per_sequence_s" if gpus == 1 else "per_sequence_of_several_gpus_s"],
             overlapped=host["overlapped"],
+            launch_s=(launches or 0) * host["launch_of_an_operation_s"],
             **launched,
         )
 
@@ -299,7 +307,7 @@ class Server:
                     room,
                 )
             line("max_model_len", longest, own)
-        line("overhead", host, sources["host"])
+        line("overhead", host, sources["host"] + (f"; {sources['launches']}" if host.launch_s else ""))
         line("api_s", f"{api_s:g} in every TTFT and E2E", sources["api_s"])
         return lines
 

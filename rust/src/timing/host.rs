@@ -29,6 +29,10 @@ pub struct Overhead {
     /// overlapped.
     #[serde(default)]
     pub beyond_graph_s: f64,
+    /// Seconds in which the host launches the kernels of an iteration without a graph. The GPU runs a kernel while the
+    /// host launches the next, so this is a floor, to which the host time above is added.
+    #[serde(default)]
+    pub launch_s: f64,
 }
 
 impl Overhead {
@@ -40,6 +44,7 @@ impl Overhead {
             overlapped: self.overlapped,
             largest_graph: self.largest_graph_tokens.unwrap_or(u64::MAX),
             beyond_graph: Span(attoseconds(self.beyond_graph_s, "beyond_graph_s")?),
+            launch: Span(attoseconds(self.launch_s, "launch_s")?),
         })
     }
 }
@@ -52,24 +57,25 @@ pub struct HostTime {
     overlapped: bool,
     largest_graph: u64,
     beyond_graph: Span,
+    launch: Span,
 }
 
 impl HostTime {
     /// Whether the host takes no time.
     pub(crate) fn is_zero(&self) -> bool {
-        self.base == Span::ZERO && self.per_sequence == Span::ZERO && self.beyond_graph == Span::ZERO
+        [self.base, self.per_sequence, self.beyond_graph, self.launch].iter().all(|&time| time == Span::ZERO)
     }
 
     /// Returns a divisor of all of its times in attoseconds; 0: all are 0.
     pub(crate) fn unit(&self) -> u128 {
-        [self.base, self.per_sequence, self.beyond_graph]
+        [self.base, self.per_sequence, self.beyond_graph, self.launch]
             .iter()
             .fold(0, |all, time| greatest_common_divisor(all, time.0))
     }
 
     /// Switches to units of `attoseconds`, a divisor of [`HostTime::unit`].
     pub(crate) fn count_in(&mut self, attoseconds: u128) {
-        for time in [&mut self.base, &mut self.per_sequence, &mut self.beyond_graph] {
+        for time in [&mut self.base, &mut self.per_sequence, &mut self.beyond_graph, &mut self.launch] {
             time.0 /= attoseconds;
         }
     }
@@ -77,11 +83,14 @@ impl HostTime {
     /// Returns the pace of an engine whose GPU alone takes `pace`.
     pub(crate) fn add_to(&self, pace: Pace, shape: &Shape) -> Result<Pace> {
         let rows = u128::from(shape.decodes) + shape.chunks.len() as u128;
-        let host = self.base.plus(self.per_sequence.times(rows)?)?;
-        let host = Pace::constant(host);
-        let pace = if self.overlapped { pace.larger(&host) } else { pace.plus(&host)? };
+        let own = self.base.plus(self.per_sequence.times(rows)?)?;
+        let host = Pace::constant(own);
+        let mut pace = if self.overlapped { pace.larger(&host) } else { pace.plus(&host)? };
         let tokens = shape.decodes + shape.drafts + shape.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
-        if tokens > self.largest_graph { pace.plus(&Pace::constant(self.beyond_graph)) } else { Ok(pace) }
+        if tokens > self.largest_graph {
+            pace = pace.plus(&Pace::constant(self.beyond_graph))?;
+        }
+        if self.launch == Span::ZERO { Ok(pace) } else { Ok(pace.larger(&Pace::constant(self.launch.plus(own)?))) }
     }
 }
 
@@ -119,6 +128,24 @@ mod tests {
             assert_eq!(with_overhead(&eager, gpu).first, Span(expected));
             let hidden = Overhead { base_s: 10e-18, overlapped: true, ..eager };
             assert_eq!(with_overhead(&hidden, gpu).first, Span(expected));
+        }
+    }
+
+    #[test]
+    fn launching_kernels_one_by_one_is_a_floor() {
+        // Five rows: 10 as + 5 · 2 as = 20 as of other host work, and 30 as of launches: at least 50 as.
+        let eager = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, launch_s: 30e-18, ..Overhead::default() };
+        let beyond = Overhead { largest_graph_tokens: Some(0), beyond_graph_s: 4e-18, ..eager.clone() };
+        // After the GPU: 29 + 20 = 49 and 31 + 20 = 51; with 4 as for gaps between kernels 53 and 55.
+        for (gpu, expected, with_gaps) in [(29, 50, 53), (31, 51, 55), (3, 50, 50)] {
+            let gpu = Pace::constant(Span(gpu));
+            assert_eq!(with_overhead(&eager, gpu).first, Span(expected));
+            assert_eq!(with_overhead(&beyond, gpu).first, Span(with_gaps));
+        }
+        // At the same time as the GPU: the longer of 45 and 50, of 55 and 50.
+        let overlapped = Overhead { overlapped: true, ..eager };
+        for (gpu, expected) in [(45, 50), (55, 55)] {
+            assert_eq!(with_overhead(&overlapped, Pace::constant(Span(gpu))).first, Span(expected));
         }
     }
 

@@ -46,7 +46,10 @@ class FluidEngine:
             first_token = first_token or timing.first_token
             host = timing.overhead
             if host is not None and (
-                host.per_sequence_s or host.beyond_graph_s or (host.overlapped and host.base_s)
+                host.per_sequence_s
+                or host.beyond_graph_s
+                or host.launch_s
+                or (host.overlapped and host.base_s)
             ):
                 raise ConfigError(
                     "overhead",

@@ -46,7 +46,7 @@ class Iteration(TokenCost):
         cost = timing.cost()
         if cost is None:
             raise ConfigError("timing", f"{type(timing).__name__} {timing.uncounted}")
-        if host.overlapped and adds_time(host):
+        if host.launch_s or (host.overlapped and adds_time(host)):
             raise ConfigError(
                 "overhead",
                 f"{host!r} has no closed form here (the longer of two times); use stability() for bounds",
@@ -157,7 +157,9 @@ class Iteration(TokenCost):
 
 def adds_time(host: Overhead | None) -> bool:
     """Whether a host takes any time."""
-    return host is not None and bool(host.base_s or host.per_sequence_s or host.beyond_graph_s)
+    return host is not None and any(
+        (host.base_s, host.per_sequence_s, host.beyond_graph_s, host.launch_s)
+    )
 
 
 def is_counted(timing: TimingModel) -> bool:
@@ -168,7 +170,9 @@ def is_counted(timing: TimingModel) -> bool:
 def has_closed_form(engine: Engine) -> bool:
     """Whether an engine has an `Iteration`: a model of this form, and equal host time for all batches."""
     host = engine.overhead
-    has_none = host is not None and (bool(host.beyond_graph_s) or (host.overlapped and adds_time(host)))
+    has_none = host is not None and (
+        bool(host.beyond_graph_s or host.launch_s) or (host.overlapped and adds_time(host))
+    )
     return is_counted(engine.timing) and not has_none
 
 
