@@ -225,10 +225,10 @@ class Counter:
 
 
 def rig(config, tensor_parallel=1):
-    from inferq.timing.calibration.calibrate import _share
+    from inferq.timing.calibration.calibrate import layer_sizes
 
     shape = ModelShape.of(config)
-    sizes = _share(shape, tensor_parallel)
+    sizes = layer_sizes(shape, tensor_parallel)
     layers = (2, shape.layers)
     return shape, Rig(sizes, shape.vocab, layers, torch.device("cpu"), torch.float32, Counter(), 3)
 

@@ -133,7 +133,7 @@ def calibrate(
     """
     kind, name = _device(device)
     shape = ModelShape.of(Path(model) if isinstance(model, os.PathLike) else model)
-    sizes = _share(shape, whole("tensor_parallel", tensor_parallel, 1, MOST_COUNT))
+    sizes = layer_sizes(shape, whole("tensor_parallel", tensor_parallel, 1, MOST_COUNT))
     count = min(_LAYERS, shape.layers) if layers is None else whole("layers", layers, 1, shape.layers)
     most = (_QUICK_REPETITIONS if flag("quick", quick) else _REPETITIONS)[kind]
     times = most if repetitions is None else whole("repetitions", repetitions, 1, MOST_COUNT)
@@ -238,7 +238,7 @@ def _measured(rig: Rig, points: Grids, survey: Survey) -> dict[str, Any]:
     }
 
 
-def _share(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
+def layer_sizes(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
     """The sizes of a layer on one of `tensor_parallel` devices."""
     attention, part = _layer(shape)
     experts = part if isinstance(part, Experts) else None
