@@ -78,8 +78,8 @@ class EngineOptions:
             KV cache.
         gpu: GPU name (see inferq list gpus), or a TOML file with the fields of timing.Gpu.
         tensor_parallel: Tensor-parallel size. Default: the smallest size with a measured table.
-        expert_parallel: Number of groups of these GPUs among which the experts are divided, or all for one GPU
-            each. Default: 1.
+        expert_parallel: Number of groups of these GPUs among which experts are divided, or all for
+            one GPU each. Default: 1.
         data_parallel: Data-parallel ranks. Only 1 is supported; --replicas adds independent replicas.
         pipeline_parallel: Pipeline stages. Only 1 is supported.
         server: Server version whose defaults apply to unset options: vllm-0.11 to vllm-0.33, or sglang-0.5.

@@ -466,17 +466,17 @@ def _hardware(run: RunFacts) -> Iterator[Finding]:
             own = RATES[card["weights"]][0]
             yield Finding(
                 "number-format",
-                f"{card['gpu']} has no {own.upper()} rate, so {card['weights']} weights{path} are computed at the "
-                f"{used.upper()} rate; kernels that expand them first are slower in large batches; measure a "
-                f"timing table, or set {own}_flops of your own Gpu",
+                f"{card['gpu']} has no {own.upper()} rate, so {card['weights']} weights{path} are computed at "
+                f"the {used.upper()} rate; kernels that expand them first are slower in large batches; "
+                f"measure a timing table, or set {own}_flops of your own Gpu",
                 {"gpu": card["gpu"], "weights": card["weights"], "computed_in": used},
             )
         if (linked := card.get("linked_gpus")) is not None:
             yield Finding(
                 "across-servers",
                 f"a replica{path} has {card['tensor_parallel']} GPUs, but the link of {card['gpu']} joins "
-                f"{linked}; all-reduces over the network between servers take longer than simulated; use at most "
-                f"{linked} GPUs",
+                f"{linked}; all-reduces over the network between servers take longer than simulated; use at "
+                f"most {linked} GPUs",
                 {"gpus": card["tensor_parallel"], "linked_gpus": linked},
             )
 

@@ -122,8 +122,8 @@ class Engine(Viewed, Description):
         Args:
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
                 a `timing.ModelShape`.
-            gpu: a name of `timing.known_gpus()` or an alias (`"h100_sxm"`), a `timing.Gpu`, or a mapping with its
-                fields.
+            gpu: a name of `timing.known_gpus()` or an alias (`"h100_sxm"`), a `timing.Gpu`, or a mapping with
+                its fields.
             tensor_parallel: GPUs of the replica, which share every layer. Default: the number in the given or
                 shipped table, or else (also for a given `Roofline`) the smallest power of two on which the
                 model fits.
@@ -171,9 +171,9 @@ class Engine(Viewed, Description):
         Raises:
             ConfigError: an unknown model, GPU or server, with the nearest known name; a `config.json` without
                 a required key; a table measured on another number of GPUs; a model that does not fit on the
-                GPU, with the smallest `tensor_parallel` that fits; GPUs that cannot share the heads or experts
-                equally; data or pipeline parallelism; a scheduler, a prefix cache or a longest
-                request that the named server does not support.
+                GPU, with the smallest `tensor_parallel` that fits; GPUs that cannot share the heads or the
+                experts equally; data or pipeline parallelism; a scheduler, a prefix cache or a longest request
+                that the named server does not support.
             OSError: a `config.json` cannot be read.
 
         Example:

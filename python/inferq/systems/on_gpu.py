@@ -164,6 +164,7 @@ class OnGpu:
             tensor_parallel=gpus,
             weights=self.weights,
             kv_dtype=self.kv_dtype,
+            expert_parallel=self._least_groups if gpus is None else self.expert_groups,
             gpu_memory_utilization=share,
             max_model_len=self.longest,
             **usage,
@@ -198,10 +199,13 @@ class OnGpu:
             return int(measured_on)
         if isinstance(self.timing, TimingModel) and self.kv is not None:
             return 1  # no result depends on it
-        least = self.memory(None).tensor_parallel
-        if isinstance(self.expert_parallel, int):
-            least = max(least, self.expert_parallel)
+        least = max(self.memory(None).tensor_parallel, self._least_groups)
         return min((gpus for gpus in self.tables if gpus >= least), default=least)
+
+    @property
+    def _least_groups(self) -> int:
+        """The number of groups of experts before that of GPUs is known."""
+        return 1 if self.expert_parallel == "all" else self.expert_parallel
 
     @cached_property
     def expert_groups(self) -> int:
@@ -359,11 +363,7 @@ class OnGpu:
         """The lines of `Engine.explain`."""
         return [
             f"timing: {self.timing_model!r}{self._timing_source()}",
-            *(
-                [f"  {self.weights} weights are computed in {self.computed_in}: {self.gpu.name} lacks {lacks}"]
-                if self.computed_in is not None and (lacks := RATES[self.weights][0])
-                else []
-            ),
+            *self._computed_in_line(),
             *self._memory_lines(),
             *self.shape.explain(self.kv_dtype),
             *(f"unused: {key} of {self.shape.name}: {reason}" for key, reason in self.shape.unused.items()),
@@ -377,6 +377,12 @@ class OnGpu:
                 self._settings(),
             ),
         ]
+
+    def _computed_in_line(self) -> list[str]:
+        """The number format of a roofline, if the GPU lacks that of the weights."""
+        used, lacks = self.computed_in, RATES[self.weights][0]
+        text = f"  {self.weights} weights are computed in {used}: {self.gpu.name} lacks {lacks}"
+        return [] if used is None else [text]
 
     def _settings(self) -> set[str]:
         """The settings that the caller gave, fields of the scheduler included."""

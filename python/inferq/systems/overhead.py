@@ -18,8 +18,8 @@ class Overhead(Description):
     model. With `overlapped` (host and GPU work in parallel), it takes the longer of both. A batch of more
     than `largest_graph_tokens` tokens takes `beyond_graph_s` longer in any case: its kernels are launched one
     by one, and the GPU waits for each. Without CUDA graphs, the host launches the kernels of every iteration
-    in `launch_s`, while the GPU runs earlier ones: no iteration is shorter than `launch_s` plus the other host
-    time.
+    in `launch_s`, while the GPU runs earlier ones: no iteration is shorter than `launch_s` plus the other
+    host time.
 
     No value fits all engines; zero is kernel time only. Published values:
 
@@ -79,6 +79,11 @@ class Overhead(Description):
             raise ConfigError(
                 "beyond_graph_s", "requires largest_graph_tokens, and conversely: set both or neither"
             )
+
+    def __repr__(self) -> str:
+        """All fields, without `launch_s` of an engine with graphs."""
+        shown = (name for name in fields_of(self) if name != "launch_s" or self.launch_s)
+        return f"Overhead({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the overhead as JSON-ready values."""

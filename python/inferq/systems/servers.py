@@ -157,21 +157,19 @@ class Server:
         """Seconds from a client to the engine and back."""
         return float(_table()[self.name]["api_s"])
 
-    def host(
-        self, layers: int, gpus: int, token_budget: int | None, launches: int | None = None
-    ) -> Overhead:
+    def host(self, layers: int, gpus: int, token_budget: int | None, launches: int | None = None) -> Overhead:
         """Return the host time of an iteration.
 
         Every GPU of a replica has a process that receives every request of a batch. The kernels of a batch
-        above the largest captured graph are launched one by one, with a fixed time per layer. An engine without
-        graphs launches those of every batch, which takes the host a time per operation.
+        above the largest captured graph are launched one by one, with a fixed time per layer. An engine
+        without graphs launches those of every batch, which takes the host a time per operation.
 
         Args:
             layers: layers of the model.
             gpus: GPUs of the replica.
             token_budget: token budget of the scheduler, an upper bound on graphs.
-            launches: operations of an iteration (`timing.hardware.launches`) of an engine without graphs. None:
-                it has graphs.
+            launches: operations of an iteration (`timing.hardware.launches`) of an engine without graphs.
+                None: it has graphs.
         """
         host, name = _table()[self.name]["host"], self.card.name.lower()
         graphs = _table()[self.name]["graphs"]

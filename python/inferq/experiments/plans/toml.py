@@ -11,7 +11,15 @@ from inferq.scenario import Scenario
 from inferq.systems.engine import Engine
 
 _ENGINE_OPTIONS = (
-    *("model", "gpu", "tensor_parallel", "expert_parallel", "server", "max_model_len", "gpu_memory_utilization"),
+    *(
+        "model",
+        "gpu",
+        "tensor_parallel",
+        "expert_parallel",
+        "server",
+        "max_model_len",
+        "gpu_memory_utilization",
+    ),
     *("weights", "kv_dtype", "backend", "eager"),
 )
 

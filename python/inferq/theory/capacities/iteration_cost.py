@@ -157,9 +157,7 @@ class Iteration(TokenCost):
 
 def adds_time(host: Overhead | None) -> bool:
     """Whether a host takes any time."""
-    return host is not None and any(
-        (host.base_s, host.per_sequence_s, host.beyond_graph_s, host.launch_s)
-    )
+    return host is not None and any((host.base_s, host.per_sequence_s, host.beyond_graph_s, host.launch_s))
 
 
 def is_counted(timing: TimingModel) -> bool:

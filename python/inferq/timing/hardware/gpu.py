@@ -19,8 +19,8 @@ RATES: Mapping[str, tuple[str, ...]] = {
     "int8": ("int8", "bf16"),
     "int4": ("bf16",),
 }
-"""The formats in which weights are computed, in order: the first that the GPU has. INT4 weights are expanded to
-16 bits by every engine."""
+"""The formats in which weights are computed, in order: the first that the GPU has. Every engine expands INT4
+weights to 16 bits."""
 
 _FORMATS = ("fp8", "int8", "fp4")
 """Number formats that a GPU may lack."""
@@ -98,7 +98,7 @@ class Gpu:
         """Return a GPU by its name in the catalog, or from your own numbers.
 
         Args:
-            gpu: a name of `timing.known_gpus()` or an alias (`b200_sxm`), a `Gpu`, or a table with its fields.
+            gpu: a name of `timing.known_gpus()` or an alias (`b200_sxm`), a `Gpu`, or a table of its fields.
 
         Raises:
             ConfigError: an unknown name or field, with the nearest known one; a missing field.

@@ -22,7 +22,8 @@ def launches(shape: ModelShape, tensor_parallel: int = 1) -> int:
     """
     exchanges = 2 if tensor_parallel > 1 else 0
     return sum(
-        group.layers * (group.norms + sum(map(_of_mixer, group.mixers)) + _of_rest(group.feed_forward) + exchanges)
+        group.layers
+        * (group.norms + sum(map(_of_mixer, group.mixers)) + _of_rest(group.feed_forward) + exchanges)
         for group in shape.groups
     )
 
@@ -32,7 +33,8 @@ def _of_mixer(mixer: Mixer) -> int:
     if isinstance(mixer, Attention):
         return 5 + (2 if mixer.qk_norm else 0)
     if isinstance(mixer, LatentAttention):
-        # Two projections down, two norms, one up, rotation, absorbed keys, cache write, attention, values, output.
+        # Projection down, two norms, two projections up, rotation, absorbed keys, cache write, attention,
+        # absorbed values, projection out.
         return 11 + (0 if mixer.index is None else 6)
     # Two projections in, convolution, two gates, recurrence, norm, projection out.
     return 8

@@ -15,7 +15,7 @@ from typing import Any
 from inferq.checks import nearest, whole, within
 from inferq.description import Description, fields_in, fields_of
 from inferq.errors import ConfigError
-from inferq.timing.hardware.formats import ACTIVATION_BYTES, Weights, kv_type_of, weights_of
+from inferq.timing.hardware.formats import ACTIVATION_BYTES, kv_type_of, weights_of
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.layers import Attention, LayerGroup, Recurrent
 from inferq.timing.hardware.model_shape import ModelShape
