@@ -466,8 +466,8 @@ def _hardware(run: RunFacts) -> Iterator[Finding]:
             own = RATES[card["weights"]][0]
             yield Finding(
                 "number-format",
-                f"{card['gpu']} has no {own.upper()} rate, so {card['weights']} weights{path} are computed at "
-                f"the {used.upper()} rate; kernels that expand them first are slower in large batches; "
+                f"{card['gpu']} has no {own.upper()} rate, so {card['weights']} weights{path} are computed "
+                f"at the {used.upper()} rate; kernels that expand them first are slower in large batches; "
                 f"measure a timing table, or set {own}_flops of your own Gpu",
                 {"gpu": card["gpu"], "weights": card["weights"], "computed_in": used},
             )

@@ -172,8 +172,8 @@ class Engine(Viewed, Description):
             ConfigError: an unknown model, GPU or server, with the nearest known name; a `config.json` without
                 a required key; a table measured on another number of GPUs; a model that does not fit on the
                 GPU, with the smallest `tensor_parallel` that fits; GPUs that cannot share the heads or the
-                experts equally; data or pipeline parallelism; a scheduler, a prefix cache or a longest request
-                that the named server does not support.
+                experts equally; data or pipeline parallelism; a scheduler, a prefix cache or a longest
+                request that the named server does not support.
             OSError: a `config.json` cannot be read.
 
         Example:

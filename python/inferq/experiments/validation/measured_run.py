@@ -44,8 +44,8 @@ class MeasuredRun:
         gpu, tp, pp, dp: GPU, and tensor, pipeline and data parallel sizes.
         dtype: data type of the weights.
         max_num_seqs, max_num_batched_tokens, max_model_len, gpu_mem_util, kv_blocks, prefix_cache,
-            chunked_prefill, kv_offload: settings of the server. `prefix_cache` is `blocks`, `radix` or
-                `none`.
+            chunked_prefill, kv_offload, eager: settings of the server. `prefix_cache` is `blocks`, `radix` or
+                `none`; `eager` is 1 without CUDA graphs.
         arrival: arrival process, see `clients`.
         rate_rps, concurrency, n_requests, duration_s: requests per second, users or connections, number of
             requests, duration of arrivals in seconds.
@@ -77,6 +77,7 @@ class MeasuredRun:
     prefix_cache: str | None = None
     chunked_prefill: int | None = None
     kv_offload: str | None = None
+    eager: int | None = None
     arrival: str | None = None
     rate_rps: float | None = None
     concurrency: int | None = None
@@ -102,10 +103,10 @@ _TEXTS = (
     *("source", "engine", "engine_version", "model", "gpu", "dtype", "prefix_cache", "kv_offload"),
     *("arrival", "workload", "input_law", "output_law"),
 )
-_LEAST = {"chunked_prefill": 0, "failures": 0}
+_LEAST = {"chunked_prefill": 0, "eager": 0, "failures": 0}
 _WHOLE = (
     *("tp", "pp", "dp", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks"),
-    *("chunked_prefill", "concurrency", "n_requests", "failures"),
+    *("chunked_prefill", "eager", "concurrency", "n_requests", "failures"),
 )
 _NUMBERS = (
     *("gpu_mem_util", "rate_rps", "burstiness", "duration_s", "input_mean", "output_mean", "output_counted"),

@@ -21,6 +21,7 @@ from inferq.systems.servers import Server
 from inferq.timing.hardware.catalog import entries, hub_config
 from inferq.timing.hardware.formats import Weights, weights_of
 from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.launches import launches
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files
 
@@ -73,7 +74,8 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     kv = _kv(run, server, caching)
     release = release_of(run, card)
     budget = getattr(scheduler, "token_budget", None)
-    overhead = release.host(shape.layers, gpus, budget)
+    eager = launches(shape, gpus) if run.eager else None
+    overhead = release.host(shape.layers, gpus, budget, eager)
     assumptions.assume("overhead", f"{overhead!r}", f"{release.name}: {release.source('host')}")
     api_s = 0.0 if run.requests is not None else release.api_s
     log = "the log of requests is assumed to be the engine's" if run.requests is not None else ""
