@@ -268,8 +268,8 @@ kind = "Sarathi"
     [
         ({"model": "llama-3.1-8b"}, "engine.gpu: missing"),
         ({"gpu": "h200"}, "engine.model: missing"),
-        ({"model": "llama-3.1-8b", "gpu": "h20"}, "unknown name 'h20'; describe your own GPU"),
-        ({"model": "llama-3.1-8b", "gpu": "gb200"}, "unknown name 'gb200'; describe"),
+        ({"model": "llama-3.1-8b", "gpu": "h30"}, "unknown name 'h30'; describe your own GPU"),
+        ({"model": "llama-3.1-8b", "gpu": "gb100"}, "unknown name 'gb100'; describe"),
         ({"model": "llama-3.1-8b", "gpu": "a10"}, "unknown name 'a10'; describe"),
         ({"model": "llama-3.1-8b", "gpu": "l40"}, "unknown name 'l40'; describe"),
         ({"model": "llama-3.1-8b", "gpu": "h100-nvl"}, "unknown name 'h100-nvl'; describe"),
@@ -494,7 +494,7 @@ def test_every_entry_of_the_catalog_has_a_source():
     gpus = iq.timing.known_gpus()
     assert gpus.height == len(entries("gpus")) and gpus["fp8_flops"].null_count() > 0
     for gpu in gpus.rows(named=True):
-        assert math.log2(gpu["memory_bytes"] / 1e9) < 8 and 1e13 < gpu["bf16_flops"] < 1e16
+        assert math.log2(gpu["memory_bytes"] / 1e9) < 9 and 1e13 < gpu["bf16_flops"] < 1e16
         watts = {"busy": gpu["busy_watts"], "idle": gpu["idle_watts"]}
         assert all(value is None or f"{value:,g} W" in gpu["source"] for value in watts.values())
         assert watts["idle"] is None or watts["idle"] < watts["busy"]

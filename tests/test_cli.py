@@ -559,7 +559,7 @@ def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
             ["--model", "falcon-40b", "--gpu", "h200"],
             "model: unknown name 'falcon-40b'; use the model's config.json instead",
         ),
-        (["--model", "qwen3-8b", "--gpu", "h20"], "gpu: unknown name 'h20'; describe your own GPU"),
+        (["--model", "qwen3-8b", "--gpu", "h30"], "gpu: unknown name 'h30'; describe your own GPU"),
         (["--model", "llama-3.1-70b", "--gpu", "l4", "--tensor-parallel", "1"], "tensor_parallel: llama-3.1"),
         (["--timing", "roofline"], "--timing.model: missing"),
         (["--timing", "TimingTable"], "--timing: no table: set file"),

@@ -428,7 +428,7 @@ CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.dist.Poisson(2), **LENGTHS
         {"model": "llama-3.1-70b", "gpus": "l4", "tensor_parallel": 1},
         "gpus: the model fits on no combination.* does not fit",
     ),
-    ({"model": "llama-3.1-8b", "gpus": "h20"}, "gpu: unknown name 'h20'; describe your own"),
+    ({"model": "llama-3.1-8b", "gpus": "h30"}, "gpu: unknown name 'h30'; describe your own"),
     ({"model": "llama-3.1-8b", "engine_options": {"gpu": "h200"}}, "engine_options.gpu: is an axis"),
 )
 def test_wrong_choices(choices: dict):

@@ -99,7 +99,7 @@ class Row:
         return {**asdict(self), "measured_over_reference": ratio}
 
 
-def shrunk(shape: ModelShape) -> dict[str, int]:
+def shrunk(shape: ModelShape) -> dict[str, Any]:
     """The keys of a `config.json` of a model of the same kind, small enough for a test."""
     small = {
         "hidden_size": 32,
@@ -110,7 +110,9 @@ def shrunk(shape: ModelShape) -> dict[str, int]:
         "intermediate_size": 48,
         "vocab_size": 50,
     }
-    return {**small, "num_local_experts": 4, "num_experts_per_tok": 2} if shape.experts > 1 else small
+    if shape.experts == 1:
+        return {**small, "model_type": "llama"}
+    return {**small, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 def datasheet_s(gpu: Gpu, tokens: int, inputs: int, outputs: int, weights: str, matrices: int = 1) -> float:

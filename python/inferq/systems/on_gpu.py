@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -158,7 +158,7 @@ class OnGpu:
                 "batched_tokens": getattr(self._policy, "token_budget", None) or 8192,
                 "sampled_rows": getattr(self._policy, "max_seqs", None) or 256,
             }
-        return KvMemory.of(
+        memory = KvMemory.of(
             self.shape,
             self.gpu,
             tensor_parallel=gpus,
@@ -169,6 +169,7 @@ class OnGpu:
             max_model_len=self.longest,
             **usage,
         )
+        return replace(memory, activation_bytes=0.0) if self.served_by.engine == "sglang" else memory
 
     @cached_property
     def tables(self) -> Mapping[int, tuple[str, str, str]]:

@@ -188,8 +188,8 @@ class Server:
             base_s=host["base_s"],
             per_sequence_s=host["per_sequence_s" if gpus == 1 else "per_sequence_of_several_gpus_s"],
             overlapped=host["overlapped"],
+            launch_s=0 if launches is None else launches * self._launch_s,
             **launched,
-            **({} if launches is None else {"launch_s": launches * self._launch_s}),
         )
 
     @property
@@ -320,11 +320,11 @@ _LAUNCH_S = {"ampere": 83e-6, "later": 50e-6}
 
 `ampere`: calibrated on gemma-3-4b-it (476 operations) with one user, vLLM 0.18.0 on one A10G, 40.6 ms per
 token. The runs of that server with 16 and 64 users, and gemma-2-9b-it with 64, were held back. A report of
-Qwen2.5-Omni-7B on an A800 gives 77 µs (vllm-omni issue 7960). `later`: one report, Qwen3.8-27B (816 operations)
-on an RTX 5090, 41.7 ms per token (pull request 314 of local-inference-lab/vllm).
+Qwen2.5-Omni-7B on an A800 gives 77 µs (vllm-omni issue 7960). `later`: one report, Qwen3.8-27B (816
+operations) on an RTX 5090, 41.7 ms per token (pull request 314 of local-inference-lab/vllm).
 """
 
-_LAUNCHES = "launches calibrated on gemma-3-4b with one user (vLLM 0.18.0, A10G); after Ampere on one report"
+_LAUNCHES = "launches calibrated on gemma-3-4b with one user (vLLM 0.18.0, A10G), or on one report"
 
 CONTEXT_BYTES = 1.2 * GIB
 """GPU memory of an SGLang process before it loads weights: its logs show 78.4 to 78.8 GB free of the 79.65 of
