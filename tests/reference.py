@@ -30,8 +30,8 @@ def exact(number: float, places: int = 18) -> int:
 def with_host(host: dict[str, int], largest_graph: int | None, gpu: int, rows: Iterable[int]) -> int:
     """What an iteration takes with the host, which works after the GPU or meanwhile.
 
-    A batch of more tokens than the largest graph has is launched kernel by kernel. Without graphs, no iteration
-    is shorter than the launches and the host's other work.
+    A batch of more tokens than the largest graph has is launched kernel by kernel. Without graphs, no
+    iteration is shorter than the launches and the host's other work.
     """
     tokens = [*rows]
     time = host["base_s"] + host["per_sequence_s"] * len(tokens)

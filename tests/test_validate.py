@@ -226,9 +226,7 @@ def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
     assert named.kv == engine.kv
     # Without a share of its own, a row has that of the server's release in `Engine.on`.
     for release in ("0.5.1", "0.5.8"):
-        row = run(
-            engine="sglang", engine_version=release, model="Qwen/Qwen3-32B", tp=2, gpu_mem_util=None
-        )
+        row = run(engine="sglang", engine_version=release, model="Qwen/Qwen3-32B", tp=2, gpu_mem_util=None)
         named = iq.Engine.on("qwen3-32b", "h100-80gb", tensor_parallel=2, server=f"sglang-{release}")
         assert engine_for(row, Assumptions()).kv == named.kv
 
