@@ -12,14 +12,15 @@ from inferq.cli import app
 from .refusals import refused
 
 AZURE = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
-MIXTURE = {"model": "qwen3-30b-a3b", "gpu": "h100-80gb"}
+MIXTURE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "h100-80gb"}
 
 
 def test_experts_are_divided_among_groups_of_gpus() -> None:
     # 128 experts: four groups have 32 each; the bytes per GPU are those of tensor parallelism.
-    for groups in (1, 2, 4, "all"):
-        engine = iq.Engine.on(**MIXTURE, tensor_parallel=4, expert_parallel=groups)
-        assert engine.on_card.get("expert_parallel", 1) == {"all": 4}.get(groups, groups)
+    cases: tuple[tuple[Any, int], ...] = ((1, 1), (2, 2), (4, 4), ("all", 4))
+    for given, groups in cases:
+        engine = iq.Engine.on(**MIXTURE, tensor_parallel=4, expert_parallel=given)
+        assert engine.on_card.get("expert_parallel", 1) == groups
         assert engine.kv.tokens == iq.Engine.on(**MIXTURE, tensor_parallel=4).kv.tokens
     # Without a number of GPUs, there is at least one for each group.
     assert iq.Engine.on(**MIXTURE, expert_parallel=4).on_card["tensor_parallel"] == 4

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,24 +254,20 @@ def experts(device: Device, sizes: Sizes) -> Iterator[Row]:
     grouped = getattr(device.torch, "_grouped_mm", None) if device.is_cuda else None
     note = "one kernel" if grouped is not None else "one product of batched matrices"
     for tokens in sizes.expert_tokens:
-        for case, inputs, outputs in (("up", hidden, 2 * width), ("down", width, hidden)):
+        for name, inputs, outputs in (("up", hidden, 2 * width), ("down", width, hidden)):
             weights = device.draw(count, inputs, outputs)
             if grouped is None:
                 rows = device.draw(count, tokens, inputs)
-                seconds = device.median(lambda rows=rows, weights=weights: device.torch.bmm(rows, weights))
+                seconds = device.median(partial(device.torch.bmm, rows, weights))
             else:
                 rows = device.draw(count * tokens, inputs)
                 ends = device.torch.arange(
                     tokens, count * tokens + 1, tokens, device=device.at, dtype=device.torch.int32
                 )
-                seconds = device.median(
-                    lambda rows=rows, weights=weights, ends=ends: grouped(rows, weights, offs=ends)
-                )
+                seconds = device.median(partial(grouped, rows, weights, offs=ends))
             reference_s = _reference(device, tokens, inputs, outputs, "bf16", count)
-            yield Row(
-                *("experts", f"{case}: {count} × {inputs} × {outputs}", tokens, 0),
-                *(seconds, None, reference_s, "datasheet", note),
-            )
+            case = f"{name}: {count} × {inputs} × {outputs}"
+            yield Row("experts", case, tokens, 0, seconds, None, reference_s, "datasheet", note)
 
 
 def gemms(device: Device, sizes: Sizes) -> Iterator[Row]:
@@ -279,7 +276,7 @@ def gemms(device: Device, sizes: Sizes) -> Iterator[Row]:
         weights = device.draw(outputs, inputs)
         for tokens in sizes.gemm_tokens:
             rows = device.draw(tokens, inputs)
-            seconds = device.median(lambda rows=rows, weights=weights: rows @ weights.T)
+            seconds = device.median(partial(device.torch.matmul, rows, weights.T))
             reference_s = _reference(device, tokens, inputs, outputs, "bf16")
             case = f"{inputs} × {outputs}"
             yield Row(f"gemm {_name(device.dtype)}", case, tokens, 0, seconds, None, reference_s, "datasheet")
