@@ -239,7 +239,7 @@ class OnGpu:
     def computed_in(self) -> str | None:
         """The number format in which a roofline of this GPU computes, if it is not that of the weights."""
         own, used = RATES[self.weights][0], self.gpu.computed_in(self.weights)
-        is_roofline = not isinstance(self.timing, TimingModel) and self.gpus not in self.tables
+        is_roofline = not isinstance(self.timing, TimingModel) and isinstance(self.timing_model, Roofline)
         return used if is_roofline and used != own else None
 
     @cached_property
