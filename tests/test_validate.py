@@ -231,6 +231,17 @@ def test_sglang_takes_its_share_of_what_is_free_before_the_weights() -> None:
         assert engine_for(row, Assumptions()).kv == named.kv
 
 
+def test_a_server_without_graphs_launches_its_kernels(tmp_path: Path) -> None:
+    # 32 layers of ten operations of 50 µs on an H100.
+    for eager, launch_s in ((None, 0.0), (0, 0.0), (1, 320 * 50e-6)):
+        host = engine_for(run(model="llama-2-7b", eager=eager), Assumptions()).overhead
+        assert host is not None and host.launch_s == pytest.approx(launch_s)
+    columns = "engine,model,gpu,tp,eager,rate_rps,n_requests,input_mean,output_mean,ttft_mean_s"
+    file = written(tmp_path, columns, "vllm,llama-2-7b,h100_sxm,1,1,5,10,100,20,0.1")
+    (row,) = read_runs(file)
+    assert row.eager == 1
+
+
 @pytest.mark.parametrize(("engine", "newest"), [("vllm", "0.33"), ("sglang", "0.5")])
 def test_a_row_without_release_or_kind_of_weights_lists_what_was_taken(engine: str, newest: str) -> None:
     assumed = Assumptions()
