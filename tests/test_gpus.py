@@ -69,15 +69,15 @@ def test_no_hint_offers_another_machine(name: str) -> None:
 
 FALLBACKS: dict[str, dict[str, str]] = {
     "a100-80gb": {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16", "mxfp4": "bf16", "int8": "int8"},
-    "h100-80gb": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp8", "mxfp4": "fp8", "int8": "int8"},
+    "h100-80gb": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "bf16", "mxfp4": "bf16", "int8": "int8"},
     "b200": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "int8"},
-    "mi300x": {"fp8": "fp8", "nvfp4": "fp8", "mxfp4": "fp8"},
+    "mi300x": {"fp8": "fp8", "nvfp4": "bf16", "mxfp4": "bf16"},
     "mi355x": {"fp8": "fp8", "mxfp4": "fp4"},
 }
 
 
 @pytest.mark.parametrize("name", FALLBACKS)
-def test_weights_are_computed_in_the_next_format_that_a_gpu_has(name: str) -> None:
+def test_weights_in_a_format_that_a_gpu_lacks_are_computed_in_16_bits(name: str) -> None:
     gpu = Gpu.of(name)
     for weights, used in (FALLBACKS[name] | {"bf16": "bf16", "int4": "bf16"}).items():
         assert gpu.computed_in(weights) == used

@@ -132,8 +132,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "number-format": Kind(
             "warning",
-            "The GPU has no rate for the number format of the weights; the roofline computes in the next "
-            "one.",
+            "The GPU has no rate for the number format of the weights; the roofline computes them in BF16.",
             "Measure a timing table. If the GPU computes in this format, set the rate of your `timing.Gpu`.",
         ),
         "across-servers": Kind(

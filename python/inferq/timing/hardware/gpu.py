@@ -14,13 +14,13 @@ RATES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16",),
     "fp8": ("fp8", "bf16"),
     "fp8-block": ("fp8", "bf16"),
-    "nvfp4": ("fp4", "fp8", "bf16"),
-    "mxfp4": ("fp4", "fp8", "bf16"),
+    "nvfp4": ("fp4", "bf16"),
+    "mxfp4": ("fp4", "bf16"),
     "int8": ("int8", "bf16"),
     "int4": ("bf16",),
 }
-"""The formats in which weights are computed, in order: the first that the GPU has. Every engine expands INT4
-weights to 16 bits."""
+"""The formats in which weights are computed, in order: the first that the GPU has. Engines expand weights in
+a format that the GPU lacks to 16 bits, also FP4 on GPUs with FP8 (Marlin kernels of vLLM), and INT4 always."""
 
 _FORMATS = ("fp8", "int8", "fp4")
 """Number formats that a GPU may lack."""
@@ -124,7 +124,7 @@ class Gpu:
         """The number format in which weights of a format are computed: the first of its `RATES` that exists.
 
         >>> Gpu.of("h100-80gb").computed_in("nvfp4"), Gpu.of("b200").computed_in("nvfp4")
-        ('fp8', 'fp4')
+        ('bf16', 'fp4')
         """
         return next(rate for rate in RATES[weights] if getattr(self, f"{rate}_flops") is not None)
 
