@@ -20,7 +20,7 @@ RATES: Mapping[str, tuple[str, ...]] = {
     "int4": ("bf16",),
 }
 """The formats in which weights are computed, in order: the first that the GPU has. Engines expand weights in
-a format that the GPU lacks to 16 bits, also FP4 on GPUs with FP8 (Marlin kernels of vLLM), and INT4 always."""
+a format that the GPU lacks to 16 bits, also FP4 on GPUs with FP8 (vLLM's Marlin kernels), and INT4 always."""
 
 _FORMATS = ("fp8", "int8", "fp4")
 """Number formats that a GPU may lack."""
