@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kinds::kinds;
 
 pub use host::{HostTime, Overhead};
-pub use roofline::{AllReduce, ChunkRoof, DecodeRoof, LinearRoof};
+pub use roofline::{ChunkRoof, DecodeRoof, Exchange, ExpertsRoof, LinearRoof, StateRoof, WindowRoof};
 pub use table::{ChunkGrid, DecodeGrid, LinearGrid};
 
 /// A prefill chunk, as priced by a model.
