@@ -56,11 +56,22 @@ def rows() -> dict[str, np.ndarray]:
                     "decode_read": one.decode_memory_s_per_token * context,
                     "layers": one.base_s,
                     "exchanges": one.all_reduce_latency_s,
+                    "experts": experts_s(Roofline(model, gpu, tensor_parallel), tokens),
                     "sent": one.all_reduce_s_per_token * tokens * Gpu.of(gpu).nvlink,
                     "sent_pcie": one.all_reduce_s_per_token * tokens * (not Gpu.of(gpu).nvlink),
                 }
             )
     return {name: np.array([row[name] for row in found]) for name in found[0]}
+
+
+def experts_s(roofline: Roofline, tokens: int) -> float:
+    """Time of the layers with experts, whose constants `fit_roofline_constants.py` fits."""
+    return sum(
+        part.base_s
+        + part.s_per_token * tokens
+        + part.weight_s * (1 - (1 - part.active / part.experts) ** tokens)
+        for part in roofline.experts
+    )
 
 
 def seconds(part: dict[str, np.ndarray], given: dict[str, float]) -> np.ndarray:
@@ -74,6 +85,7 @@ def seconds(part: dict[str, np.ndarray], given: dict[str, float]) -> np.ndarray:
         + part["sent_pcie"] / given["pcie_efficiency"]
         + part["layers"] * given["layer_s"]
         + part["exchanges"]
+        + part["experts"]
     )
 
 

@@ -1,9 +1,19 @@
 """Small timing models of kernels, drawn at random, for tests of what theory says about them."""
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import inferq as iq
-from inferq.timing import ChunkPart, DecodePart, LinearPart
+from inferq.timing import (
+    ChunkPart,
+    DecodePart,
+    ExchangeRoof,
+    ExpertsRoof,
+    LinearPart,
+    StateRoof,
+    WindowRoof,
+)
 
 
 def random_table(chance: random.Random, unit_s: float = 1.0) -> iq.TimingTable:
@@ -56,4 +66,43 @@ def random_roofline(chance: random.Random, unit_s: float = 1.0) -> iq.Roofline:
         all_reduce_latency_s=pick([0, 0.1]),
         all_reduce_s_per_token=pick([0, 0.01]),
         base_s=pick([0, 0.3]),
+        **(optional_parts(chance, pick) if chance.random() < 0.5 else {}),
     )
+
+
+def optional_parts(chance: random.Random, pick: Callable[[list[float]], float]) -> dict[str, Any]:
+    """Experts, windows, states and exchanges at random."""
+
+    def experts() -> ExpertsRoof:
+        count = chance.choice([2, 8])
+        return ExpertsRoof(
+            experts=count,
+            active=chance.randint(1, count),
+            ranks=chance.choice([1, 3]),
+            s_per_token=pick([0, 0.02]),
+            weight_s=pick([0.2, 1.0]),
+            base_s=pick([0, 0.1]),
+        )
+
+    def window() -> WindowRoof:
+        return WindowRoof(
+            tokens=chance.choice([1, 5, 12]),
+            restarts=chance.random() < 0.5,
+            chunk_compute_s_per_pair=pick([0, 0.001, 0.01]),
+            chunk_memory_s_per_token=pick([0, 0.005, 0.05]),
+            decode_compute_s_per_token=pick([0, 0.001]),
+            decode_memory_s_per_token=pick([0, 0.005]),
+        )
+
+    states = StateRoof(
+        s_per_decode=pick([0, 0.01]), s_per_chunk=pick([0, 0.05]), s_per_chunk_token=pick([0, 0.01])
+    )
+    return {
+        "chunk_compute_s_per_context_token": pick([0, 0.01]),
+        "experts": [experts() for _ in range(chance.choice([0, 1, 2]))],
+        "windows": [window() for _ in range(chance.choice([0, 1, 2]))],
+        "states": chance.choice([None, states]),
+        "exchange": chance.choice(
+            [None, ExchangeRoof(latency_s=pick([0, 0.1]), s_per_token=pick([0, 0.01]))]
+        ),
+    }

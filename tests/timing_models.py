@@ -7,6 +7,7 @@ its formula for the reference simulator.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import inferq as iq
@@ -48,7 +49,7 @@ def each_time(timing: Described, change: Callable[[float], Any]) -> Described:
     def changed(value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
             return {one: changed(inner, one) for one, inner in value.items()}
-        if name in kept:
+        if name in kept and not (isinstance(value, list) and value and isinstance(value[0], dict)):
             return value
         return [changed(one) for one in value] if isinstance(value, list) else change(value)
 
@@ -140,7 +141,39 @@ def draw_roofline(rng: random.Random) -> Described:
         "decode": {"compute_s_per_token": 1e-7, "memory_s_per_token": rng.choice([1e-8, 1.7e-6])},
         "all_reduce": {"latency_s": rng.choice([0.0, 2e-5]), "s_per_token": 1e-6},
         "base_s": 0.0013,
+        **(draw_optional_parts(rng) if rng.random() < 0.5 else {}),
     }
+
+
+def draw_optional_parts(rng: random.Random) -> Described:
+    """Experts, windows, states and exchanges, some of them absent."""
+
+    def experts() -> Described:
+        count = rng.choice([1, 4, 128])
+        return {
+            "experts": count,
+            "active": rng.choice([1, count]),
+            "ranks": rng.choice([1, 2]),
+            "s_per_token": us(rng, 0.0),
+            "weight_s": ms(rng, 0.004),
+            "base_s": us(rng, 0.0),
+        }
+
+    def window() -> Described:
+        return {
+            "tokens": rng.choice([1, 16, 100, 1000]),
+            "restarts": rng.choice([False, True]),
+            "chunk": {"compute_s_per_pair": rng.choice([1e-7, 3.1e-6]), "memory_s_per_token": 6.4e-5},
+            "decode": {"compute_s_per_token": 1e-7, "memory_s_per_token": rng.choice([1e-8, 1.7e-6])},
+        }
+
+    parts: Described = {
+        "experts": [experts() for _ in range(rng.choice([0, 1, 2]))],
+        "windows": [window() for _ in range(rng.choice([0, 1, 2]))],
+        "states": {"s_per_decode": us(rng), "s_per_chunk": us(rng), "s_per_chunk_token": us(rng)},
+        "exchange": {"latency_s": us(rng), "s_per_token": us(rng)},
+    }
+    return {name: part for name, part in parts.items() if part and rng.random() < 0.7}
 
 
 def roofed(t: Any, chunks: Chunks, decodes: list[int]) -> int:
@@ -153,7 +186,35 @@ def roofed(t: Any, chunks: Chunks, decodes: list[int]) -> int:
     reading = chunk["memory_s_per_token"] * sum(x + c for c, x in chunks)
     time += max(chunk["compute_s_per_pair"] * pairs, reading)
     attended = sum(x + 1 for x in decodes)
-    return time + int(max(decode["compute_s_per_token"], decode["memory_s_per_token"]) * attended)
+    time += int(max(decode["compute_s_per_token"], decode["memory_s_per_token"]) * attended)
+    return time + int(optional_parts(t, chunks, decodes, tokens))
+
+
+def optional_parts(t: Any, chunks: Chunks, decodes: list[int], tokens: int) -> int:
+    """Experts, windows, states and exchanges; token by token where the core has closed forms."""
+    time = t["chunk"].get("compute_s_per_context_token", 0) * sum(x for _, x in chunks)
+    for part in t.get("experts", ()):
+        unused = Fraction(part["experts"] - part["active"], part["experts"])
+        share = 1 - unused ** (tokens * part.get("ranks", 1))
+        units = int(share * 2**32 + Fraction(1, 2))  # the core reads whole 2⁻³² of the experts
+        time += part["base_s"] + part["s_per_token"] * tokens + (part["weight_s"] * units >> 32)
+    for window in t.get("windows", ()):
+        w, restarts = window["tokens"], window["restarts"]
+        pairs = sum(p % w + 1 if restarts else min(p + 1, w) for c, x in chunks for p in range(x, x + c))
+        starts = [x // w * w if restarts else max(0, x + 1 - w) for _, x in chunks]
+        read = sum(x + c - start for (c, x), start in zip(chunks, starts, strict=True))
+        chunk, decode = window["chunk"], window["decode"]
+        time += max(chunk["compute_s_per_pair"] * pairs, chunk["memory_s_per_token"] * read)
+        each, full = max(decode.values()), w * len(decodes)
+        attended = sum(x + 1 for x in decodes)
+        is_beyond = restarts and attended > full
+        time += each * ((full + len(decodes)) // 2 if is_beyond else min(attended, full))
+    if states := t.get("states"):
+        time += states["s_per_decode"] * len(decodes) + states["s_per_chunk"] * len(chunks)
+        time += states["s_per_chunk_token"] * sum(c for c, _ in chunks)
+    if exchange := t.get("exchange"):
+        time += exchange["latency_s"] + exchange["s_per_token"] * tokens
+    return int(time)
 
 
 def draw_table(rng: random.Random) -> Described:
@@ -230,7 +291,14 @@ TIMINGS = {
             **dict.fromkeys(("rows", "columns", "reduction"), (*NO_COUNT, 48)),  # 48 is no divisor
         },
     ),
-    "Roofline": Timing(draw=draw_roofline, price=roofed),
+    "Roofline": Timing(
+        draw=draw_roofline,
+        price=roofed,
+        counts={
+            name: (-1, 1.5, "x")
+            for name in ("experts", "active", "ranks", "tokens", "restarts", "windows", "states", "exchange")
+        },
+    ),
     "TimingTable": Timing(
         draw=draw_table,
         price=tabled,

@@ -271,7 +271,7 @@ def _expected(option: Any) -> str:
     if origin is Callable:
         return "a function"
     if origin is Sequence:
-        return f"a list of {_PLURAL[inner[0]]}"
+        return f"a list of {_PLURAL.get(inner[0], _expected(inner[0]))}"
     if origin is Mapping:
         return f"a table of {_PLURAL[inner[1]]} by name"
     return _SINGULAR.get(option, f"{option.__name__}(…)")

@@ -63,8 +63,14 @@ class Kernels:
     host: Overhead
 
     @classmethod
-    def of(cls, engine: Engine, lengths: Lengths) -> Kernels:
-        """The kernels of an engine with a table or a roofline, for requests of these lengths."""
+    def of(cls, engine: Engine, lengths: Lengths, *, above: bool = False) -> Kernels:
+        """The kernels of an engine with a table or a roofline, for requests of these lengths.
+
+        Args:
+            engine: the engine.
+            lengths: lengths of requests.
+            above: whether parts without an exact form are bounded from above. Default: from below.
+        """
         timing = engine.timing
         assert isinstance(timing, (TimingTable, Roofline))
         budget = float(engine.scheduler.token_limit() or MOST_TOKENS_OF_A_BATCH)
@@ -77,10 +83,9 @@ class Kernels:
             linear_s, decode = timing.linear.seconds, timing.decode
             rows, columns, decode_s = decode.sequences, decode.mean_context, decode.seconds
         else:
-            points, linear_s = _roof(timing, budget)
-            each_s = max(timing.decode_compute_s_per_token, timing.decode_memory_s_per_token)
-            rows, columns = (1, 2), (0, 1)
-            decode_s = [[n * (m + 1) * each_s for m in columns] for n in rows]
+            points, linear_s = _roof(timing, budget, above)
+            rows, columns = (1, 2), _window_ends(timing)
+            decode_s = [[n * _decode_s(timing, m, above) for m in columns] for n in rows]
         return cls(
             budget=budget,
             max_seqs=max_seqs,
@@ -170,19 +175,59 @@ class Kernels:
         return Chunks(c[within], x[within], times[within])
 
 
-def _roof(timing: Roofline, budget: float) -> tuple[list[float], list[float]]:
-    """Time of a roofline without attention, at 1 token, at the bend, and at the budget."""
+def _roof(timing: Roofline, budget: float, above: bool) -> tuple[list[float], list[float]]:
+    """Time of a roofline without attention, at 1 token, at the bend, and at the budget.
+
+    The share of experts that a batch reads is concave in its tokens: lines between points bound it from
+    below, and all experts from above.
+    """
     slope_s = timing.linear_flops_s_per_token - timing.linear_activation_s_per_token
     bend = timing.linear_weight_s / slope_s if slope_s > 0 else 0.0
-    points = sorted({1.0, max(2.0, budget), *((bend,) if 1 < bend < budget else ())})
+    curve = () if above or not timing.experts else tuple(2.0**power for power in range(1, 14))
+    inner = (at for at in (bend, *curve) if 1 < at < budget)
+    points = sorted({1.0, max(2.0, budget), *inner})
+    exchange = timing.exchange
+
+    def experts_s(tokens: float) -> float:
+        total_s = 0.0
+        for part in timing.experts:
+            share = 1 - (1 - part.active / part.experts) ** (tokens * part.ranks)
+            total_s += part.base_s + part.s_per_token * tokens + part.weight_s * (1.0 if above else share)
+        return total_s
 
     def seconds(tokens: float) -> float:
         computed_s = timing.linear_flops_s_per_token * tokens
         read_s = timing.linear_weight_s + timing.linear_activation_s_per_token * tokens
         exchanged_s = timing.all_reduce_latency_s + timing.all_reduce_s_per_token * tokens
-        return timing.base_s + exchanged_s + max(computed_s, read_s)
+        if exchange is not None:
+            exchanged_s += exchange.latency_s + exchange.s_per_token * tokens
+        return timing.base_s + exchanged_s + max(computed_s, read_s) + experts_s(tokens)
 
     return points, [seconds(tokens) for tokens in points]
+
+
+def _window_ends(timing: Roofline) -> tuple[int, ...]:
+    """Mean contexts between which the attention of decodes is linear."""
+    ends = {0, 1}
+    for window in timing.windows:
+        ends |= {window.tokens - 1, window.tokens}
+        if window.restarts:
+            ends |= {max(0, window.tokens // 2 - 1), window.tokens // 2}
+    return tuple(sorted(ends))
+
+
+def _decode_s(timing: Roofline, context: float, above: bool) -> float:
+    """Attention and states of a decode, whose context is the mean of all decodes.
+
+    Windows that restart are not monotonic in the context. Their bound from above does not restart, and their
+    bound from below has at most half a window.
+    """
+    total_s = (context + 1) * max(timing.decode_compute_s_per_token, timing.decode_memory_s_per_token)
+    for window in timing.windows:
+        limit = window.tokens // 2 if window.restarts and not above else window.tokens
+        each_s = max(window.decode_compute_s_per_token, window.decode_memory_s_per_token)
+        total_s += each_s * min(context + 1, limit)
+    return total_s + (timing.states.s_per_decode if timing.states is not None else 0.0)
 
 
 def _within(points: Sequence[int | float], low: float, high: float, *more: float) -> Numbers:

@@ -182,7 +182,7 @@ def least_prices(
 
 def saturated_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> TokenPrices | None:
     """The smallest prices that cover every full batch; None if none are known."""
-    return _Above(Kernels.of(engine, lengths), lengths).solved(
+    return _Above(Kernels.of(engine, lengths, above=True), lengths).solved(
         _mean_request(lengths, first_token, float("inf"))
     )
 
@@ -194,7 +194,7 @@ def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = Fals
     tokens in total, each with the largest possible context. The contexts of decodes fit the cache unless they
     are `shared`.
     """
-    kernels = Kernels.of(engine, lengths)
+    kernels = Kernels.of(engine, lengths, above=True)
     if shared:
         kernels = replace(kernels, kv_tokens=float("inf"))
     return _Above(kernels, lengths).longest_s()
@@ -357,6 +357,11 @@ class _Below:
             )
 
 
+def _has_more_chunk_parts(timing: Roofline) -> bool:
+    """Whether chunks have other parts than full attention."""
+    return bool(timing.windows or timing.states is not None or timing.chunk_compute_s_per_context_token)
+
+
 class _Above:
     """Prices that cover every full batch."""
 
@@ -405,6 +410,9 @@ class _Above:
         if of_prompts:
             longest = min(self._lengths.most(lambda s, o: s + 0 * o), longest)
         most = min(kernels.budget, longest)
+        if isinstance(timing, Roofline) and _has_more_chunk_parts(timing):
+            self._all_chunk_parts(program, timing, most, longest)
+            return True
         if isinstance(timing, Roofline):
             program.at_most(-timing.chunk_compute_s_per_pair, pair=-1)
             program.at_most(0.0, chunk_token=-1)
@@ -431,6 +439,27 @@ class _Above:
         if len(points) == 1:
             program.at_most(-seconds, chunk=-1, chunk_token=-c, pair=-(c * x + c * (c + 1) / 2))
         return True
+
+    def _all_chunk_parts(self, program: PriceProgram, timing: Roofline, most: float, longest: float) -> None:
+        """The sum of computing and reading in all parts covers their larger times.
+
+        No window has more pairs, or reads more tokens, than full attention.
+        """
+        states = timing.states
+        compute_s = timing.chunk_compute_s_per_pair
+        compute_s += sum(window.chunk_compute_s_per_pair for window in timing.windows)
+        memory_s = timing.chunk_memory_s_per_token
+        memory_s += sum(window.chunk_memory_s_per_token for window in timing.windows)
+        token_s, chunk_s = (
+            (states.s_per_chunk_token, states.s_per_chunk) if states is not None else (0.0, 0.0)
+        )
+        program.at_most(-compute_s, pair=-1)
+        program.at_most(0.0, chunk_token=-1)
+        c = np.array([1.0, 1.0, most, most])
+        x = np.array([0.0, longest - 1, 0.0, longest - 1])
+        context_s = memory_s + timing.chunk_compute_s_per_context_token
+        seconds = chunk_s + (memory_s + token_s) * c + context_s * x
+        program.at_most(-seconds, chunk=-1, chunk_token=-c)
 
     def _batches(self, program: PriceProgram, base_s: float, row_s: float) -> bool:
         """Rows for full batches and for full sequence slots, with at most one chunk that ends no prompt."""

@@ -3,4 +3,8 @@ from .memory_linear import MemoryLinear as MemoryLinear
 from .mixed_solo import MixedSolo as MixedSolo
 from .piecewise_linear import PiecewiseLinear as PiecewiseLinear
 from .roofline import Roofline as Roofline
+from .roofline_parts import ExchangeRoof as ExchangeRoof
+from .roofline_parts import ExpertsRoof as ExpertsRoof
+from .roofline_parts import StateRoof as StateRoof
+from .roofline_parts import WindowRoof as WindowRoof
 from .tiled_gemm import TiledGemm as TiledGemm

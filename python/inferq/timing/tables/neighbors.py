@@ -28,7 +28,14 @@ def scaled(grids: Grids, model: str, gpu: str, tensor_parallel: int) -> Grids:
     def linear_s(roofline: Roofline) -> Any:
         memory_s = roofline.linear_weight_s + roofline.linear_activation_s_per_token * tokens
         link_s = roofline.all_reduce_latency_s + roofline.all_reduce_s_per_token * tokens
-        return np.maximum(roofline.linear_flops_s_per_token * tokens, memory_s) + link_s + roofline.base_s
+        experts_s = sum(
+            part.base_s
+            + part.s_per_token * tokens
+            + part.weight_s * (1 - (1 - part.active / part.experts) ** (tokens * part.ranks))
+            for part in roofline.experts
+        )
+        dense_s = np.maximum(roofline.linear_flops_s_per_token * tokens, memory_s)
+        return dense_s + experts_s + link_s + roofline.base_s
 
     def chunk_s(roofline: Roofline) -> Any:
         return np.maximum(
