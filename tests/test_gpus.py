@@ -70,9 +70,9 @@ def test_no_hint_offers_another_machine(name: str) -> None:
 FALLBACKS: dict[str, dict[str, str]] = {
     "a100-80gb": {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16", "mxfp4": "bf16", "int8": "int8"},
     "h100-80gb": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "bf16", "mxfp4": "bf16", "int8": "int8"},
-    "b200": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "int8"},
+    "b200": {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp4", "mxfp4": "bf16", "int8": "int8"},
     "mi300x": {"fp8": "fp8", "nvfp4": "bf16", "mxfp4": "bf16"},
-    "mi355x": {"fp8": "fp8", "mxfp4": "fp4"},
+    "mi355x": {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "bf16"},
 }
 
 
@@ -102,7 +102,7 @@ def test_a_format_that_a_gpu_lacks_is_a_finding() -> None:
         (finding,) = (f for f in iq.simulate(WORKLOAD, engine).findings if f.kind == "number-format")
         assert finding.data == {"gpu": "mine", "weights": weights, "computed_in": "bf16"}
         assert f"{weights} weights are computed in bf16: mine lacks" in engine.explain()
-    assert "number-format" in kinds(iq.Engine.on("llama-3.1-8b", "h200", weights="mxfp4"))
+    assert "number-format" in kinds(iq.Engine.on("llama-3.1-8b", "h200", weights="nvfp4"))
     for engine in (
         iq.Engine.on("llama-3.1-8b", {**OWN, "fp8_flops": 400e12}, weights="fp8"),
         iq.Engine.on("llama-3.1-8b", OWN, weights="int4"),

@@ -229,7 +229,14 @@ class OnGpu:
         if isinstance(self.timing, TimingModel):
             return self.timing
         if self.gpus not in self.tables:
-            return Roofline(self.shape, self.gpu, self.gpus, weights=self.weights, kv_dtype=self.kv_dtype)
+            return Roofline(
+                self.shape,
+                self.gpu,
+                self.gpus,
+                expert_parallel=self.expert_groups,
+                weights=self.weights,
+                kv_dtype=self.kv_dtype,
+            )
         model, gpu, backend = self.tables[self.gpus]
         return TimingTable.shipped(
             model, gpu, tensor_parallel=self.gpus, backend=backend, weights=self.weights

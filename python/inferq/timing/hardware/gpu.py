@@ -15,12 +15,13 @@ RATES: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "bf16"),
     "fp8-block": ("fp8", "bf16"),
     "nvfp4": ("fp4", "bf16"),
-    "mxfp4": ("fp4", "bf16"),
+    "mxfp4": ("bf16",),
     "int8": ("int8", "bf16"),
     "int4": ("bf16",),
 }
 """The formats in which weights are computed, in order: the first that the GPU has. Engines expand weights in
-a format that the GPU lacks to 16 bits, also FP4 on GPUs with FP8 (vLLM's Marlin kernels), and INT4 always."""
+a format that the GPU lacks to 16 bits, also FP4 on GPUs with FP8 (vLLM's Marlin kernels). INT4 and MXFP4 are
+always expanded: their activations have 16 bits in vLLM and SGLang (gpt-oss), also on GPUs with FP4."""
 
 _FORMATS = ("fp8", "int8", "fp4")
 """Number formats that a GPU may lack."""

@@ -85,26 +85,12 @@ SGLang takes 1.49 times the 16-bit time at 8,192 tokens in the kernel database; 
 """
 
 
-def computed_in(card: Gpu, weights: Weights) -> str:
-    """The key of `REACHED` for weights on a GPU.
-
-    MXFP4 weights have 16-bit activations in vLLM and SGLang, also on a GPU that computes in FP4.
-    """
-    if weights == "bf16":
-        return "bf16"
-    if weights in ("int4", "mxfp4"):
-        return "four"
-    if weights == "nvfp4":
-        return "fp4" if getattr(card, "fp4_flops", None) is not None else "four"
-    if weights == "int8":
-        return "int8" if card.int8_flops is not None else "eight"
-    return "fp8" if card.fp8_flops is not None else "eight"
-
-
-def rate(card: Gpu, format_: str) -> float:
-    """Operations per second of a GPU in a format of `REACHED`."""
-    rates = {"fp8": card.fp8_flops, "int8": card.int8_flops, "fp4": getattr(card, "fp4_flops", None)}
-    return rates.get(format_) or card.bf16_flops
+def reached_key(card: Gpu, weights: Weights) -> str:
+    """The key of `REACHED` for weights on a GPU."""
+    rate = card.computed_in(weights)
+    if rate != "bf16" or weights == "bf16":
+        return rate
+    return "four" if weights in ("int4", "mxfp4", "nvfp4") else "eight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +289,7 @@ def _add_matrices(
 ) -> None:
     """Add the matrices other than experts, and the activations that they read and write."""
     hidden, tensor = shape.hidden, layout.tensor
-    kind = computed_in(card, weights)
+    kind = reached_key(card, weights)
     parts: dict[Part, float] = defaultdict(float)
     for mixer in group.mixers:
         own = mixer.weights(hidden) + mixer.replicated_weights(hidden, tensor)
@@ -321,7 +307,7 @@ def _add_matrices(
             share > 0 and kind in ("fp8", "int8", "fp4") and part in ("attention", "recurrent", "dense")
         )
         slow = (1 - share) / card.bf16_flops
-        fast = share / (rate(card, kind) * reached[kind].dense)
+        fast = share / (card.flops(weights) * reached[kind].dense)
         work.flops_s += group.layers * 2 * count * (slow + fast)
         bytes_each = share * shape.checkpoint.weight_bytes(weights) + (1 - share) * ACTIVATION_BYTES
         work.weight_bytes += group.layers * count * bytes_each
@@ -381,9 +367,9 @@ def _experts(
     settings: Mapping[str, float],
     reached: Mapping[str, Reached],
 ) -> ExpertsRoof:
-    kind = computed_in(card, weights) if quantized_share(shape, "experts", weights) > 0 else "bf16"
+    kind = reached_key(card, weights) if quantized_share(shape, "experts", weights) > 0 else "bf16"
     bytes_each = ACTIVATION_BYTES if kind == "bf16" else shape.checkpoint.weight_bytes(weights)
-    flops = settings["expert_flops_efficiency"] * reached[kind].experts * rate(card, kind)
+    flops = settings["expert_flops_efficiency"] * reached[kind].experts * card.flops(weights if kind != "bf16" else "bf16")
     bandwidth = settings["expert_bandwidth_efficiency"] * reached[kind].read * card.bandwidth_bytes_per_s
     moved = settings["expert_activation_efficiency"] * card.bandwidth_bytes_per_s
     return ExpertsRoof(
