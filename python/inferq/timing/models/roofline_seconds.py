@@ -369,7 +369,8 @@ def _experts(
 ) -> ExpertsRoof:
     kind = reached_key(card, weights) if quantized_share(shape, "experts", weights) > 0 else "bf16"
     bytes_each = ACTIVATION_BYTES if kind == "bf16" else shape.checkpoint.weight_bytes(weights)
-    flops = settings["expert_flops_efficiency"] * reached[kind].experts * card.flops(weights if kind != "bf16" else "bf16")
+    rate = card.bf16_flops if kind == "bf16" else card.flops(weights)
+    flops = settings["expert_flops_efficiency"] * reached[kind].experts * rate
     bandwidth = settings["expert_bandwidth_efficiency"] * reached[kind].read * card.bandwidth_bytes_per_s
     moved = settings["expert_activation_efficiency"] * card.bandwidth_bytes_per_s
     return ExpertsRoof(
