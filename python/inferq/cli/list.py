@@ -65,10 +65,10 @@ def _grid(what: str) -> Grid:
                 f"{model.parameters / 1e9:.1f} B",
                 f"{model.active_parameters / 1e9:.1f} B",
                 model.checkpoint.weights,
-                f"{model.kv_bytes_per_token():,}",
-                f"{model.window_bytes_per_token():,}",
-                f"{model.state_bytes() / 1e6:.1f}",
-                f"{model.max_model_len or 0:,}",
+                f"{model.kv_bytes_per_token():,}" if model.kv_bytes_per_token() else "–",
+                f"{model.window_bytes_per_token():,}" if model.window_bytes_per_token() else "–",
+                f"{model.state_bytes() / 1e6:.1f}" if model.state_bytes() else "–",
+                f"{model.max_model_len:,}" if model.max_model_len else "–",
             )
             for model in models
         ]
