@@ -148,8 +148,8 @@ class OnGpu:
         if self.served_by.engine == "sglang":
             # SGLang's fraction applies to memory free before the weights load, and excludes activations.
             usage: dict[str, Any] = {
-                "batched_tokens": 1,
-                "sampled_rows": 1,
+                "batched_tokens": 0,
+                "sampled_rows": 0,
                 "reserved_bytes": share * CONTEXT_BYTES,
                 "block": 1,
             }

@@ -30,3 +30,17 @@ def one_at_a_time(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
     assumed.settings.pop("pause_s", None)
     scheduler = dataclasses.replace(engine.scheduler, async_scheduling=False, pause_s=0.0)
     return dataclasses.replace(engine, scheduler=scheduler)
+
+
+def with_stand_in(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
+    """The engine of `iq.engine_for`; for TensorRT-LLM, vLLM's scheduler without host and API times.
+
+    TensorRT-LLM also uses continuous batching, and overlaps the host with the GPU. Its rules of admission and
+    of chunked prefill are not simulated.
+    """
+    if run.engine != "trtllm":
+        return iq.engine_for(run, assumed)
+    settings = dataclasses.replace(run, engine="vllm", engine_version="0.13", async_scheduling=0)
+    engine = without_times(settings, assumed)
+    assumed.assume("engine", "vLLM's scheduler", "TensorRT-LLM's scheduler is not supported")
+    return engine

@@ -13,8 +13,10 @@ Values of the column `arrival`:
 | `trace (…)` | the arrivals of the run's own log |
 | `…; at most N in flight` | no request is sent while N are in flight |
 
-`input_law` is `fixed`, or `N fixed prompts in rotation: S shared by G + O own`: N prompts in a cycle, whose
-first S tokens are shared by groups of G prompts.
+`input_law` and `output_law` are `fixed` (all of the mean length) or `uniform LOW-HIGH` (integers from LOW to
+HIGH, both included, with equal probability). `input_law` can also be `N fixed prompts in rotation: S shared
+by G + O own`: N prompts in a cycle, whose first S tokens are shared by groups of G prompts. `N fixed prompts
+in rotation` share nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from inferq.experiments.validation.settings import Assumptions
 from inferq.workload.distributions import Deterministic, Gamma, Poisson
 from inferq.workload.workload import Workload
 
-_ROTATION = re.compile(r"(\d+) fixed prompts in rotation: (\d+) shared by (\d+) \+ (\d+) own")
+_ROTATION = re.compile(r"(\d+) fixed prompts in rotation(?:: (\d+) shared by (\d+) \+ (\d+) own)?")
+_UNIFORM = re.compile(r"uniform (\d+)-(\d+)(?:,|$)")
 _MOST = re.compile(r"at most (\d+) in flight")
 _PER_USER = 10
 """Default requests per user of a closed loop."""
@@ -67,7 +70,7 @@ def client_for(run: MeasuredRun, assumptions: Assumptions, seed: int) -> Client:
     if kind == "trace":
         raise run.wrong("arrival", "requires the log of requests (requests=…)")
     count = _count(run, kind, assumptions)
-    frame = _with_ends(run, _lengths(run, count, assumptions), assumptions)
+    frame = _with_ends(run, _lengths(run, count, assumptions, seed), assumptions)
     if kind == "closed loop":
         if run.concurrency is None:
             raise run.wrong("concurrency", "is empty: a closed loop requires a number of users")
@@ -129,7 +132,7 @@ def _arrivals(run: MeasuredRun, kind: str, count: int, seed: int) -> pl.Series:
     return times
 
 
-def _lengths(run: MeasuredRun, count: int, assumptions: Assumptions) -> pl.DataFrame:
+def _lengths(run: MeasuredRun, count: int, assumptions: Assumptions, seed: int) -> pl.DataFrame:
     for column, mean in (("input_mean", run.input_mean), ("output_mean", run.output_mean)):
         if mean is None:
             raise run.wrong(column, "is empty")
@@ -139,23 +142,34 @@ def _lengths(run: MeasuredRun, count: int, assumptions: Assumptions) -> pl.DataF
     rotation = _ROTATION.search(run.input_law or "")
     prompts = int(rotation[1]) if rotation else count
     for column, lengths in (("input_law", run.input_law), ("output_law", run.output_law)):
-        is_known = lengths is not None and lengths.startswith("fixed")
+        is_known = lengths is not None and (lengths.startswith("fixed") or _UNIFORM.match(lengths))
         if not is_known and not (column == "input_law" and rotation):
             reason = f"not specified by {lengths!r}" if lengths else "not published"
             assumptions.assume(column, "all of the mean length", reason)
-    prompt, output = _around(run.input_mean, prompts), _around(run.output_mean, count)
+    prompt = _drawn(run.input_law, prompts, seed, 0, run.input_mean)
+    output = _drawn(run.output_law, count, seed, 1, run.output_mean)
     frame = pl.DataFrame({"prompt_tokens": np.resize(prompt, count), "output_tokens": output})
     if not rotation:
         return frame
-    shared, each, own = (int(rotation[place]) for place in (2, 3, 4))
+    shared, each, own = (int(rotation[place] or default) for place, default in ((2, 0), (3, 1), (4, 1)))
     assumptions.assume("order of prompts", "in rotation, group after group", "order not published")
     assumptions.assume("prompt lengths", "the mean, to a token", "only the mean is published")
     parts = []
     for place in range(prompts):
-        common = max(1, round(shared * int(prompt[place]) / (shared + own)))
-        parts.append([(f"group {place // each}", common), (f"prompt {place}", int(prompt[place]) - common)])
+        common = max(1, round(shared * int(prompt[place]) / (shared + own))) if shared else 0
+        group = [(f"group {place // each}", common)] if common else []
+        parts.append([*group, (f"prompt {place}", int(prompt[place]) - common)])
     prefixes = Workload({"prompt_tokens": prompt, "prefix_parts": parts}).frame["prefix_parts"]
     return frame.with_columns(prefixes.gather(np.arange(count) % prompts))
+
+
+def _drawn(law: str | None, count: int, seed: int, stream: int, mean: float) -> Any:
+    """Lengths of a distribution; of the mean length if it is unknown."""
+    bounds = _UNIFORM.match(law or "")
+    if bounds is None:
+        return _around(mean, count)
+    low, high = max(1, int(bounds[1])), max(1, int(bounds[1]), int(bounds[2]))
+    return np.random.default_rng((seed, stream)).integers(low, high, count, endpoint=True)
 
 
 def _around(mean: float, count: int) -> Any:

@@ -41,11 +41,14 @@ class MeasuredRun:
         source: publisher.
         engine, engine_version: `vllm` or `sglang`, and its release.
         model: a name of `timing.known_models()` or of the Hugging Face Hub.
-        gpu, tp, pp, dp: GPU, and tensor, pipeline and data parallel sizes.
-        dtype: data type of the weights.
+        gpu, tp, pp, dp, ep: GPU, and tensor, pipeline, data and expert parallel sizes.
+        disaggregated: 1 if prefill and decode run on separate GPUs.
+        replicas: replicas behind a router.
+        dtype, kv_dtype: data types of the weights and of the KV cache.
         max_num_seqs, max_num_batched_tokens, max_model_len, gpu_mem_util, kv_blocks, prefix_cache,
-            chunked_prefill, kv_offload, eager: settings of the server. `prefix_cache` is `blocks`, `radix` or
-                `none`; `eager` is 1 without CUDA graphs.
+            chunked_prefill, kv_offload, async_scheduling, eager, speculation: settings of the server.
+                `prefix_cache` is `blocks`, `radix` or `none`; `eager` is 1 without CUDA graphs; `speculation`
+                is `none` or a method, and `unknown` if the publisher does not state it.
         arrival: arrival process, see `clients`.
         rate_rps, concurrency, n_requests, duration_s: requests per second, users or connections, number of
             requests, duration of arrivals in seconds.
@@ -54,6 +57,9 @@ class MeasuredRun:
         input_law, input_mean, output_law, output_mean: distributions and means of prompt and output lengths.
         output_counted: output tokens counted by the client, if different.
         failures: number of failed requests.
+        doubt: reason not to trust the measured values; such a run is not evaluated.
+        fold: `fit` if constants may be calibrated on the run, `hold` if not. Runs of `fit` are not evaluated.
+        uncertain: for each setting that the publisher does not state exactly, the reason for its value.
         requests: the log of the run, `arrival_s`, `prompt_tokens`, `output_tokens`.
         measured: values by the names in `METRICS`.
     """
@@ -68,7 +74,11 @@ class MeasuredRun:
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
+    ep: int | None = None
+    disaggregated: int | None = None
+    replicas: int | None = None
     dtype: str | None = None
+    kv_dtype: str | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -77,7 +87,9 @@ class MeasuredRun:
     prefix_cache: str | None = None
     chunked_prefill: int | None = None
     kv_offload: str | None = None
+    async_scheduling: int | None = None
     eager: int | None = None
+    speculation: str | None = None
     arrival: str | None = None
     rate_rps: float | None = None
     concurrency: int | None = None
@@ -91,6 +103,9 @@ class MeasuredRun:
     output_mean: float | None = None
     output_counted: float | None = None
     failures: int | None = None
+    doubt: str | None = None
+    fold: str | None = None
+    uncertain: Mapping[str, str] = field(default_factory=dict, compare=False)
     requests: pl.DataFrame | None = field(default=None, compare=False, repr=False)
     measured: Mapping[str, float] = field(default_factory=dict)
 
@@ -100,31 +115,37 @@ class MeasuredRun:
 
 
 _TEXTS = (
-    *("source", "engine", "engine_version", "model", "gpu", "dtype", "prefix_cache", "kv_offload"),
-    *("arrival", "workload", "input_law", "output_law"),
+    *("source", "engine", "engine_version", "model", "gpu", "dtype", "kv_dtype", "prefix_cache"),
+    *("kv_offload", "speculation", "arrival", "workload", "input_law", "output_law", "doubt", "fold"),
 )
-_LEAST = {"chunked_prefill": 0, "eager": 0, "failures": 0}
+_LEAST = {"chunked_prefill": 0, "failures": 0, "disaggregated": 0, "async_scheduling": 0, "eager": 0}
 _WHOLE = (
-    *("tp", "pp", "dp", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks"),
-    *("chunked_prefill", "eager", "concurrency", "n_requests", "failures"),
+    *("tp", "pp", "dp", "ep", "disaggregated", "replicas", "async_scheduling", "eager", "max_num_seqs"),
+    *("max_num_batched_tokens", "max_model_len", "kv_blocks"),
+    *("chunked_prefill", "concurrency", "n_requests", "failures"),
 )
 _NUMBERS = (
     *("gpu_mem_util", "rate_rps", "burstiness", "duration_s", "input_mean", "output_mean", "output_counted"),
 )
 SETTINGS = tuple(
-    entry.name for entry in fields(MeasuredRun) if entry.name not in ("id", "place", "requests", "measured")
+    entry.name
+    for entry in fields(MeasuredRun)
+    if entry.name not in ("id", "place", "uncertain", "requests", "measured")
 )
 """Columns of settings and load, which can also be set for all runs of a file."""
 COLUMNS = ("id", *SETTINGS, *_MEASURED, _FROM_E2E, *_REMARKS)
 
 
-def measured_run(place: str, cells: Mapping[str, str], default_id: str) -> MeasuredRun:
+def measured_run(
+    place: str, cells: Mapping[str, str], default_id: str, uncertain: Mapping[str, str] | None = None
+) -> MeasuredRun:
     """The run of a row.
 
     Args:
         place: file and row, for errors.
         cells: texts by column; empty texts are ignored.
         default_id: id of a row without one.
+        uncertain: reasons for the values of settings that the publisher does not state exactly.
 
     Raises:
         TraceError: naming the row and the column.
@@ -150,7 +171,13 @@ def measured_run(place: str, cells: Mapping[str, str], default_id: str) -> Measu
     if not measured:
         raise TraceError(place, f"has no measured value in any of the columns {', '.join(_MEASURED)}")
     _in_order(place, measured)
-    return MeasuredRun(id=texts.get("id", default_id), place=place, measured=measured, **settings)  # type: ignore[arg-type]
+    return MeasuredRun(
+        id=texts.get("id", default_id),
+        place=place,
+        uncertain=uncertain or {},
+        measured=measured,
+        **settings,  # type: ignore[arg-type]
+    )
 
 
 def _whole(path: str, text: str, least: int) -> int:

@@ -82,7 +82,7 @@ def _excluded(validation: Validation) -> Iterator[Chapter]:
         return
     yield Chapter(
         title="Runs that are not evaluated",
-        text="These runs are simulated and shown, but excluded from errors.",
+        text="These runs are excluded from errors. All except those not simulated are shown.",
         grids=(
             Grid(
                 title="",

@@ -20,6 +20,7 @@ from inferq.experiments.validation.measured_run import (
     MeasuredRun,
     measured_run,
 )
+from inferq.experiments.validation.publishers import translated
 from inferq.inputs import parsed_json, path_of, read_text
 
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
@@ -38,8 +39,9 @@ def read_runs(
     """Read measured runs from a file.
 
     Args:
-        runs: CSV with one row per run, or JSON: a result of vLLM's `benchmark_serving` or AIPerf's
-            `profile_export_aiperf.json`, detected from the content.
+        runs: CSV with one row per run, in the columns of `MeasuredRun`, of InferenceX or of llm-d; or JSON: a
+            result of vLLM's `benchmark_serving` or AIPerf's `profile_export_aiperf.json`. The content tells
+            them apart.
         requests: CSV with one row per request: `run`, `arrival_s`, `prompt_tokens`, `output_tokens`. `run` is
             the id of a run, or its end with `/` for `-`.
         given: settings by column, for runs that lack them.
@@ -58,8 +60,9 @@ def read_runs(
     rows = [_of_json(place, text)] if text.lstrip().startswith("{") else _of_csv(place, text)
     measured = []
     for where, cells, default_id in rows:
-        published = {name: cell for name, cell in cells.items() if cell is not None and cell.strip()}
-        measured.append(measured_run(where, {**settings, **published}, default_id))
+        known, uncertain = translated(cells)
+        published = {name: cell for name, cell in known.items() if cell is not None and cell.strip()}
+        measured.append(measured_run(where, {**settings, **published}, default_id, uncertain))
     names: dict[str, str] = {}
     for run in measured:
         if run.id in names:

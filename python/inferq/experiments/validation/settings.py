@@ -7,7 +7,7 @@ as known. They are listed as assumptions, as are features that are not simulated
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.servers import Server
 from inferq.timing.hardware.catalog import entries, hub_config
-from inferq.timing.hardware.formats import Weights, weights_of
+from inferq.timing.hardware.formats import KvType, Weights, kv_type_of, weights_of
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.launches import launches
 from inferq.timing.hardware.model_shape import ModelShape
@@ -53,11 +53,9 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     Raises:
         TraceError: a setting is not supported; it names row and column.
     """
-    for column, value in (("pp", run.pp), ("dp", run.dp)):
-        if value not in (None, 1):
-            raise run.wrong(
-                column, f"must be 1 (only one replica without pipeline parallelism is supported), got {value}"
-            )
+    _refuse_unsupported(run)
+    for column, reason in run.uncertain.items():
+        assumptions.assume(column, getattr(run, column, None) or "default", reason)
     shape, card = _shape(run), _card(run)
     server = _server(run)
     if version_of(run) is None:
@@ -71,11 +69,14 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     gpus = run.tp
     if gpus is None:
         gpus = assumptions.assume("tp", 1, "not published")
+    kv_dtype = _kv_dtype(run, shape, assumptions)
     kv = _kv(run, server, caching)
     release = release_of(run, card)
     budget = getattr(scheduler, "token_budget", None)
     eager = launches(shape, gpus) if run.eager else None
     overhead = release.host(shape.layers, gpus, budget, eager)
+    if getattr(scheduler, "async_scheduling", False):
+        overhead = replace(overhead, overlapped=True)
     assumptions.assume("overhead", f"{overhead!r}", f"{release.name}: {release.source('host')}")
     api_s = 0.0 if run.requests is not None else release.api_s
     log = "the log of requests is assumed to be the engine's" if run.requests is not None else ""
@@ -94,6 +95,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
             tensor_parallel=gpus,
             scheduler=scheduler,
             weights=weights,
+            kv_dtype=kv_dtype,
             backend=backend,
             overhead=overhead,
             api_s=api_s,
@@ -107,6 +109,30 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
         )
     _not_simulated(run, server, assumptions)
     return engine
+
+
+def _refuse_unsupported(run: MeasuredRun) -> None:
+    """Refuse deployments that one simulated replica cannot represent."""
+    if run.replicas not in (None, 1):
+        raise run.wrong("replicas", f"must be 1 (fleets are not supported), got {run.replicas}")
+    if run.disaggregated:
+        raise run.wrong("disaggregated", "must be 0 (prefill/decode disaggregation is not supported)")
+    if run.pp not in (None, 1):
+        raise run.wrong("pp", f"must be 1 (pipeline parallelism is not supported), got {run.pp}")
+    if run.dp not in (None, 1):
+        raise run.wrong("dp", f"must be 1 (data-parallel attention is not supported), got {run.dp}")
+    if run.ep not in (None, 1):
+        raise run.wrong("ep", f"must be 1 (expert parallelism is not supported), got {run.ep}")
+    if is_speculative(run):
+        raise run.wrong(
+            "speculation",
+            f"must be none (a table has no draft lengths and acceptance rates), got {run.speculation!r}",
+        )
+
+
+def is_speculative(run: MeasuredRun) -> bool:
+    """Whether the run used speculative decoding, or probably did."""
+    return run.speculation not in (None, "none", "likely none", "unknown")
 
 
 def timing_of(engine: Engine) -> str:
@@ -180,6 +206,16 @@ def _weights(run: MeasuredRun, shape: ModelShape, assumptions: Assumptions) -> W
         raise run.wrong("dtype", error.message) from None
 
 
+def _kv_dtype(run: MeasuredRun, shape: ModelShape, assumptions: Assumptions) -> KvType:
+    try:
+        kv_dtype = kv_type_of(run.kv_dtype, shape.checkpoint)
+    except ConfigError as error:
+        raise run.wrong("kv_dtype", error.message) from None
+    if run.kv_dtype is None:
+        assumptions.assume("kv_dtype", kv_dtype, "not published; the format of the checkpoint, else bf16")
+    return kv_dtype
+
+
 def _prefix_cache(
     run: MeasuredRun, server: str, assumptions: Assumptions
 ) -> Literal["blocks", "radix"] | None:
@@ -216,7 +252,10 @@ def _vllm(run: MeasuredRun, card: Gpu, assumptions: Assumptions) -> VllmV1:
         "scheduler_reserve_full_isl, in vLLM since 0.19",
     )
     is_async = version is None or version >= (0, 14)
-    assumptions.assume("async_scheduling", "on" if is_async else "off", "vLLM's default since 0.14")
+    if run.async_scheduling is None:
+        assumptions.assume("async_scheduling", "on" if is_async else "off", "vLLM's default since 0.14")
+    else:
+        is_async = bool(run.async_scheduling)
     if is_async:
         assumptions.assume("pause_s", 0.001, "the engine loop of vLLM sleeps 1 ms since 0.14")
     return VllmV1(

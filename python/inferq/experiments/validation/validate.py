@@ -45,6 +45,10 @@ def validate(
     fitted to the measured values. Missing settings are assumed by the rules of
     `experiments.validation.settings` and `clients`; `Validation.assumed` lists all assumptions.
 
+    `Validation.runs` has the reason for each run that cannot be simulated: an unknown model, a feature that
+    is not supported, a cache that is too small. Runs with a `doubt`, runs with unknown speculative decoding,
+    and runs of the fold `fit` are simulated, but not evaluated.
+
     Users of a closed loop start together, and every request counts. Runs `name-s0`, `name-s1`, … are stages
     of one server; with prefix caching, a stage reuses the cache of earlier stages in the file.
 
@@ -63,9 +67,9 @@ def validate(
         The measured and simulated metrics, and their errors.
 
     Raises:
-        TraceError: a row is wrong (names file, row and column), or a setting cannot be simulated.
+        TraceError: a row is wrong (names file, row and column), or no run can be simulated.
         ConfigError: an argument is wrong, or the file has another format.
-        SimulationError: a run fails; it names the row.
+        SimulationError: no run can be simulated, and the first fails; it names the row.
         OSError: a file cannot be read.
 
     Source: relative errors by median and 90th percentile, as in published comparisons of simulators with
@@ -106,6 +110,9 @@ def validate(
     validated = [row for group in _groups(selected) for row in _simulated(group, engine, seed)]
     place = {run.id: at for at, run in enumerate(selected)}
     validated.sort(key=lambda row: place[row.run.id])
+    if all(row.error for row in validated):
+        assert validated[0].error is not None
+        raise validated[0].error
     return Validation.of(validated)
 
 
@@ -137,9 +144,9 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
     before: list[pl.DataFrame] = []
     for run in stages:
         assumptions = Assumptions()
-        made = engine(run, assumptions)
-        client = client_for(run, assumptions, seed)
         try:
+            made = engine(run, assumptions)
+            client = client_for(run, assumptions, seed)
             if made.kv.prefix_cache is None or client.users is not None:
                 before = []
             if (
@@ -151,13 +158,28 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
                 assumptions.assume("earlier stages", "none", "not in the file, so the cache is cold")
             simulated, facts, before = _simulate(made, client, before, seed, assumptions)
         except (SimulationError, ConfigError, TraceError) as error:
-            raise type(error)(f"{run.place}: {error}") from None
-        failed = (run.failures or 0) / (run.n_requests or math.inf)
-        exclusion = f"{100 * failed:.0f} % of the requests failed" if failed > _MOST_FAILED else ""
-        if not exclusion and (rows := calibrated_on(run)) is not None:
-            exclusion = f"used to calibrate the server ({rows})"
-        validated.append(ValidatedRun(run, assumptions, timing_of(made), simulated, exclusion, facts))
+            reason = str(error).removeprefix(f"{run.place}, ").removeprefix(f"{run.place}: ")
+            located = error if reason != str(error) else type(error)(f"{run.place}: {error}")
+            validated.append(ValidatedRun(run, assumptions, "", {}, f"not simulated: {reason}", located))
+            continue
+        validated.append(
+            ValidatedRun(run, assumptions, timing_of(made), simulated, _exclusion(run), facts=facts)
+        )
     return validated
+
+
+def _exclusion(run: MeasuredRun) -> str:
+    """The reason why a simulated run is not evaluated, or an empty text."""
+    failed = (run.failures or 0) / (run.n_requests or math.inf)
+    if failed > _MOST_FAILED:
+        return f"{100 * failed:.0f} % of the requests failed"
+    if run.doubt:
+        return f"doubtful: {run.doubt}"
+    if run.speculation not in (None, "none"):
+        return f"speculative decoding: {run.speculation}"
+    if (rows := calibrated_on(run)) is not None:
+        return f"used to calibrate the server ({rows})"
+    return "in the fold that constants are calibrated on" if run.fold == "fit" else ""
 
 
 def _simulate(

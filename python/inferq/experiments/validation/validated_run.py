@@ -17,9 +17,11 @@ class ValidatedRun:
     run: MeasuredRun
     assumptions: Assumptions
     timing: str
-    """The timing model, as text."""
+    """The timing model, as text; empty if the run cannot be simulated."""
     simulated: Mapping[str, float]
     exclusion: str = ""
     """The reason why the run is not evaluated. Empty if it is."""
+    error: Exception | None = None
+    """The error of a run that cannot be simulated."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Properties of the simulated run: mean batch size, cache hit rate of prompts, …"""
+    """Properties of the simulated run, or empty: mean batch size, cache hit rate of prompts, …"""

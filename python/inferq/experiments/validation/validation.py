@@ -15,7 +15,10 @@ from inferq.experiments.validation.charts import of_errors
 from inferq.experiments.validation.measured_run import METRICS
 from inferq.experiments.validation.validated_run import ValidatedRun
 
-BY = ("source", "engine", "engine_version", "model", "gpu", "tp", "load", "timing")
+BY = (
+    *("source", "engine", "engine_version", "model", "gpu", "tp", "ep", "dtype", "kv_dtype", "fold"),
+    *("load", "timing"),
+)
 """Columns for grouping errors."""
 _WORST = 0.25
 """Share of the runs in the worst quarter."""
@@ -26,14 +29,14 @@ class Validation:
     """Measured and simulated runs; made by `inferq.validate`."""
 
     frame: pl.DataFrame
-    """One row per metric and run: `run`, `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `load`,
-    `timing`, `metric`, `measured`, `simulated` (seconds, or per second), `error` (simulated / measured − 1),
-    `evaluated` (whether it counts)."""
+    """One row per metric and simulated run: `run`, `source`, `engine`, `engine_version`, `model`, `gpu`,
+    `tp`, `ep`, `dtype`, `kv_dtype`, `fold`, `load`, `timing`, `metric`, `measured`, `simulated` (seconds, or
+    per second), `error` (simulated / measured − 1), `evaluated` (whether it counts)."""
 
     runs: pl.DataFrame
     """One row per run: these columns, `evaluated`, `exclusion` (reason), and of the simulated run
     `simulated_requests`, `unserved`, `preemptions`, `cached_share` (of prompt tokens), `in_flight` (mean),
-    `queue_share` (of E2E)."""
+    `queue_share` (of E2E). Null in a run that cannot be simulated."""
 
     assumed: pl.DataFrame
     """One row per assumed setting: `run`, `setting`, `value`, `reason`."""
@@ -47,13 +50,17 @@ class Validation:
             named = {
                 "run": run.id,
                 "source": run.source,
-                "engine": (run.engine or "").split()[0],
+                "engine": next(iter((run.engine or "").split()), None),
                 "engine_version": run.engine_version,
                 "model": run.model,
                 "gpu": run.gpu,
                 "tp": run.tp,
-                "load": load_of(row.facts),
-                "timing": "table" if row.timing.startswith("TimingTable") else "roofline",
+                "ep": run.ep,
+                "dtype": run.dtype,
+                "kv_dtype": run.kv_dtype,
+                "fold": run.fold,
+                "load": load_of(row.facts) if row.facts else None,
+                "timing": _timing(row.timing),
             }
             evaluated = not row.exclusion
             runs.append({**named, "evaluated": evaluated, "exclusion": row.exclusion, **row.facts})
@@ -88,7 +95,8 @@ class Validation:
         """Errors by metric, over evaluated runs.
 
         Args:
-            by: `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `load` or `timing`, or several.
+            by: `source`, `engine`, `engine_version`, `model`, `gpu`, `tp`, `ep`, `dtype`, `kv_dtype`, `fold`,
+                `load` or `timing`, or several.
 
         Returns:
             One row per metric (and value of `by`): `metric`, `runs`, `median` and `p90` of |error|, `bias`
@@ -206,6 +214,13 @@ class Validation:
         return (
             f"Validation({counted(self.runs.height, 'run')}, {evaluated} evaluated; median |error|: {errors})"
         )
+
+
+def _timing(text: str) -> str | None:
+    """The kind of a timing model, by its text."""
+    if not text:
+        return None
+    return "table" if text.startswith("TimingTable") else "roofline"
 
 
 def load_of(facts: Mapping[str, Any]) -> str:

@@ -112,8 +112,8 @@ class KvMemory:
             weights: number format of the weight matrices, as for `Engine.on`. Default: the checkpoint's.
             kv_dtype: number format of the cache, as for `Engine.on`. Default: the checkpoint's, else 16 bits.
             gpu_memory_utilization: fraction of the memory that the engine may use.
-            batched_tokens: maximum tokens of an iteration.
-            sampled_rows: maximum requests of an iteration.
+            batched_tokens: maximum tokens of an iteration; 0: activations are not counted.
+            sampled_rows: maximum requests of an iteration; 0: sampling is not counted.
             reserved_bytes: driver, CUDA context and communication library.
             block: tokens of a block.
             max_model_len: maximum tokens of a request, by which the capacity of a model with windows or
@@ -127,8 +127,8 @@ class KvMemory:
         kv_type = kv_type_of(kv_dtype, shape.checkpoint)
         weights = weights_of(weights, shape.checkpoint)
         share = within("gpu_memory_utilization", gpu_memory_utilization, 0.01, 1)
-        tokens = whole("batched_tokens", batched_tokens, 1, 2**31 - 1)
-        rows = whole("sampled_rows", sampled_rows, 1, 2**31 - 1)
+        tokens = whole("batched_tokens", batched_tokens, 0, 2**31 - 1)
+        rows = whole("sampled_rows", sampled_rows, 0, 2**31 - 1)
         reserved = not_negative("reserved_bytes", reserved_bytes)
         whole("block", block, 1, 2**20)
         longest = _longest(shape, max_model_len)

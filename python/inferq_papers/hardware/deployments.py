@@ -1,0 +1,120 @@
+"""Errors of TPOT and TTFT by kind of deployment: model, number formats, GPU, parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from inferq import MeasuredRun, Validation, read_runs, validate
+from inferq_papers.hardware.engines import with_stand_in
+from inferq_papers.report import Section, Table
+
+FILES = ("inferencex.csv", "varad.csv", "llmd.csv")
+METRICS = ("tpot_mean", "ttft_mean")
+_CALIBRATION = "in the fold that constants are calibrated on"
+KINDS = {
+    "llama": "dense",
+    "qwen3-32b": "dense",
+    "gpt-oss": "experts, windows",
+    "deepseek-r1": "experts, latent attention",
+    "kimi": "experts, latent attention",
+    "glm-5": "experts, latent attention with an index",
+    "minimax-m2": "experts",
+    "qwen3.5": "experts, states",
+    "gemma": "dense, windows",
+}
+"""Kind of a model by the first match of its name. Default: dense."""
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("By kind of model and timing", ("kind", "timing")),
+    ("By weight format and GPU", ("dtype", "gpu")),
+    ("By server", ("engine", "engine_version")),
+    ("By parallelism", ("tp", "ep")),
+)
+
+
+def read(folder: Path) -> list[MeasuredRun]:
+    """The runs of the three tables."""
+    return [run for name in FILES for run in read_runs(folder / name)]
+
+
+def kind_of(model: str) -> str:
+    """The kind of a model, by its name."""
+    name = model.lower()
+    return next((kind for part, kind in KINDS.items() if part in name), "dense")
+
+
+def judged(validation: Validation, fold: str | None) -> pl.DataFrame:
+    """Errors of TPOT and TTFT in a fold (None: both), without doubtful and speculative runs."""
+    reasons = validation.runs.select("run", "exclusion")
+    return (
+        validation.frame.join(reasons, on="run")
+        .filter(
+            pl.col("metric").is_in(METRICS),
+            pl.col("exclusion").is_in(["", _CALIBRATION]),
+            pl.lit(True) if fold is None else pl.col("fold") == fold,
+        )
+        .with_columns(kind=pl.col("model").map_elements(kind_of, return_dtype=pl.String))
+    )
+
+
+def errors(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Median, 90th percentile and signed median of the errors in %, by columns and metric."""
+    size = 100 * pl.col("error").abs()
+    return (
+        frame.group_by(*by, "metric", maintain_order=True)
+        .agg(
+            pl.len().alias("runs"),
+            size.median().alias("median"),
+            size.quantile(0.9, "linear").alias("P90"),
+            (100 * pl.col("error").median()).alias("bias"),
+        )
+        .sort(
+            *by,
+            pl.col("metric").replace_strict({name: at for at, name in enumerate(METRICS)}),
+            nulls_last=True,
+        )
+        .with_columns(pl.col("metric").str.replace_all("_", " "))
+    )
+
+
+def not_simulated(validation: Validation) -> pl.DataFrame:
+    """Runs that are not simulated, and runs that are not evaluated, by reason."""
+    return (
+        validation.runs.filter(~pl.col("exclusion").is_in(["", _CALIBRATION]))
+        .group_by(pl.col("exclusion").str.replace(r"; .*| \(.*", "").alias("reason"), "engine")
+        .agg(pl.len().alias("runs"), pl.col("model").n_unique().alias("models"))
+        .sort("runs", "reason", descending=[True, False])
+    )
+
+
+def deployments_section(folder: Path) -> Section:
+    """Errors of published closed loops by kind of deployment, and runs that cannot be simulated."""
+    validation = validate(read(folder), engine=with_stand_in)
+    held, fit = judged(validation, "hold"), judged(validation, "fit")
+    decimals = dict.fromkeys(("median", "P90", "bias"), 1)
+    return Section(
+        title="Errors by kind of deployment",
+        text=TEXT,
+        tables=(
+            *(
+                Table(title=f"{title}, evaluated fold, %", frame=errors(held, by), decimals=decimals)
+                for title, by in GROUPS
+            ),
+            Table(
+                title="By kind of model and timing, fold that constants may be calibrated on, %",
+                frame=errors(fit, GROUPS[0][1]),
+                decimals=decimals,
+            ),
+            Table(title="Runs that are not evaluated", frame=not_simulated(validation)),
+        ),
+    )
+
+
+TEXT = (
+    "Runs of InferenceX, of aiconfigurator, and of small models on an A10G. Deployments are split into two "
+    "folds by a hash of model, GPU, engine, weights and parallelism. Constants are calibrated on one fold "
+    "and evaluated on the other. TensorRT-LLM is simulated by vLLM's scheduler without host time. Runs with "
+    "speculative decoding are not evaluated, because draft lengths and acceptance rates are not published."
+)
