@@ -11,6 +11,7 @@ import polars as pl
 
 from inferq import MeasuredRun, Validation, read_runs, validate
 from inferq.timing import roofline_against_tables, shipped_tables
+from inferq_papers.hardware.deployments import deployments_section
 from inferq_papers.hardware.engines import one_at_a_time, without_times
 from inferq_papers.hardware.residual_charts import MOST, of_residuals
 from inferq_papers.lin2026.fits import fits_section
@@ -37,6 +38,8 @@ def report(
     """
     tell("measured runs")
     runs = measured_section()
+    tell("deployments")
+    deployed = deployments_section(MEASURED)
     tell("replicas: nie2026's rates")
     served = measured(QUICK if quick else FULL, traces)
     tell("iterations: lin2026's fits")
@@ -64,7 +67,7 @@ def report(
         "servers, requests per second in overload, durations of iterations, and kernels. Nothing is "
         "calibrated on the data it is compared with, except the efficiencies of the roofline and the values "
         "listed in the first section.",
-        sections=(runs, whole, *renamed, held_out, roofline),
+        sections=(runs, deployed, whole, *renamed, held_out, roofline),
         slips=(),
         quick=quick,
     )

@@ -11,6 +11,7 @@ from inferq import MeasuredRun, Validation, read_runs, validate
 from inferq_papers.hardware.engines import with_stand_in
 from inferq_papers.report import Section, Table
 
+TITLE = "Errors by kind of deployment"
 FILES = ("inferencex.csv", "varad.csv", "llmd.csv")
 METRICS = ("tpot_mean", "ttft_mean")
 _CALIBRATION = "in the fold that constants are calibrated on"
@@ -91,11 +92,13 @@ def not_simulated(validation: Validation) -> pl.DataFrame:
 
 def deployments_section(folder: Path) -> Section:
     """Errors of published closed loops by kind of deployment, and runs that cannot be simulated."""
+    if not folder.is_dir():
+        return Section(title=TITLE, text=TEXT)
     validation = validate(read(folder), engine=with_stand_in)
     held, fit = judged(validation, "hold"), judged(validation, "fit")
     decimals = dict.fromkeys(("median", "P90", "bias"), 1)
     return Section(
-        title="Errors by kind of deployment",
+        title=TITLE,
         text=TEXT,
         tables=(
             *(

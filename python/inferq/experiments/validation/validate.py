@@ -25,6 +25,8 @@ from inferq.systems.engine import Engine
 EngineFor = Callable[[MeasuredRun, Assumptions], Engine]
 
 _STAGE = re.compile(r"(.*)-s(\d+)")
+_KNOWN = re.compile(r"(; use the model's config\.json instead)?; known names: .*", re.DOTALL)
+"""Hints of an error that the list of runs leaves out."""
 _BETWEEN_STAGES_S = 1.0
 _MOST_FAILED = 0.05
 """Runs with a larger share of failed requests are not evaluated: the reaction of clients is unknown."""
@@ -160,7 +162,8 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
         except (SimulationError, ConfigError, TraceError) as error:
             reason = str(error).removeprefix(f"{run.place}, ").removeprefix(f"{run.place}: ")
             located = error if reason != str(error) else type(error)(f"{run.place}: {error}")
-            validated.append(ValidatedRun(run, assumptions, "", {}, f"not simulated: {reason}", located))
+            exclusion = f"not simulated: {_KNOWN.sub('', reason)}"
+            validated.append(ValidatedRun(run, assumptions, "", {}, exclusion, located))
             continue
         validated.append(
             ValidatedRun(run, assumptions, timing_of(made), simulated, _exclusion(run), facts=facts)
