@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import inferq as iq
@@ -35,12 +36,17 @@ def one_at_a_time(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
 def with_stand_in(run: iq.MeasuredRun, assumed: Any) -> iq.Engine:
     """The engine of `iq.engine_for`; for TensorRT-LLM, vLLM's scheduler without host and API times.
 
-    TensorRT-LLM also uses continuous batching, and overlaps the host with the GPU. Its rules of admission and
-    of chunked prefill are not simulated.
+    TensorRT-LLM also uses continuous batching, and overlaps the host with the GPU. By default it admits a
+    request only if the KV cache has room for its whole output, so it never preempts
+    (`GUARANTEED_NO_EVICT`); here a sequence limit stands for this rule. Its chunked prefill is not simulated.
     """
     if run.engine != "trtllm":
         return iq.engine_for(run, assumed)
     settings = dataclasses.replace(run, engine="vllm", engine_version="0.13", async_scheduling=0)
     engine = without_times(settings, assumed)
     assumed.assume("engine", "vLLM's scheduler", "TensorRT-LLM's scheduler is not supported")
-    return engine
+    if engine.kv.tokens is None or not isinstance(engine.scheduler, iq.VllmV1):
+        return engine
+    request_tokens = math.ceil((run.input_mean or 0) + (run.output_mean or 0))
+    most = max(1, min(engine.scheduler.max_seqs, engine.kv.tokens // max(1, request_tokens)))
+    return dataclasses.replace(engine, scheduler=dataclasses.replace(engine.scheduler, max_seqs=most))
