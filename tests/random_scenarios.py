@@ -22,7 +22,7 @@ def _overhead(rng: random.Random) -> Described:
         return {}
     host = {"base_s": rng.choice([0.0, 0.002, 0.03]), "per_sequence_s": rng.choice([0.0, 2.5e-4])}
     graphs = {"largest_graph_tokens": rng.choice([0, 4, 16, 60]), "beyond_graph_s": 0.004}
-    launches = rng.choice([{}, {"launch_s": rng.choice([0.003, 0.05])}])
+    launches = rng.choice([{}, {"launch_s": rng.choice([0.003, 0.05])}, {"exposed_s": 0.0007}])
     return {
         "overhead": host | {"overlapped": rng.choice([True, False])} | rng.choice([{}, graphs]) | launches,
     }

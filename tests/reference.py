@@ -31,13 +31,13 @@ def with_host(host: dict[str, int], largest_graph: int | None, gpu: int, rows: I
     """What an iteration takes with the host, which works after the GPU or meanwhile.
 
     A batch of more tokens than the largest graph has is launched kernel by kernel. Without graphs, no
-    iteration is shorter than the launches and the host's other work.
+    iteration is shorter than the launches and the host's other work. Exposed time comes on top.
     """
     tokens = [*rows]
     time = host["base_s"] + host["per_sequence_s"] * len(tokens)
     eager = host["beyond_graph_s"] if largest_graph is not None and sum(tokens) > largest_graph else 0
     whole = (max(gpu, time) if host["overlapped"] else gpu + time) + eager
-    return max(whole, host["launch_s"] + time) if host["launch_s"] else whole
+    return (max(whole, host["launch_s"] + time) if host["launch_s"] else whole) + host["exposed_s"]
 
 
 class Request:  # what it asks for, holds now and has become; times in attoseconds, None = absent

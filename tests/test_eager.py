@@ -77,6 +77,38 @@ def test_an_iteration_takes_at_least_the_launches_and_the_other_host_time() -> N
     assert decode_s(launch_s=0.013, **gaps) == 0.014
 
 
+def test_exposed_time_is_never_overlapped() -> None:
+    assert decode_s(exposed_s=0.002) == 0.012
+    assert decode_s(exposed_s=0.002, base_s=0.004, overlapped=True) == 0.012
+    assert decode_s(exposed_s=0.002, base_s=0.014, overlapped=True) == 0.016
+    assert decode_s(exposed_s=0.002, launch_s=0.025, overlapped=True) == 0.027
+
+
+def test_theory_counts_exposed_time() -> None:
+    work = iq.Workload.synthetic(
+        requests=9, arrivals=iq.dist.Poisson(1.0), prompt=iq.dist.Fixed(100), output=iq.dist.Fixed(10)
+    )
+
+    def capacity(**host: Any) -> dict[str, list[float]]:
+        engine = iq.Engine(
+            timing=iq.Constant(0.05),
+            scheduler=iq.Sarathi(),
+            kv=iq.KvCache.unlimited(),
+            overhead=iq.Overhead(**host),
+        )
+        bounds = iq.theory.stability(work, engine).bounds
+        return {
+            kind: [bound.capacity_per_s for bound in bounds if bound.kind == kind]
+            for kind in ("upper_bound", "guarantee")
+        }
+
+    # Not overlapped, it is one more time per iteration. Overlapped, guarantees add it to all other time.
+    assert capacity(base_s=0.01, exposed_s=0.02) == capacity(base_s=0.03)
+    hidden = capacity(base_s=0.01, exposed_s=0.02, overlapped=True)
+    assert hidden["guarantee"] == pytest.approx(capacity(base_s=0.03)["guarantee"])
+    assert hidden["upper_bound"] == capacity()["upper_bound"]
+
+
 def test_an_engine_without_graphs_launches_every_batch() -> None:
     graphs, eager = (
         iq.Engine.on("llama-3.1-8b", "a100_sxm", eager=eager).overhead for eager in (False, True)

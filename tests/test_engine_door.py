@@ -210,6 +210,7 @@ def test_invalid_lengths_and_delays_are_rejected(given: dict[str, Any], message:
         ({"largest_graph_tokens": 512}, "requires largest_graph_tokens"),
         ({"largest_graph_tokens": -1, "beyond_graph_s": 0.001}, "largest_graph_tokens"),
         ({"launch_s": 12}, "launch_s: 12 s looks like milliseconds"),
+        ({"exposed_s": 2}, "exposed_s: 2 s looks like milliseconds"),
         ({"largest_graph_tokens": 512, "beyond_graph_s": 3}, "looks like milliseconds"),
     ],
 )

@@ -70,6 +70,24 @@ def test_vllm_has_the_defaults_of_its_sources(
     assert iq.Engine.from_json(engine.to_json()) == engine
 
 
+@pytest.mark.parametrize(
+    ("server", "exposed_s"),
+    [
+        # 0.2 ms per doubling beyond two GPUs since 0.14.
+        ("vllm-0.12", [0, 0, 0, 0]),
+        ("vllm-0.14", [0, 0, 0.0002, 0.0004]),
+        ("vllm-0.33", [0, 0, 0.0002, 0.0004]),
+        ("sglang-0.5", [0, 0, 0, 0]),
+    ],
+)
+def test_gpus_wait_for_each_other_from_vllm_0_14_on(server: str, exposed_s: list[float]) -> None:
+    preset = Server.of(server, Gpu.of("h200"))
+    assert [preset.host(32, gpus, 8192).exposed_s for gpus in (1, 2, 4, 8)] == exposed_s
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=4, server=server)
+    assert ("exposed_s" in engine.explain()) == bool(exposed_s[2])
+    assert iq.Engine.from_json(engine.to_json()) == engine
+
+
 def test_sglang_has_its_own_memory_fraction_and_page_size() -> None:
     engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5")
     assert isinstance(engine.scheduler, iq.Sglang) and engine.scheduler.chunk_tokens == 8192

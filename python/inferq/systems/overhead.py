@@ -9,6 +9,9 @@ from inferq.checks import not_negative, whole
 from inferq.description import Description, fields_of
 from inferq.errors import ConfigError
 
+_RARE = ("launch_s", "exposed_s")
+"""Fields that are left out if they are 0."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overhead(Description):
@@ -19,7 +22,7 @@ class Overhead(Description):
     than `largest_graph_tokens` tokens takes `beyond_graph_s` longer in any case: its kernels are launched one
     by one, and the GPU waits for each. Without CUDA graphs, the host launches the kernels of every iteration
     in `launch_s`, while the GPU runs earlier ones: no iteration is shorter than `launch_s` plus the other
-    host time.
+    host time. In the `exposed_s` of every iteration the GPU waits, also if the host is overlapped otherwise.
 
     No value fits all engines; zero is kernel time only. Published values:
 
@@ -39,6 +42,7 @@ class Overhead(Description):
             without graphs. None: no batch exceeds it.
         beyond_graph_s: additional seconds of a larger batch, at most 1.
         launch_s: seconds in which the host launches the kernels of an iteration without a graph, at most 1.
+        exposed_s: seconds per iteration that are never overlapped, at most 1.
 
     Raises:
         ConfigError: a number that is negative, not finite, or looks like milliseconds; in an engine also a
@@ -60,12 +64,14 @@ class Overhead(Description):
     largest_graph_tokens: int | None = None
     beyond_graph_s: float = 0
     launch_s: float = 0
+    exposed_s: float = 0
 
     def __post_init__(self) -> None:
         """Reject negative times and times in another unit."""
         Description.__post_init__(self)
-        longest = {"base_s": 1.0, "per_sequence_s": 0.05, "beyond_graph_s": 1.0, "launch_s": 1.0}
-        for name, longest_s in longest.items():
+        longest = {"per_sequence_s": 0.05}
+        for name in ("base_s", "per_sequence_s", "beyond_graph_s", "launch_s", "exposed_s"):
+            longest_s = longest.get(name, 1.0)
             if not_negative(name, getattr(self, name)) > longest_s:
                 raise ConfigError(
                     name,
@@ -81,8 +87,8 @@ class Overhead(Description):
             )
 
     def __repr__(self) -> str:
-        """All fields, without `launch_s` of an engine with graphs."""
-        shown = (name for name in fields_of(self) if name != "launch_s" or self.launch_s)
+        """All fields, without `launch_s` and `exposed_s` if they are 0."""
+        shown = (name for name in fields_of(self) if name not in _RARE or getattr(self, name))
         return f"Overhead({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def to_json(self) -> dict[str, Any]:
@@ -90,6 +96,7 @@ class Overhead(Description):
         described = fields_of(self)
         if self.largest_graph_tokens is None:
             del described["largest_graph_tokens"], described["beyond_graph_s"]
-        if not self.launch_s:
-            del described["launch_s"]
+        for name in _RARE:
+            if not getattr(self, name):
+                del described[name]
         return described

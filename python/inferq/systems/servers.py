@@ -160,7 +160,8 @@ class Server:
     def host(self, layers: int, gpus: int, token_budget: int | None, launches: int | None = None) -> Overhead:
         """Return the host time of an iteration.
 
-        Every GPU of a replica has a process that receives every request of a batch. The kernels of a batch
+        Every GPU of a replica has a process that receives every request of a batch. From vLLM 0.14 on, GPUs
+        wait for each other for a fixed time per doubling beyond two GPUs. The kernels of a batch
         above the largest captured graph are launched one by one, with a fixed time per layer. An engine
         without graphs launches those of every batch, which takes the host a time per operation.
 
@@ -188,6 +189,7 @@ class Server:
             base_s=host["base_s"],
             per_sequence_s=host["per_sequence_s" if gpus == 1 else "per_sequence_of_several_gpus_s"],
             overlapped=host["overlapped"],
+            exposed_s=max(0, gpus.bit_length() - 2) * host.get("exposed_of_a_doubling_s", 0),
             launch_s=0 if launches is None else launches * self._launch_s,
             **launched,
         )

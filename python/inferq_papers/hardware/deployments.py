@@ -8,6 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from inferq import MeasuredRun, Validation, read_runs, validate
+from inferq.timing.hardware.layers import LatentAttention, Recurrent
+from inferq.timing.hardware.model_shape import ModelShape
 from inferq_papers.hardware.engines import with_stand_in
 from inferq_papers.report import Section, Table
 
@@ -15,18 +17,6 @@ TITLE = "Errors by kind of deployment"
 FILES = ("inferencex.csv", "varad.csv", "llmd.csv")
 METRICS = ("tpot_mean", "ttft_mean")
 _CALIBRATION = "in the fold that constants are calibrated on"
-KINDS = {
-    "llama": "dense",
-    "qwen3-32b": "dense",
-    "gpt-oss": "experts, windows",
-    "deepseek-r1": "experts, latent attention",
-    "kimi": "experts, latent attention",
-    "glm-5": "experts, latent attention with an index",
-    "minimax-m2": "experts",
-    "qwen3.5": "experts, states",
-    "gemma": "dense, windows",
-}
-"""Kind of a model by the first match of its name. Default: dense."""
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("By kind of model and timing", ("kind", "timing")),
     ("By weight format and GPU", ("dtype", "gpu")),
@@ -41,9 +31,17 @@ def read(folder: Path) -> list[MeasuredRun]:
 
 
 def kind_of(model: str) -> str:
-    """The kind of a model, by its name."""
-    name = model.lower()
-    return next((kind for part, kind in KINDS.items() if part in name), "dense")
+    """The kind of a model: its feed-forward parts, and attention other than full attention."""
+    shape = ModelShape.of(model)
+    mixers = [mixer for group in shape.groups for mixer in group.mixers]
+    parts = {
+        "experts": shape.experts > 1,
+        "windows": any(mixer.limit is not None for mixer in mixers),
+        "latent": any(isinstance(mixer, LatentAttention) for mixer in mixers),
+        "index": any(mixer.index_bytes_per_token for mixer in mixers),
+        "states": any(isinstance(mixer, Recurrent) for mixer in mixers),
+    }
+    return ", ".join(name for name, has_part in parts.items() if has_part) or "dense"
 
 
 def judged(validation: Validation, fold: str | None) -> pl.DataFrame:

@@ -33,6 +33,9 @@ pub struct Overhead {
     /// host launches the next, so this is a floor, to which the host time above is added.
     #[serde(default)]
     pub launch_s: f64,
+    /// Seconds per iteration in which the GPU waits for the host, never overlapped.
+    #[serde(default)]
+    pub exposed_s: f64,
 }
 
 impl Overhead {
@@ -45,6 +48,7 @@ impl Overhead {
             largest_graph: self.largest_graph_tokens.unwrap_or(u64::MAX),
             beyond_graph: Span(attoseconds(self.beyond_graph_s, "beyond_graph_s")?),
             launch: Span(attoseconds(self.launch_s, "launch_s")?),
+            exposed: Span(attoseconds(self.exposed_s, "exposed_s")?),
         })
     }
 }
@@ -58,24 +62,28 @@ pub struct HostTime {
     largest_graph: u64,
     beyond_graph: Span,
     launch: Span,
+    exposed: Span,
 }
 
 impl HostTime {
     /// Whether the host takes no time.
     pub(crate) fn is_zero(&self) -> bool {
-        [self.base, self.per_sequence, self.beyond_graph, self.launch].iter().all(|&time| time == Span::ZERO)
+        self.times().iter().all(|&time| time == Span::ZERO)
     }
 
     /// Returns a divisor of all of its times in attoseconds; 0: all are 0.
     pub(crate) fn unit(&self) -> u128 {
-        [self.base, self.per_sequence, self.beyond_graph, self.launch]
-            .iter()
-            .fold(0, |all, time| greatest_common_divisor(all, time.0))
+        self.times().iter().fold(0, |all, time| greatest_common_divisor(all, time.0))
+    }
+
+    fn times(&self) -> [Span; 5] {
+        [self.base, self.per_sequence, self.beyond_graph, self.launch, self.exposed]
     }
 
     /// Switches to units of `attoseconds`, a divisor of [`HostTime::unit`].
     pub(crate) fn count_in(&mut self, attoseconds: u128) {
-        for time in [&mut self.base, &mut self.per_sequence, &mut self.beyond_graph, &mut self.launch] {
+        let Self { base, per_sequence, beyond_graph, launch, exposed, .. } = self;
+        for time in [base, per_sequence, beyond_graph, launch, exposed] {
             time.0 /= attoseconds;
         }
     }
@@ -90,7 +98,10 @@ impl HostTime {
         if tokens > self.largest_graph {
             pace = pace.plus(&Pace::constant(self.beyond_graph))?;
         }
-        if self.launch == Span::ZERO { Ok(pace) } else { Ok(pace.larger(&Pace::constant(self.launch.plus(own)?))) }
+        if self.launch != Span::ZERO {
+            pace = pace.larger(&Pace::constant(self.launch.plus(own)?));
+        }
+        if self.exposed == Span::ZERO { Ok(pace) } else { pace.plus(&Pace::constant(self.exposed)) }
     }
 }
 
@@ -146,6 +157,20 @@ mod tests {
         let overlapped = Overhead { overlapped: true, ..eager };
         for (gpu, expected) in [(45, 50), (55, 55)] {
             assert_eq!(with_overhead(&overlapped, Pace::constant(Span(gpu))).first, Span(expected));
+        }
+    }
+
+    #[test]
+    fn exposed_time_is_added_to_every_iteration() {
+        // Five rows: 10 as + 5 · 2 as = 20 as of other host work, hidden behind 45 as of the GPU and longer than 15 as.
+        let exposed = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, exposed_s: 7e-18, ..Overhead::default() };
+        let overlapped = Overhead { overlapped: true, ..exposed.clone() };
+        let eager = Overhead { launch_s: 30e-18, ..overlapped.clone() };
+        for (gpu, added, hidden, launched) in [(45, 72, 52, 57), (15, 42, 27, 57)] {
+            let gpu = Pace::constant(Span(gpu));
+            for (overhead, expected) in [(&exposed, added), (&overlapped, hidden), (&eager, launched)] {
+                assert_eq!(with_overhead(overhead, gpu).first, Span(expected));
+            }
         }
     }
 

@@ -278,13 +278,15 @@ impl Scenario {
 fn overhead() -> impl Strategy<Value = String> {
     let beyond = prop_oneof![1 => Just(0), 1 => 1_u32..9000];
     let launch = prop_oneof![1 => Just(0), 1 => 1_u32..40_000];
-    let some = (0_u32..9000, 0_u32..300, any::<bool>(), beyond, 0_u32..64, launch);
-    let some = some.prop_map(|(base, per_sequence, overlapped, beyond, graph, launch)| {
-        let [base, per_sequence, beyond, launch] =
-            [base, per_sequence, beyond, launch].map(|each| f64::from(each) / 1e6);
+    let exposed = prop_oneof![1 => Just(0), 1 => 1_u32..900];
+    let some = (0_u32..9000, 0_u32..300, any::<bool>(), beyond, 0_u32..64, launch, exposed);
+    let some = some.prop_map(|(base, per_sequence, overlapped, beyond, graph, launch, exposed)| {
+        let [base, per_sequence, beyond, launch, exposed] =
+            [base, per_sequence, beyond, launch, exposed].map(|each| f64::from(each) / 1e6);
         format!(
             r#"{{"base_s": {base}, "per_sequence_s": {per_sequence}, "overlapped": {overlapped},
-            "largest_graph_tokens": {graph}, "beyond_graph_s": {beyond}, "launch_s": {launch}}}"#
+            "largest_graph_tokens": {graph}, "beyond_graph_s": {beyond}, "launch_s": {launch},
+            "exposed_s": {exposed}}}"#
         )
     });
     prop_oneof![2 => Just("{}".to_owned()), 1 => some]

@@ -93,6 +93,7 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
             shape,
             card,
             tensor_parallel=gpus,
+            expert_parallel=run.ep or 1,
             scheduler=scheduler,
             weights=weights,
             kv_dtype=kv_dtype,
@@ -121,8 +122,6 @@ def _refuse_unsupported(run: MeasuredRun) -> None:
         raise run.wrong("pp", f"must be 1 (pipeline parallelism is not supported), got {run.pp}")
     if run.dp not in (None, 1):
         raise run.wrong("dp", f"must be 1 (data-parallel attention is not supported), got {run.dp}")
-    if run.ep not in (None, 1):
-        raise run.wrong("ep", f"must be 1 (expert parallelism is not supported), got {run.ep}")
     if is_speculative(run):
         raise run.wrong(
             "speculation",

@@ -44,9 +44,9 @@ def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
     Host time is part of every bound. With an overlapped host, an iteration takes at least its kernel time and
     at most the sum of kernel and host time. Upper bounds then count the kernels alone, and guarantees count a
     host that is not overlapped. (Bounds of tables and rooflines use the longer of both.) The extra time of
-    batches above the largest graph and the launches of an engine without graphs are left out of upper bounds;
-    guarantees add both to every batch. Bounds of
-    `TiledGemm` ignore the host, so its guarantees are not proved.
+    batches above the largest graph, the launches of an engine without graphs, and exposed time of an
+    overlapped host are left out of upper bounds; guarantees add them to every batch. Bounds of `TiledGemm`
+    ignore the host, so its guarantees are not proved.
     """
     engine, host = replicas.engine, replicas.engine.overhead
     if host is not None and adds_time(host) and isinstance(engine.timing, TiledGemm):
@@ -58,10 +58,13 @@ def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
     elif host is not None and (
         host.beyond_graph_s
         or host.launch_s
+        or host.exposed_s
         or (adds_time(host) and host.overlapped and is_counted(engine.timing))
     ):
-        graphs = replace(host, largest_graph_tokens=None, beyond_graph_s=0, launch_s=0)
-        most_s = host.base_s + host.beyond_graph_s + host.launch_s
+        least_s = host.base_s + (0 if host.overlapped else host.exposed_s)
+        most_s = host.base_s + host.beyond_graph_s + host.launch_s + host.exposed_s
+        absent = {"largest_graph_tokens": None, "beyond_graph_s": 0, "launch_s": 0, "exposed_s": 0}
+        graphs = replace(host, base_s=least_s, **absent)
         sides: tuple[tuple[Kind, Overhead | None], ...] = (
             ("upper_bound", None if host.overlapped and is_counted(engine.timing) else graphs),
             ("guarantee", replace(graphs, overlapped=False, base_s=most_s)),

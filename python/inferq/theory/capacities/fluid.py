@@ -49,6 +49,7 @@ class FluidEngine:
                 host.per_sequence_s
                 or host.beyond_graph_s
                 or host.launch_s
+                or host.exposed_s
                 or (host.overlapped and host.base_s)
             ):
                 raise ConfigError(

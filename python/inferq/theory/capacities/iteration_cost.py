@@ -53,7 +53,7 @@ class Iteration(TokenCost):
             )
         if host.beyond_graph_s:
             raise ConfigError("overhead", f"{host!r} jumps at a batch size; use stability() for bounds")
-        terms = asdict(cost) | {"base_s": cost.base_s + host.base_s}
+        terms = asdict(cost) | {"base_s": cost.base_s + host.base_s + host.exposed_s}
         return cls(**terms, per_row_s=host.per_sequence_s)
 
     @property
@@ -157,7 +157,9 @@ class Iteration(TokenCost):
 
 def adds_time(host: Overhead | None) -> bool:
     """Whether a host takes any time."""
-    return host is not None and any((host.base_s, host.per_sequence_s, host.beyond_graph_s, host.launch_s))
+    return host is not None and any(
+        (host.base_s, host.per_sequence_s, host.beyond_graph_s, host.launch_s, host.exposed_s)
+    )
 
 
 def is_counted(timing: TimingModel) -> bool:
@@ -335,4 +337,4 @@ def least_iteration_s(engine: Engine) -> float:
     if host is None:
         return kernels_s
     host_s = host.base_s + host.per_sequence_s
-    return max(kernels_s, host_s) if host.overlapped else kernels_s + host_s
+    return (max(kernels_s, host_s) if host.overlapped else kernels_s + host_s) + host.exposed_s
