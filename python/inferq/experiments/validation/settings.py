@@ -23,7 +23,6 @@ from inferq.timing.hardware.formats import KvType, Weights, kv_type_of, weights_
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.launches import launches
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.timing.tables.shipped import files
 
 _BLOCK = 16
 _MOST_DIGITS = 9
@@ -81,7 +80,6 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
     api_s = 0.0 if run.requests is not None else release.api_s
     log = "the log of requests is assumed to be the engine's" if run.requests is not None else ""
     assumptions.assume("api_s", f"{api_s:g}", log or f"{release.name}: {release.source('api_s')}")
-    backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"prefix_cache": caching or "none"} if kv is None else {"kv": kv.to_json()}
     if kv is None:
         memory["gpu_memory_utilization"] = _gpu_memory_utilization(run, release, gpus, assumptions)
@@ -97,7 +95,6 @@ def engine_for(run: MeasuredRun, assumptions: Assumptions) -> Engine:
             scheduler=scheduler,
             weights=weights,
             kv_dtype=kv_dtype,
-            backend=backend,
             overhead=overhead,
             api_s=api_s,
             **memory,
@@ -294,14 +291,6 @@ def _gpu_memory_utilization(run: MeasuredRun, release: Server, gpus: int, assump
         return run.gpu_mem_util
     share, source = release.gpu_memory_utilization(gpus), release.source("gpu_memory_utilization")
     return float(assumptions.assume("gpu_mem_util", share, f"{release.name}: {source}"))
-
-
-def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
-    return any(
-        (file.gpu, file.tensor_parallel, file.backend) == (card.name, gpus, backend)
-        and ModelShape.of(file.model) == shape
-        for file in files()
-    )
 
 
 def _not_simulated(run: MeasuredRun, server: str, assumptions: Assumptions) -> None:
