@@ -26,8 +26,8 @@ def validate(
         typer.Argument(
             metavar="RUNS",
             show_default=False,
-            help="Measured runs: CSV with one row per run, a JSON result of vllm bench serve, or AIPerf's "
-            "profile_export_aiperf.json.",
+            help="Measured runs: CSV with one row per run (also tables of InferenceX and llm-d), a JSON "
+            "result of vllm bench serve, or AIPerf's profile_export_aiperf.json.",
         ),
     ],
     requests: Annotated[
@@ -42,7 +42,11 @@ def validate(
     ] = None,
     by: Annotated[
         list[str] | None,
-        option("NAME", "Group errors by engine_version, gpu, tp, load, model, source or clock. Repeatable."),
+        option(
+            "NAME",
+            "Group errors by engine, engine_version, model, gpu, tp, ep, dtype, kv_dtype, load, timing, "
+            "source or fold. Repeatable.",
+        ),
     ] = None,
     metric: Annotated[
         str | None, option("NAME", "Metric that selects the worst runs. Default: mean E2E if available.")
@@ -62,7 +66,8 @@ def validate(
 ) -> None:
     """Simulate measured runs with their published settings, and show the error of each metric.
 
-    Missing settings are assumed by documented rules; --assumed lists them. Exit status 1: an error exceeds
+    Missing settings are assumed by documented rules; --assumed lists them. Runs that cannot be simulated are
+    listed with the reason. Exit status 1: an error exceeds
     --max-median or --max-p90. Exit status 2: nothing was compared.
 
     Example: inferq validate tests/measured/runs.csv --requests tests/measured/requests.csv

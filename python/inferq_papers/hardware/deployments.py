@@ -16,6 +16,8 @@ from inferq_papers.report import Section, Table
 TITLE = "Errors by kind of deployment"
 FILES = ("inferencex.csv", "varad.csv", "llmd.csv")
 METRICS = ("tpot_mean", "ttft_mean")
+WITHIN, BEYOND = 10, 15
+"""Median errors of TPOT in %, at most and above which a kind of deployment is named."""
 _CALIBRATION = "in the fold that constants are calibrated on"
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("By kind of model and timing", ("kind", "timing")),
@@ -94,6 +96,7 @@ def deployments_section(folder: Path) -> Section:
         return Section(title=TITLE, text=TEXT)
     validation = validate(read(folder), engine=with_stand_in)
     held, fit = judged(validation, "hold"), judged(validation, "fit")
+    tpot = errors(held, ("kind", "dtype", "gpu", "engine", "timing")).filter(metric="tpot mean")
     decimals = dict.fromkeys(("median", "P90", "bias"), 1)
     return Section(
         title=TITLE,
@@ -110,6 +113,25 @@ def deployments_section(folder: Path) -> Section:
             ),
             Table(title="Runs that are not evaluated", frame=not_simulated(validation)),
         ),
+        remarks=(
+            f"**Within 10 %** in median TPOT: {_named(tpot.filter(pl.col('median') <= WITHIN))}.",
+            f"**Do not trust TPOT** here, the median error is above 15 %: "
+            f"{_named(tpot.filter(pl.col('median') > BEYOND))}.",
+            "**TTFT of a closed loop** depends on prefill kernels, on the start of the users and on the time "
+            "of the API. It is shown, but no constant was calibrated on it.",
+        ),
+    )
+
+
+def _named(groups: pl.DataFrame) -> str:
+    """Groups of deployments with their median errors."""
+    return (
+        "; ".join(
+            f"{row['kind']}, {row['dtype']} on {row['gpu']} under {row['engine']}, by {row['timing']} "
+            f"({row['median']:.0f} %, {row['runs']} runs)"
+            for row in groups.sort("median").rows(named=True)
+        )
+        or "none"
     )
 
 
