@@ -16,6 +16,7 @@ from inferq.experiments.validation.publishers import translated
 from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.settings import Assumptions, engine_for
 from inferq_papers.hardware import deployments
+from inferq_papers.hardware.engines import with_stand_in
 
 MEASURED = Path(__file__).parent / "measured"
 ROW = {
@@ -68,7 +69,7 @@ def iterations(run: Any, assumed: Any) -> iq.Engine:
 
 @pytest.fixture(scope="module")
 def all_rows() -> Any:
-    return iq.validate(deployments.read(MEASURED), engine=deployments.with_stand_in)
+    return iq.validate(deployments.read(MEASURED), engine=with_stand_in)
 
 
 # Every row
@@ -247,8 +248,28 @@ def test_doubtful_rows_and_unknown_speculation_are_shown_and_count_in_no_error(t
     assert validation.errors()["runs"].to_list() == [1, 1, 1]
 
 
-def test_a_stage_of_a_fleet_is_refused_and_that_of_a_replica_is_simulated() -> None:
-    rows = rows_of("llmd.csv")
-    cells, _ = translated(rows[0])
+def test_a_stage_of_a_fleet_is_refused_and_that_of_a_replica_is_simulated(tmp_path: Path) -> None:
+    fleet = rows_of("llmd.csv")[0]
+    cells, _ = translated(fleet)
     assert cells["input_law"] == "750 fixed prompts in rotation: 6000 shared by 5 + 1200 own"
     assert (cells["input_mean"], cells["output_mean"], cells["replicas"]) == ("7200", "1000", "8")
+    replica = {**fleet, "id": "replica", "replicas": "1", "rate_rps": "0.4", "n_requests": "8", "fold": ""}
+    ladder = {
+        **fleet,
+        "id": "ladder",
+        "scope": "ladder",
+        "rate_rps": "3-60",
+        "ttft_mean_s": "",
+        "ttft_p90_s": "",
+    }
+    ladder |= {"replicas": "1", "out_tok_s": ""}
+    file = tmp_path / "llmd.csv"
+    with file.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, list(fleet))
+        writer.writeheader()
+        writer.writerows([fleet, replica, ladder])
+    runs = iq.validate(file).runs
+    assert runs["simulated_requests"].to_list() == [None, 8, None]
+    exclusions = runs["exclusion"].to_list()
+    assert exclusions[0] == "not simulated: replicas: must be 1 (fleets are not supported), got 8"
+    assert exclusions[1:] == ["", "not simulated: has no measured value of a compared metric"]

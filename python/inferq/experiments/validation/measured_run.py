@@ -145,7 +145,8 @@ def measured_run(
         place: file and row, for errors.
         cells: texts by column; empty texts are ignored.
         default_id: id of a row without one.
-        uncertain: reasons for the values of settings that the publisher does not state exactly.
+        uncertain: reasons for the values of settings that a publisher does not state exactly. None: the row
+            is not of a publisher's table, and must have a measured value.
 
     Raises:
         TraceError: naming the row and the column.
@@ -168,7 +169,7 @@ def measured_run(
     }
     if "tpot_mean" not in measured and _FROM_E2E in texts:
         measured["tpot_mean"] = _positive(f"{place}, {_FROM_E2E}", texts[_FROM_E2E])
-    if not measured:
+    if not measured and uncertain is None:
         raise TraceError(place, f"has no measured value in any of the columns {', '.join(_MEASURED)}")
     _in_order(place, measured)
     return MeasuredRun(

@@ -28,7 +28,7 @@ _SAME = ("engine", "model", "gpu", "tp", "pp", "ep", "concurrency", "disaggregat
 _MEASURED = ("ttft_mean_s", "tpot_mean_s")
 
 
-def translated(cells: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def translated(cells: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
     """Return the cells of a row in the columns of a measured run, and the reasons for uncertain ones.
 
     Args:
@@ -36,7 +36,7 @@ def translated(cells: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str
 
     Returns:
         Texts by column of `MeasuredRun`, and for each setting that the publisher does not state exactly the
-        reason for the value used. A table of measured runs is returned unchanged.
+        reason for the value used. A row of another table is returned unchanged, with None.
     """
     present = frozenset(cells)
     texts = {name: (text or "").strip() for name, text in cells.items()}
@@ -44,7 +44,7 @@ def translated(cells: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str
         return _inferencex(texts)
     if present >= _LLM_D:
         return _llm_d(texts), {}
-    return cells, {}
+    return cells, None
 
 
 def _inferencex(row: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -70,6 +70,11 @@ def _inferencex(row: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str,
     if _is_number(per_gpu) and _is_number(gpus):
         cells["out_tok_s"] = f"{float(per_gpu) * float(gpus):.6g}"
     return cells | _flags(row, uncertain), uncertain
+
+
+def _number(text: str) -> str:
+    """The text if it is a number and not 0, else an empty text."""
+    return text if _is_number(text) and float(text) else ""
 
 
 def _is_number(text: str) -> bool:
@@ -157,7 +162,9 @@ def _llm_d(row: Mapping[str, str]) -> Mapping[str, str]:
     same = ("id", "source", "model", "gpu", "tp", "engine", "replicas", "gpu_mem_util", "fold")
     load = ("rate_rps", "concurrency", "duration_s", "n_requests", "failures")
     measured = [name for name in row if re.fullmatch(r"(ttft|tpot|e2e)_(mean|p50|p90|p95|p99)_s", name)]
-    cells = {name: row.get(name, "") for name in (*same, *load, *measured, "req_s", "out_tok_s")}
+    # Rows of whole ladders have ranges such as 3-60 in these columns.
+    cells = {name: row.get(name, "") for name in same}
+    cells |= {name: _number(row.get(name, "")) for name in (*load, *measured, "req_s", "out_tok_s")}
     cells |= {
         "engine_version": row.get("release", ""),
         "dtype": _weights(row.get("model", ""), row.get("precision_weights", "")),

@@ -25,7 +25,7 @@ from inferq.systems.engine import Engine
 EngineFor = Callable[[MeasuredRun, Assumptions], Engine]
 
 _STAGE = re.compile(r"(.*)-s(\d+)")
-_KNOWN = re.compile(r"(; use the model's config\.json instead)?; known names: .*", re.DOTALL)
+_KNOWN = re.compile(r"(; (use|describe) .*?)?; known names: .*", re.DOTALL)
 """Hints of an error that the list of runs leaves out."""
 _BETWEEN_STAGES_S = 1.0
 _MOST_FAILED = 0.05
@@ -147,6 +147,8 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
     for run in stages:
         assumptions = Assumptions()
         try:
+            if not run.measured:
+                raise TraceError(run.place, "has no measured value of a compared metric")
             made = engine(run, assumptions)
             client = client_for(run, assumptions, seed)
             if made.kv.prefix_cache is None or client.users is not None:
