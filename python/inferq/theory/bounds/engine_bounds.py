@@ -63,8 +63,9 @@ def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
     ):
         least_s = host.base_s + (0 if host.overlapped else host.exposed_s)
         most_s = host.base_s + host.beyond_graph_s + host.launch_s + host.exposed_s
-        absent = {"largest_graph_tokens": None, "beyond_graph_s": 0, "launch_s": 0, "exposed_s": 0}
-        graphs = replace(host, base_s=least_s, **absent)
+        graphs = replace(
+            host, base_s=least_s, largest_graph_tokens=None, beyond_graph_s=0, launch_s=0, exposed_s=0
+        )
         sides: tuple[tuple[Kind, Overhead | None], ...] = (
             ("upper_bound", None if host.overlapped and is_counted(engine.timing) else graphs),
             ("guarantee", replace(graphs, overlapped=False, base_s=most_s)),
