@@ -25,7 +25,8 @@ FITTED: dict[str, dict[str, int]] = {
     "qwen3-32b": {"l40s": 2},
     "mixtral-8x7b": {"a100-80gb": 2, "h100-80gb": 2, "h200": 2, "l40s": 4},
 }
-"""The tables that are fitted to: these models on a card, or on as many as are said."""
+"""Fitted tables: these models on one GPU, or on the stated number of GPUs."""
+FITTED_GPUS = ("a100-80gb", "h100-80gb", "h200", "l40s")
 
 SHARES = tuple(name for name in EFFICIENCIES if not name.endswith("_s"))
 
@@ -38,7 +39,7 @@ def rows() -> dict[str, np.ndarray]:
     }
     found = []
     for model, gpu, tensor_parallel, table in shipped_models():
-        if FITTED.get(model, {gpu: 0}).get(gpu, 1) != tensor_parallel:
+        if gpu not in FITTED_GPUS or FITTED.get(model, {gpu: 0}).get(gpu, 1) != tensor_parallel:
             continue
         one = Roofline(model, gpu, tensor_parallel, **dict.fromkeys(EFFICIENCIES, 1.0))
         for regime, chunks, decodes in batches:

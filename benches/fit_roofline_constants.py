@@ -3,9 +3,9 @@
 `CONSTANTS` and the factors of routed experts in `REACHED`, both of
 `python/inferq/timing/models/roofline_seconds.py`, are fitted together: the mean of |ln(roofline / kernels)|
 is least, and every model, GPU, size of the replica and regime counts the same. `EFFICIENCIES` stay as
-`fit_roofline.py` fits them. The database is that of `tools/baking` and needs the same package:
+`fit_roofline.py` fits them. The database is that of `inferq timing bake` and needs the same package:
 
-    pip install -r tools/baking/requirements.txt scipy
+    pip install 'inferq[tables]' scipy
     python benches/fit_roofline_constants.py
 
 Left out are kernels that their backend had not tuned: block-FP8 matrices under vLLM, MXFP4 experts under

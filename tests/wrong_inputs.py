@@ -20,7 +20,7 @@ from .damaged import in_bytes, in_json, in_text
 ROOT = Path(__file__).parent.parent
 TRACES = [file for file in sorted((ROOT / "traces").iterdir()) if file.is_file() and file.suffix != ".py"]
 TOML = [file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("docs/*.toml"))]
-TABLES = sorted((ROOT / "python/inferq/timing/tables/data").glob("*.parquet"))
+TABLES = (("llama-3.1-8b", "h200"), ("mixtral-8x7b", "h100-80gb"), ("qwen3-32b", "l40s"))
 Command = list[object]
 
 
@@ -207,7 +207,9 @@ def _prices(draw: random.Random, folder: Path) -> Command:
 
 
 def _table(draw: random.Random, folder: Path) -> Command:
-    return ["timing", "show", _changed(folder / "table.parquet", draw.choice(TABLES).read_bytes(), draw)]
+    file = folder / "table.parquet"
+    iq.TimingTable.shipped(*draw.choice(TABLES)).write(file)
+    return ["timing", "show", _changed(file, file.read_bytes(), draw)]
 
 
 COMMANDS = (

@@ -22,6 +22,7 @@ EXTRAS = {
     "altair": ("plots", "charts need Altair"),
     "vl_convert": ("plots", "SVG files need vl-convert"),
     "scipy": ("fit", "fits need SciPy"),
+    "aiconfigurator_core": ("tables", "baking tables needs aiconfigurator"),
     "torch": ("calibrate", "calibration needs PyTorch"),
 }
 """Optional packages: the extra that installs each, and what needs it."""

@@ -1,4 +1,4 @@
-"""`inferq list`: list models, GPUs, servers, schedulers, routers, formats and metrics."""
+"""`inferq list`: list models, GPUs, tables, servers, schedulers, routers, formats and metrics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from inferq.systems.servers import known_servers
 from inferq.timing import TIMING_MODELS
 from inferq.timing.hardware.catalog import DOMAIN, entries
 from inferq.timing.hardware.model_shape import ModelShape
+from inferq.timing.tables.shipped import known_tables
 from inferq.workload.distributions import ARRIVAL_PROCESSES, DURATION_DISTRIBUTIONS, LENGTH_DISTRIBUTIONS
 from inferq.workload.traces.read_trace import about_formats
 
@@ -30,7 +31,7 @@ _KINDS: dict[str, tuple[type[Any], ...]] = {
     "lengths": LENGTH_DISTRIBUTIONS,
     "durations": DURATION_DISTRIBUTIONS,
 }
-WHAT = ("models", "gpus", "servers", *_KINDS, "formats", "traces", "metrics")
+WHAT = ("models", "gpus", "tables", "servers", *_KINDS, "formats", "traces", "metrics")
 
 
 def list(  # named after the command
@@ -38,7 +39,7 @@ def list(  # named after the command
         str, typer.Argument(metavar="WHAT", show_default=False, help=f"One of {', '.join(WHAT)}.")
     ],
 ) -> None:
-    """List available models, GPUs, servers, schedulers, routers, trace formats or metrics.
+    """List available models, GPUs, measured tables, servers, schedulers, routers, trace formats or metrics.
 
     Example: inferq list gpus
     """
@@ -91,6 +92,8 @@ def _grid(what: str) -> Grid:
                 for name, gpu in entries("gpus").items()
             ),
         )
+    if what == "tables":
+        return _tables()
     if what == "servers":
         return _table(("server",), ((name,) for name in known_servers()))
     if what in ("formats", "traces"):
@@ -108,6 +111,17 @@ def _grid(what: str) -> Grid:
             ),
         )
     raise ConfigError("WHAT", f"must be one of {', '.join(WHAT)}, got {what!r}{nearest(what, WHAT)}")
+
+
+def _tables() -> Grid:
+    """The shipped tables: a row for each model, GPU, backend and number formats."""
+    gathered.value("tables", [key._asdict() for key in known_tables()])
+    sizes: dict[tuple[str, ...], dict[str, None]] = {}
+    for key in known_tables():
+        names = (key.model, key.gpu, key.backend, key.weights, key.kv_dtype)
+        sizes.setdefault(names, {})[key.parallelism] = None
+    header = ("model", "gpu", "backend", "weights", "KV cache", "tensor (expert, data) parallel")
+    return _table(header, ((*names, ", ".join(parallel)) for names, parallel in sizes.items()))
 
 
 def _facts(model: ModelShape) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`inferq timing`: show a table of measured iteration times."""
+"""`inferq timing`: show and bake tables of measured iteration times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from inferq.cli.arguments import option
 from inferq.display.document import Grid
 from inferq.display.text import seconds
 from inferq.errors import ConfigError
+from inferq.files import writable
+from inferq.progress import watched
 from inferq.timing.models.timing_model import iteration_s
-from inferq.timing.tables.shipped import files
+from inferq.timing.tables.shipped import known_tables
 from inferq.timing.tables.timing_table import TimingTable
 
 timing = typer.Typer(
-    help="Show tables of measured iteration times.",
+    help="Show and bake tables of measured iteration times.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -35,7 +37,7 @@ _CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
 
 @timing.callback()
 def _group() -> None:
-    """Show tables of measured iteration times."""
+    """Show and bake tables of measured iteration times."""
 
 
 @timing.command()
@@ -50,6 +52,9 @@ def show(
         int | None, option("N", "Tensor-parallel size of a shipped table.", "--tensor-parallel", "--tp")
     ] = None,
     backend: Annotated[str | None, option("NAME", "Backend of a shipped table. Default: vllm.")] = None,
+    weights: Annotated[
+        str | None, option("FORMAT", "Format of the weights. Default: bf16 if measured.")
+    ] = None,
 ) -> None:
     """Show the source of a table, some iteration times, and its error on held-out points.
 
@@ -59,25 +64,93 @@ def show(
         raise ConfigError(f"{table[2]!r}", "is unexpected; use a file, or a model and a GPU")
     if len(table) == 2:
         model, gpu = table
-        _show(TimingTable.shipped(model, gpu, tensor_parallel=tensor_parallel, backend=backend or "vllm"))
+        _show(
+            TimingTable.shipped(
+                model, gpu, tensor_parallel=tensor_parallel, backend=backend or "vllm", weights=weights
+            )
+        )
         return
     (file,) = table
     if not Path(file).is_file():
         raise ConfigError(
             f"{file!r}", f"no such file; a shipped table requires model and GPU, {_shipped(file)}"
         )
-    for name, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
+    for name, given in (
+        ("--tensor-parallel", tensor_parallel),
+        ("--backend", backend),
+        ("--weights", weights),
+    ):
         if given is not None:
             raise ConfigError(name, "requires a shipped table; a file has one table")
     _show(TimingTable.read(file))
 
 
+@timing.command()
+def bake(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="Name of a known model or of one of aiconfigurator, or a folder with a config.json.",
+        ),
+    ],
+    gpu: Annotated[
+        str,
+        typer.Argument(
+            metavar="GPU", show_default=False, help="Name of a known GPU or of a system of aiconfigurator."
+        ),
+    ],
+    tensor_parallel: Annotated[int, option("N", "Tensor-parallel size.", "--tensor-parallel", "--tp")] = 1,
+    expert_parallel: Annotated[int, option("N", "Expert-parallel size.", "--expert-parallel", "--ep")] = 1,
+    data_parallel: Annotated[
+        int, option("N", "Attention data-parallel size.", "--data-parallel", "--dp")
+    ] = 1,
+    backend: Annotated[str, option("NAME", "vllm, sglang or trtllm.")] = "vllm",
+    weights: Annotated[
+        str | None, option("FORMAT", "Format of the weights. Default: the checkpoint's.")
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, option("FORMAT", "Format of the KV cache. Default: the checkpoint's.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("FILE", "The table (.parquet). Default: named after model, GPU and backend.")
+    ] = None,
+) -> None:
+    """Sample the measured kernels of a model on a GPU and write them as a table.
+
+    Requires aiconfigurator: pip install 'inferq[tables]' (Linux on x86-64, Python 3.11 or newer).
+
+    Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
+    """
+    name = f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet"
+    file = writable("--out", name if out is None else out)
+    if file.suffix != ".parquet":
+        raise ConfigError("--out", f"must be a .parquet file, got {str(file)!r}")
+    from inferq.timing.baking.sampling import bake as baked  # imports polars and numpy
+
+    with watched(True, "rows") as progress:
+        table = baked(
+            model,
+            gpu,
+            backend,
+            tensor_parallel=tensor_parallel,
+            expert_parallel=expert_parallel,
+            data_parallel=data_parallel,
+            weights=weights,
+            kv_dtype=kv_dtype,
+            progress=progress,
+        )
+    table.write(file)
+    screen.lines([repr(table), f"written to {file}; to show it: inferq timing show {file}"])
+
+
 def _shipped(name: str) -> str:
     """The shipped tables of a model, or the models."""
-    gpus = [shipped.gpu for shipped in files() if shipped.model == name]
+    gpus = list(dict.fromkeys(key.gpu for key in known_tables() if key.model == name))
     if gpus:
         return f"as in: inferq timing show {name} {gpus[0]} (or {', '.join(gpus[1:])})"
-    return f"and the models are {', '.join(dict.fromkeys(shipped.model for shipped in files()))}"
+    return f"and the models are {', '.join(dict.fromkeys(key.model for key in known_tables()))}"
 
 
 def _show(table: TimingTable) -> None:

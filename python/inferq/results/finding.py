@@ -314,6 +314,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Set `prices`.",
         ),
         # What is worth knowing.
+        "unmeasured": Kind(
+            "info",
+            "The iteration times of an engine are a roofline, because no measured table of the model is "
+            "shipped for this GPU, number of GPUs and number formats.",
+            "Install the extra `inferq[tables]`, with which `Engine.on` bakes the table, or set `timing`.",
+        ),
         "canceled": Kind(
             "info",
             "Clients canceled requests, as the workload specifies (`cancel_s`).",

@@ -481,6 +481,19 @@ def _hardware(run: RunFacts) -> Iterator[Finding]:
             )
 
 
+def _timing(run: RunFacts) -> Iterator[Finding]:
+    """Rooflines in place of tables that could be baked."""
+    for engine, path in _engines(run.system):
+        card = engine.on_card
+        if (reason := card.get("unmeasured")) is not None:
+            yield Finding(
+                "unmeasured",
+                f"iteration times{path} are a roofline, because no measured table of {card['model']} on "
+                f"{card['tensor_parallel']} × {card['gpu']} is shipped; {reason}",
+                {"model": card["model"], "gpu": card["gpu"], "tensor_parallel": card["tensor_parallel"]},
+            )
+
+
 def _turns(run: RunFacts) -> Iterator[Finding]:
     """Turns that arrive before the answer in their prompt is complete."""
     if "job" in run.requests:
@@ -589,6 +602,7 @@ _CHECKS = (
         _objectives,
         _memory,
         _hardware,
+        _timing,
         _caches,
         _drafts,
         _proposals,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -16,13 +16,15 @@ from inferq.systems.kv_cache import BLOCK, KvCache
 from inferq.systems.overhead import Overhead
 from inferq.systems.servers import CONTEXT_BYTES, Server
 from inferq.timing import Roofline, TimingModel, TimingTable
+from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.formats import KvType, Weights
 from inferq.timing.hardware.gpu import RATES, Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
 from inferq.timing.hardware.launches import launches
 from inferq.timing.hardware.model_shape import ModelShape, one_of
+from inferq.timing.tables.archive import Key
 from inferq.timing.tables.neighbors import NEIGHBORS
-from inferq.timing.tables.shipped import files
+from inferq.timing.tables.shipped import tables_of
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
 """Engines with measured kernels; tables of the first two are shipped."""
@@ -172,14 +174,20 @@ class OnGpu:
         return replace(memory, activation_bytes=0.0) if self.served_by.engine == "sglang" else memory
 
     @cached_property
-    def tables(self) -> Mapping[int, tuple[str, str, str]]:
-        """Model, GPU and backend of the shipped table for each number of GPUs."""
-        if self.timing is not None or self.kv_dtype != "bf16" or self.expert_parallel != 1:
+    def tables(self) -> Mapping[int, Key]:
+        """The shipped table for each number of GPUs."""
+        if self.timing is not None:
             return {}
         sglang_first = self.backend is None and self.served_by.engine == "sglang"
-        tables: dict[int, tuple[str, str, str]] = {}
+        tables: dict[int, Key] = {}
         for backend in ("vllm", "sglang") if sglang_first else (self.backend or "vllm",):
-            tables |= _shipped_tables(self.shape, self.gpu, backend, self.weights)
+            tables |= {
+                key.tensor_parallel: key
+                for key in _tables_on(self.shape, self.gpu)
+                if (key.backend, key.weights, key.kv_dtype) == (backend, self.weights, self.kv_dtype)
+                and key.expert_parallel == self._groups_of(key.tensor_parallel)
+                and key.data_parallel == 1
+            }
         return tables
 
     @cached_property
@@ -215,7 +223,7 @@ class OnGpu:
         Raises:
             ConfigError: the model has no experts, or the groups cannot have equally many experts and GPUs.
         """
-        groups = self.gpus if self.expert_parallel == "all" else self.expert_parallel
+        groups = self._groups_of(self.gpus)
         self.shape.check_expert_parallel(self.gpus, groups)
         if self.gpus % groups:
             raise ConfigError(
@@ -223,24 +231,48 @@ class OnGpu:
             )
         return groups
 
+    def _groups_of(self, gpus: int) -> int:
+        """The number of groups of experts on a number of GPUs."""
+        return gpus if self.expert_parallel == "all" else self.expert_parallel
+
     @cached_property
     def timing_model(self) -> TimingModel:
         """The timing model that is given, the shipped table, or else a roofline."""
         if isinstance(self.timing, TimingModel):
             return self.timing
-        if self.gpus not in self.tables:
-            return Roofline(
-                self.shape,
-                self.gpu,
-                self.gpus,
-                expert_parallel=self.expert_groups,
-                weights=self.weights,
-                kv_dtype=self.kv_dtype,
-            )
-        model, gpu, backend = self.tables[self.gpus]
-        return TimingTable.shipped(
-            model, gpu, tensor_parallel=self.gpus, backend=backend, weights=self.weights
+        if self.gpus in self.tables:
+            return TimingTable.shipped(**self.tables[self.gpus]._asdict())
+        if isinstance(self.baked, TimingTable):
+            return self.baked
+        return Roofline(
+            self.shape,
+            self.gpu,
+            self.gpus,
+            expert_parallel=self.expert_groups,
+            weights=self.weights,
+            kv_dtype=self.kv_dtype,
         )
+
+    @cached_property
+    def baked(self) -> TimingTable | str | None:
+        """The table baked on demand, or the reason why it is missing; None if no table is wanted."""
+        if self.timing is not None or self.gpus in self.tables:
+            return None
+        from inferq.timing.baking import on_demand  # only engines without a shipped table use it
+
+        if not on_demand.has_system(self.gpu):
+            return None
+        if not on_demand.is_installed():
+            return f"to bake one, pip install 'inferq[tables]' ({on_demand.PLATFORM})"
+        backend = self.backend or self.served_by.engine
+        key = Key(
+            *(self.shape.name, self.gpu.name, self.gpus, self.expert_groups, 1),
+            *(backend, self.weights, self.kv_dtype),
+        )
+        try:
+            return on_demand.table(self.shape, self.gpu, key)
+        except ConfigError as error:
+            return f"none can be baked: {error}"
 
     @property
     def computed_in(self) -> str | None:
@@ -339,7 +371,6 @@ class OnGpu:
     def provenance(self) -> dict[str, Any]:
         """What the engine is made of: `Engine.on_card`."""
         table = self.timing_model.provenance if isinstance(self.timing_model, TimingTable) else {}
-        is_shipped = self.gpus in self.tables
         optional = {
             "max_model_len": self.longest_held,
             "backend_version": table.get("backend_version") or None,
@@ -349,6 +380,7 @@ class OnGpu:
             "computed_in": self.computed_in,
             "linked_gpus": self.gpu.domain if self.gpus > self.gpu.domain else None,
             "timing_source": _attribution(table) or None,
+            "unmeasured": self.baked if isinstance(self.baked, str) else None,
         }
         return {
             "model": self.shape.name,
@@ -361,7 +393,7 @@ class OnGpu:
             "kv_dtype": self.kv_dtype,
             "kv_bytes_per_token": self.shape.kv_bytes_per_token(self.kv_dtype)
             + self.shape.index_bytes_per_token,
-            "backend": self.tables[self.gpus][2] if is_shipped else self.backend or "vllm",
+            "backend": table.get("backend") if self.timing is None and table else self.backend or "vllm",
             "server": self.server or self.served_by.name,
             **{name: value for name, value in optional.items() if value is not None},
             "explained": tuple("\n".join(self._explanation()).splitlines()),
@@ -404,18 +436,23 @@ class OnGpu:
         if self.timing == "roofline":
             return ": as requested"
         if self.gpus in self.tables:
-            table, name = self.timing_model, self.tables[self.gpus][0]
+            table, name = self.timing_model, self.tables[self.gpus].model
             near = table.provenance.get("derived_from") if isinstance(table, TimingTable) else None
             source = "measured" if near is None else f"measured on {near}, scaled by the ratio of rooflines"
             return f", {source}" + (
                 f"; {self.shape.name} has the same shape" if self.shape.name != name else ""
             )
-        if self.kv_dtype != "bf16":
-            return ": measured tables have a 16-bit KV cache"
+        if isinstance(self.baked, TimingTable):
+            from inferq.timing.baking import on_demand
+
+            return f", baked from {self.baked.provenance['version']}, kept in {on_demand.folder()}"
+        reason = "" if self.baked is None else f"; {self.baked}"
         if self.tables:
             sizes = ", ".join(map(str, sorted(self.tables)))
-            return f": no measured table is shipped for {self.gpus} × {self.gpu.name}, only for {sizes}"
-        return ": no measured table is shipped"
+            return (
+                f": no measured table is shipped for {self.gpus} × {self.gpu.name}, only for {sizes}{reason}"
+            )
+        return f": no measured table is shipped{reason}"
 
     def _memory_lines(self) -> list[str]:
         """How large the KV cache is, and why."""
@@ -435,16 +472,11 @@ def _attribution(provenance: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _shipped_tables(
-    shape: ModelShape, gpu: Gpu, backend: str, weights: str
-) -> Mapping[int, tuple[str, str, str]]:
-    """Model, GPU and backend of each shipped table, by the number of GPUs."""
+def _tables_on(shape: ModelShape, gpu: Gpu) -> Sequence[Key]:
+    """The shipped tables of a shape on a GPU, or on the measured GPU that replaces it."""
     derived = next((name for name in NEIGHBORS if Gpu.of(name) == gpu), None)
     measured = gpu if derived is None else Gpu.of(NEIGHBORS[derived])
-    return {
-        file.tensor_parallel: (file.model, file.gpu if derived is None else derived, backend)
-        for file in files()
-        if (file.backend, file.weights) == (backend, weights)
-        and ModelShape.of(file.model) == shape
-        and Gpu.of(file.gpu) == measured
-    }
+    names = [name for name in entries("gpus") if Gpu.of(name) == measured]
+    return [
+        key if derived is None else key._replace(gpu=derived) for key in tables_of(shape) if key.gpu in names
+    ]

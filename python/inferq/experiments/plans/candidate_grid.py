@@ -22,7 +22,7 @@ from inferq.systems.routers import LeastRequests, Router
 from inferq.timing.hardware.catalog import entries
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.timing.tables.shipped import files
+from inferq.timing.tables.shipped import tables_of
 
 MOST_CANDIDATES = 10_000
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -206,7 +206,7 @@ def _on_gpus(
             raise ConfigError(f"engine_options.{name}", "is an axis of the plan")
     shape, notes = ModelShape.of(model), []
     if gpus is None:
-        measured = {file.gpu for file in files() if ModelShape.of(file.model) == shape}
+        measured = {key.gpu for key in tables_of(shape)}
         names: tuple[Any, ...] = tuple(name for name in entries("gpus") if name in measured)
         names = names or tuple(entries("gpus"))
         notes.append(

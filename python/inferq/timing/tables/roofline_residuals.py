@@ -9,7 +9,7 @@ from typing import NamedTuple
 from inferq._lazy import pl
 from inferq.timing.models.roofline import Roofline
 from inferq.timing.models.timing_model import iteration_s
-from inferq.timing.tables.shipped import files
+from inferq.timing.tables.shipped import known_tables
 from inferq.timing.tables.timing_table import TimingTable
 
 CONTEXTS = (128, 512, 2048, 8192)
@@ -41,15 +41,14 @@ def shipped_models() -> list[tuple[str, str, int, TimingTable]]:
     """The shipped tables of vLLM with 16-bit weights: model, GPU, number of GPUs, table."""
     return [
         (
-            file.model,
-            file.gpu,
-            file.tensor_parallel,
-            TimingTable.shipped(
-                file.model, file.gpu, tensor_parallel=file.tensor_parallel, backend=file.backend
-            ),
+            key.model,
+            key.gpu,
+            key.tensor_parallel,
+            TimingTable.shipped(key.model, key.gpu, tensor_parallel=key.tensor_parallel),
         )
-        for file in files()
-        if (file.backend, file.weights) == ("vllm", "bf16")
+        for key in known_tables()
+        if (key.backend, key.weights, key.kv_dtype) == ("vllm", "bf16", "bf16")
+        and key.expert_parallel == key.data_parallel == 1
     ]
 
 

@@ -47,11 +47,6 @@ def read_file(file: Path) -> tuple[Grids, dict[str, Any]]:
     return _grids(frame), provenance
 
 
-def provenance_of(file: Path) -> Mapping[str, Any]:
-    """Read the provenance of a valid file, without its points."""
-    return _provenance(pl.read_parquet_metadata(file))
-
-
 def existing(file: object) -> Path:
     """Return the path of an existing file, or raise a `ConfigError`."""
     place = path_of("file", file)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar
 
 from inferq import _core
@@ -15,10 +14,11 @@ from inferq.checks import flag, whole
 from inferq.description import alternatives, plain
 from inferq.errors import ConfigError
 from inferq.timing.models.timing_model import TimingModel
+from inferq.timing.tables.archive import Key
 from inferq.timing.tables.neighbors import NEIGHBORS, scaled
 from inferq.timing.tables.parts import ChunkPart, DecodePart, Grids, LinearPart
 from inferq.timing.tables.provenance import frozen, thawed, title
-from inferq.timing.tables.shipped import find
+from inferq.timing.tables.shipped import archive, find
 from inferq.timing.tables.table_file import existing, read_file, write_file
 
 LONGEST_TOKEN_S = 2.0
@@ -126,7 +126,14 @@ class TimingTable(TimingModel):
             why = "cannot be combined with file, which has the whole table"
         elif "model" in description or "gpu" in description:
             reader, needed = cls.shipped, ["model", "gpu"]
-            optional = ["tensor_parallel", "backend", "weights"]
+            optional = [
+                "tensor_parallel",
+                "expert_parallel",
+                "data_parallel",
+                "backend",
+                "weights",
+                "kv_dtype",
+            ]
             why = "cannot be combined with model and gpu, which name a shipped table"
         elif not description:
             raise ConfigError(path, "no table: set file, or model and gpu of a shipped table")
@@ -198,8 +205,11 @@ class TimingTable(TimingModel):
         gpu: str,
         *,
         tensor_parallel: int | None = None,
+        expert_parallel: int = 1,
+        data_parallel: int = 1,
         backend: str = "vllm",
-        weights: str = "bf16",
+        weights: str | None = None,
+        kv_dtype: str | None = None,
     ) -> TimingTable:
         """Return a shipped table, see `shipped_tables`.
 
@@ -209,9 +219,13 @@ class TimingTable(TimingModel):
         Args:
             model: such as `llama-3.1-8b`.
             gpu: such as `h100-80gb`.
-            tensor_parallel: GPUs of the replica. Default: the smallest number with a table.
-            backend: engine whose kernels were measured, `vllm` or `sglang`.
-            weights: `bf16`, or `fp8` if measured.
+            tensor_parallel: GPUs that share an attention layer. Default: the smallest number with a table.
+            expert_parallel: groups of GPUs, each with its own experts.
+            data_parallel: copies of the attention layers. Times are those of one copy, with equal batches in
+                all.
+            backend: engine whose kernels were measured, `vllm`, `sglang` or `trtllm`.
+            weights: number format of the weights, such as `fp8`. Default: `bf16` if measured.
+            kv_dtype: number format of the KV cache, `bf16` or `fp8`. Default: `bf16` if measured.
 
         Raises:
             ConfigError: there is no such table; it lists the known ones.
@@ -223,10 +237,18 @@ class TimingTable(TimingModel):
             True
         """
         name = gpu.strip().lower() if isinstance(gpu, str) else gpu
+        options: dict[str, Any] = {
+            "tensor_parallel": tensor_parallel,
+            "expert_parallel": expert_parallel,
+            "data_parallel": data_parallel,
+            "backend": backend,
+            "weights": weights,
+            "kv_dtype": kv_dtype,
+        }
         if name not in NEIGHBORS:
-            return _read_once(find(model, gpu, tensor_parallel, backend, weights).file)
-        near = find(model, NEIGHBORS[name], tensor_parallel, backend, weights)
-        table = _read_once(near.file)
+            return _read_once(find(model, gpu, **options))
+        near = find(model, NEIGHBORS[name], **options)
+        table = _read_once(near)
         grids = Grids(table.linear, table.chunk, table.decode)
         return cls(
             **scaled(grids, near.model, name, near.tensor_parallel)._asdict(),
@@ -253,5 +275,6 @@ def _derived(provenance: Mapping[str, Any], gpu: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _read_once(file: Path) -> TimingTable:
-    return TimingTable.read(file)
+def _read_once(key: Key) -> TimingTable:
+    grids, provenance = archive().read(key)
+    return TimingTable(**grids._asdict(), provenance=provenance)

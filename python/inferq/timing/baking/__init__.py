@@ -1,0 +1,1 @@
+"""Tables of iteration times, sampled from a database of measured kernels."""
