@@ -5,6 +5,7 @@
 | Choose a model | `inferq.timing.models`, one per file |
 | List the shipped measured tables | `shipped_tables` |
 | Estimate from a model's shape and a datasheet | `Roofline`, `ModelShape`, `Gpu` |
+| Describe a model by its layers | `ModelShape`, `LayerGroup`, `Attention`, `Experts` and others |
 | List known models and GPUs | `known_models`, `known_gpus` |
 | Compare rooflines with measured kernels | `roofline_against_tables` |
 | Compute the KV cache size of a GPU | `KvMemory` |

@@ -8,8 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from inferq import MeasuredRun, Validation, read_runs, validate
-from inferq.timing.hardware.layers import LatentAttention, Recurrent
-from inferq.timing.hardware.model_shape import ModelShape
+from inferq.timing import LatentAttention, ModelShape, Recurrent
 from inferq_papers.hardware.engines import with_stand_in
 from inferq_papers.report import Section, Table
 
