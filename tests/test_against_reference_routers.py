@@ -18,7 +18,7 @@ from .reference_fleet import Call, Outcome
 
 Described = dict[str, Any]
 
-_SEEDS = seeds(75)
+_SEEDS = seeds(90)
 _ROUTERS = ("spill", "live", "delayed", "hash", "bounded", "python", "hand-off")
 
 

@@ -115,7 +115,7 @@ def _grid(what: str) -> Grid:
 
 def _tables() -> Grid:
     """The shipped tables: a row for each model, GPU, backend and number formats."""
-    gathered.value("tables", [key._asdict() for key in known_tables()])
+    gathered.value("measured_tables", [key._asdict() for key in known_tables()])
     sizes: dict[tuple[str, ...], dict[str, None]] = {}
     for key in known_tables():
         names = (key.model, key.gpu, key.backend, key.weights, key.kv_dtype)

@@ -25,7 +25,6 @@ use crate::finding::{Finding, Kind};
 use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
-use crate::speculation::{ProposalRate, RequestDrafts};
 
 /// The finding if a list of the workload is too short.
 const ACCEPTED_TOO_SHORT: &str = "drafts were cut to the token budget or not proposed, so some requests needed more \
@@ -290,34 +289,5 @@ impl Replica {
         self.scheduler.notice(Notice::Left(place), &state.requests);
         state.remove::<Full>(place);
         state.running -= 1;
-    }
-}
-
-/// Drafts as the workload describes them, by request place.
-#[derive(Debug, Default)]
-pub(super) struct RecordedDrafts(Vec<RequestDrafts>);
-
-impl RecordedDrafts {
-    /// Stores the drafts of a new request.
-    pub(super) fn put(&mut self, place: Place, recorded: RequestDrafts) {
-        if self.0.len() <= place.index() {
-            self.0.resize_with(place.index() + 1, RequestDrafts::default);
-        }
-        self.0[place.index()] = recorded;
-    }
-
-    /// Removes and returns the drafts of a request.
-    pub(super) fn take(&mut self, place: Place) -> RequestDrafts {
-        self.0.get_mut(place.index()).map(std::mem::take).unwrap_or_default()
-    }
-
-    /// The rate of proposals of a request, if given.
-    fn proposal_rate(&self, place: Place) -> Option<ProposalRate> {
-        self.0.get(place.index())?.proposal_rate
-    }
-
-    /// The accepted drafts of a request's `emission`-th emitting row; `None` if the list is too short.
-    fn accepted(&self, place: Place, emission: u32) -> Option<u32> {
-        self.0.get(place.index())?.accepted.get(emission as usize).copied().map(u32::from)
     }
 }

@@ -20,6 +20,7 @@ mod settle;
 mod ahead;
 mod late;
 mod drafts;
+mod recorded_drafts;
 mod read;
 mod cache_at;
 
@@ -39,8 +40,8 @@ use crate::speculation::{RequestDrafts, SpeculationParts};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use ahead::AheadScheduler;
 use batch::Batch;
-use drafts::RecordedDrafts;
 use in_flight::{Drafting, Drafts, InFlight};
+use recorded_drafts::RecordedDrafts;
 use state::{FIRST_ROW, Measured};
 use steady::Decodes;
 use stretch::Stretch;

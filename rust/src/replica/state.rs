@@ -5,9 +5,9 @@
 use std::cell::Cell;
 
 use super::batch::{Batch, Chunk};
-use super::drafts::RecordedDrafts;
 use super::groups::Groups;
 use super::in_flight::{Drafts, InFlight};
+use super::recorded_drafts::RecordedDrafts;
 use super::steady::Decodes;
 use crate::clock::{Instant, Long, Short, Span, Unit};
 use crate::error::{Error, Kind};
