@@ -18,7 +18,7 @@ from .reference_fleet import Call, Outcome
 
 Described = dict[str, Any]
 
-_SEEDS = seeds(90)
+_SEEDS = seeds(110)
 _ROUTERS = ("spill", "live", "delayed", "hash", "bounded", "python", "hand-off")
 
 
