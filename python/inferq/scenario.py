@@ -265,7 +265,7 @@ class ScenarioFile:
         Args:
             fields: values by path, such as `engine.scheduler.token_budget`; list entries by number, such as
                 `cluster.engines.0.kv.tokens`. The table of a field must exist, except `run`, `cluster`,
-                `engine.scheduler`, `cluster.autoscaler` and `cluster.failures`.
+                `engine.scheduler`, `engine.kv`, `cluster.autoscaler` and `cluster.failures`.
 
         Raises:
             ConfigError: a path does not exist.
@@ -287,7 +287,7 @@ class ScenarioFile:
 
 
 _MAY_BE_NEW = (
-    *(("", "run"), ("", "cluster"), ("engine", "scheduler")),
+    *(("", "run"), ("", "cluster"), ("engine", "scheduler"), ("engine", "kv")),
     *(("cluster", "autoscaler"), ("cluster", "failures")),
 )
 """Tables that `with_fields` creates, each with the table that contains it."""

@@ -367,6 +367,8 @@ def _nearest(name: str) -> str:
         [server for server in _table() if server.startswith(engine)] for engine in ("vllm", "sglang")
     )
     known = f"known: {vllm[0]} to {vllm[-1]}, {', '.join(sglang)}"
+    if name.strip().lower().startswith(("trt", "tensorrt")):
+        return f"; the scheduler of TensorRT-LLM is not simulated ({known}); its kernels are backend='trtllm'"
     if match is None or not same:
         hint = nearest(name, _table())
         return hint if "did you mean" in hint else f"; {known}"

@@ -101,7 +101,8 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     if plain not in names:
         hint = near(plain, list(names))
         if "; known names" in hint:
-            hint = f"; {_OWN[kind]}{hint}"
+            names_hint = "; `inferq list models` shows the known names" if kind == "models" else hint
+            hint = f"; {_OWN[kind]}{names_hint}"
         raise ConfigError(field, f"unknown name {name!r}{hint}")
     return names[plain]
 

@@ -56,10 +56,8 @@ class Keys:
             ConfigError: all missing keys, with the model type that needs them.
         """
         if missing := [key for key in keys if not self.has(key)]:
-            raise ConfigError(
-                self.where,
-                f"missing {', '.join(missing)} (model_type {self.model_type!r} requires these keys)",
-            )
+            reason = f" (model_type {self.model_type!r} requires these keys)" if self.model_type else ""
+            raise ConfigError(self.where, f"missing {', '.join(missing)}{reason}")
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
         """An integer of at least `least`; a missing key without a default is an error."""

@@ -183,7 +183,7 @@ _STRUCTURE: Mapping[str, str] = {
     ),
     "is_encoder_decoder": "an encoder",
     "compress_ratios": "compressed keys and values",
-    "routed_expert_hidden_size": "experts of a width of their own",
+    "routed_expert_hidden_size": "experts with a hidden size of their own",
     "mla_use_output_gate": "a gate of latent attention",
     "attn_res_block_size": "attention over earlier layers",
     "sparse_attention_config": "sparse attention",
