@@ -23,13 +23,17 @@ class Sections(griffe.Extension):
 
 
 class Wings(griffe.Extension):
-    """Public names that the stub of the package takes from a wing by a star, which griffe leaves out."""
+    """Public names that a stub takes from another package by a star, which griffe leaves out."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Add them where they are public."""
-        for name, (home, inside) in homes(Path(str(pkg.filepath)).with_suffix(".pyi"), pkg.path).items():
-            if inside and name not in pkg.members:
-                pkg.set_member(name, griffe.Alias(name, f"{home}.{inside}", parent=pkg))
+        """Add them to the package and its subpackages with stubs."""
+        for package in (pkg, *pkg.modules.values()):
+            stub = Path(str(package.filepath)).with_suffix(".pyi")
+            if stub.name != "__init__.pyi" or not stub.exists():
+                continue
+            for name, (home, inside) in homes(stub, package.path).items():
+                if inside and name not in package.members:
+                    package.set_member(name, griffe.Alias(name, f"{home}.{inside}", parent=package))
 
 
 def _paragraph(found: re.Match[str]) -> str:

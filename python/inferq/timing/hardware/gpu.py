@@ -124,16 +124,18 @@ class Gpu:
     def computed_in(self, weights: str) -> str:
         """The number format in which weights of a format are computed: the first of its `RATES` that exists.
 
-        >>> Gpu.of("h100-80gb").computed_in("nvfp4"), Gpu.of("b200").computed_in("nvfp4")
-        ('bf16', 'fp4')
+        Example:
+            >>> Gpu.of("h100-80gb").computed_in("nvfp4"), Gpu.of("b200").computed_in("nvfp4")
+            ('bf16', 'fp4')
         """
         return next(rate for rate in RATES[weights] if getattr(self, f"{rate}_flops") is not None)
 
     def flops(self, weights: str) -> float:
         """Dense operations per second with weights of a format, in the format in which they are computed.
 
-        >>> Gpu.of("a100-80gb").flops("fp8") == Gpu.of("a100-80gb").bf16_flops
-        True
+        Example:
+            >>> Gpu.of("a100-80gb").flops("fp8") == Gpu.of("a100-80gb").bf16_flops
+            True
         """
         rate: float = getattr(self, f"{self.computed_in(weights)}_flops")
         return rate
