@@ -1,6 +1,6 @@
-"""Reference tables generated at build time: commands, TOML keys, columns, metrics and findings.
+"""Tables generated at build time: commands, TOML keys, columns, metrics, findings and deployments.
 
-A line such as `::: commands` in a page of the reference is replaced by the tables that the function of that
+A line such as `::: commands` in a page is replaced by the tables that the function of that
 name in `TABLES` returns. `explanation/design.md` is made of the file `DESIGN.md`.
 """
 
@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ from typer.main import get_command
 
 import inferq as iq
 from inferq.cli import app
+from inferq.inputs import parsed_toml
 
 _MARK = re.compile(r"^::: (\w+)$", re.MULTILINE)
 
@@ -357,10 +359,75 @@ def findings() -> str:
     return "\n\n".join(parts)
 
 
+# Deployments
+
+
+def _deployments() -> dict[str, Any]:
+    """The published deployments and the features that inferq lacks."""
+    path = Path(__file__).parent.parent / "explanation" / "deployments.toml"
+    return parsed_toml(path.read_text(encoding="utf-8"))
+
+
+def deployment_counts() -> str:
+    """The number of deployments with each mark, and before layer groups, FP4 and expert parallelism."""
+    marks = Counter(deployment["mark"] for deployment in _deployments()["deployment"])
+    before = {"T": 8, "R": 4, "F": 7, "H": 7, "–": 14}
+    rows = [
+        (name, *(str(counts.get(mark, 0)) for mark in before))
+        for name, counts in (("before layer groups, FP4 and expert parallelism", before), ("now", marks))
+    ]
+    return _table(("deployments", *before), rows)
+
+
+def deployments() -> str:
+    """Every deployment with its mark and the features that its command leaves out."""
+    described = _deployments()
+    rows = []
+    for number, deployment in enumerate(described["deployment"], 1):
+        mark, missing = deployment["mark"], deployment.get("missing", [])
+        source = {"TimingTable": " (T)", "Roofline": " (R)"}[deployment["times"]] if mark == "F" else ""
+        names = ", ".join(described["missing"][key]["name"] for key in missing)
+        rows.append(
+            (
+                str(number),
+                deployment["name"],
+                deployment["engine"],
+                mark + source,
+                names,
+                deployment["source"],
+            )
+        )
+    return _table(("", "deployment", "engine", "mark", "missing", "source"), rows)
+
+
+def missing() -> str:
+    """The features that inferq lacks, with the number of deployments that have them."""
+    described = _deployments()
+    uses = Counter(key for deployment in described["deployment"] for key in deployment.get("missing", []))
+    rows = [
+        (feature["name"], str(uses[key]), feature["meaning"], feature["effect"])
+        for key, feature in sorted(described["missing"].items(), key=lambda item: -uses[item[0]])
+    ]
+    return _table(("feature", "deployments", "limit", "effect"), rows)
+
+
+def deployment_commands() -> str:
+    """The command of every deployment."""
+    commands = [
+        f"# {number}. {deployment['name']} ({deployment['engine']})\n{deployment['command']}"
+        for number, deployment in enumerate(_deployments()["deployment"], 1)
+    ]
+    return "```sh\n" + "\n\n".join(commands) + "\n```"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "names": names,
     "toml": toml,
     "metrics": metrics,
     "findings": findings,
+    "deployment_counts": deployment_counts,
+    "deployments": deployments,
+    "missing": missing,
+    "deployment_commands": deployment_commands,
 }
