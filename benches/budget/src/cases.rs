@@ -27,10 +27,23 @@ pub(crate) struct Case {
     timing: String,
     overhead: &'static str,
     prefix_cache: &'static str,
+    server: Server,
     system: System,
     stepping: bool,
     keeps_batches: bool,
 }
+
+/// Fields of the engine that differ between servers.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    /// Tokens per block.
+    block: u32,
+    max_model_len: &'static str,
+    api_s: &'static str,
+}
+
+/// The engine of all cases without a server.
+const NO_SERVER: Server = Server { block: 16, max_model_len: "null", api_s: "0.0" };
 
 /// The system under test.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +87,14 @@ impl Case {
     pub(crate) fn cluster(&self) -> Result<Cluster, Box<dyn Error>> {
         let text = format!(
             r#"{{"timing": {}, "scheduler": {}, "overhead": {{{}}}, "first_token": "prefill",
-            "kv": {{"tokens": 432000, "block": 16, "prefix_cache": {}}}}}"#,
+            "kv": {{"tokens": 432000, "block": {}, "prefix_cache": {}}}, "max_model_len": {}, "api_s": {}}}"#,
             self.timing,
             self.scheduler.replace("SARATHI", SARATHI),
             self.overhead,
-            self.prefix_cache
+            self.server.block,
+            self.prefix_cache,
+            self.server.max_model_len,
+            self.server.api_s
         );
         let engine: Engine = parse(&text)?;
         let pool = |replicas: usize, router: RouterConfig, hands_to| -> Result<Pool, Box<dyn Error>> {
@@ -118,6 +134,7 @@ pub(crate) fn all() -> Vec<Case> {
         timing: PIECEWISE_LINEAR.to_owned(),
         overhead: "",
         prefix_cache: "null",
+        server: NO_SERVER,
         system: System::Alone,
         stepping: false,
         keeps_batches: false,
@@ -171,6 +188,41 @@ pub(crate) fn all() -> Vec<Case> {
         Case { name: "8, RoundRobin", system: System::RoundRobin(8), count: 16_000, ..w1.clone() },
         Case { name: "hand-off, 2 to 2", load: 0.7, system: System::HandOff(2, 2), ..w1.clone() },
     ];
+    let vllm = Case {
+        name: "Azure 0.9, default vLLM",
+        requests: Requests::Azure,
+        count: 4_000,
+        saturated_per_s: 15.99,
+        scheduler: VLLM_DEFAULT,
+        timing: table(),
+        overhead: r#""base_s": 0.001, "per_sequence_s": 0.00001, "overlapped": true, "largest_graph_tokens": 512,
+            "beyond_graph_s": 0.0032"#,
+        prefix_cache: r#""blocks""#,
+        server: Server { block: 16, max_model_len: "131072", api_s: "0.0075" },
+        ..w1.clone()
+    };
+    let sglang = Case {
+        name: "Azure 0.9, default SGLang",
+        saturated_per_s: 15.22,
+        scheduler: SGLANG_DEFAULT,
+        overhead: r#""base_s": 0.0005, "per_sequence_s": 0.00002, "overlapped": false"#,
+        prefix_cache: r#""radix""#,
+        server: Server { block: 1, ..vllm.server },
+        ..vllm.clone()
+    };
+    let conversations = |name, case: &Case| Case {
+        name,
+        requests: Requests::Conversations,
+        load: 1.0,
+        saturated_per_s: 1.0,
+        ..case.clone()
+    };
+    cases.extend([
+        conversations("conversations, default vLLM", &vllm),
+        conversations("conversations, default SGLang", &sglang),
+        vllm,
+        sglang,
+    ]);
     cases.extend(POLICIES.map(|(name, saturated_per_s, scheduler)| Case {
         name,
         requests: if name.ends_with("Slai") { Requests::W1WithDeadlines } else { Requests::W1 },
@@ -193,6 +245,13 @@ const VLLM_V1: &str = r#"{"kind": "VllmV1", "async_scheduling": false, "token_bu
 
 const SGLANG_LPM: &str = r#"{"kind": "Sglang", "overlap": false, "policy": "lpm", "chunk_tokens": 512, "max_prefill_tokens": 16384,
     "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;
+
+/// The defaults of `Engine.on` on one H100 with 80 GB, for vLLM 0.33 and SGLang 0.5.
+const VLLM_DEFAULT: &str = r#"{"kind": "VllmV1", "async_scheduling": true, "token_budget": 8192, "max_seqs": 1024,
+    "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true, "pause_s": 0.001}"#;
+
+const SGLANG_DEFAULT: &str = r#"{"kind": "Sglang", "overlap": true, "policy": "fcfs", "chunk_tokens": 8192,
+    "max_prefill_tokens": 16384, "max_seqs": 2048, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;
 
 /// The other policies on W1, each at 0.9 of its own saturated rate, as in `rust/benches/replica.rs`.
 const POLICIES: [(&str, f64, &str); 15] = [

@@ -22,6 +22,11 @@ const PREFIXES: (&[u8], usize) = (include_bytes!("../requests/prefixes.u32"), 6)
 /// Microseconds since the previous row, think time in microseconds, row of the previous turn plus 1 (0: none), prompt
 /// tokens including all previous turns, output tokens.
 const SESSIONS: (&[u8], usize) = (include_bytes!("../requests/sessions.u32"), 5);
+/// The same columns for conversations of eight turns.
+const CONVERSATIONS: (&[u8], usize) = (include_bytes!("../requests/conversations.u32"), 5);
+/// Prompt and output tokens of the first 4,000 rows of `AzureLLMInferenceTrace_conv.csv` of 2023
+/// (Azure Public Dataset, CC-BY 4.0).
+const AZURE: (&[u8], usize) = (include_bytes!("../requests/azure.u32"), 2);
 
 /// Stored request sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,10 @@ pub(crate) enum Requests {
     Prefixes,
     /// Closed-loop conversations with growing prompts.
     Sessions,
+    /// Closed-loop conversations of eight turns with growing prompts.
+    Conversations,
+    /// Lengths of a recorded chat service.
+    Azure,
 }
 
 /// A workload that owns its columns, and the rows that each row waits for.
@@ -69,9 +78,15 @@ impl Drawn {
             Requests::W3 => drawn.lengths(W3, count),
             Requests::W4 => drawn.lengths(W4, count),
             Requests::Prefixes => drawn.prefixes(count),
-            Requests::Sessions => drawn.sessions(),
+            Requests::Sessions => drawn.sessions(SESSIONS),
+            Requests::Conversations => drawn.sessions(CONVERSATIONS),
+            Requests::Azure => drawn.lengths(AZURE, count),
         }
-        let gaps = if requests == Requests::Sessions { column(SESSIONS, 0) } else { column(GAPS, 0) };
+        let gaps = match requests {
+            Requests::Sessions => column(SESSIONS, 0),
+            Requests::Conversations => column(CONVERSATIONS, 0),
+            _ => column(GAPS, 0),
+        };
         let mut millionths = 0_u64;
         for row in 0..drawn.columns.prompt_tokens.len() {
             millionths += u64::from(gaps[row % gaps.len()]);
@@ -116,8 +131,8 @@ impl Drawn {
         }
     }
 
-    fn sessions(&mut self) {
-        let file: Vec<Vec<u32>> = (0..SESSIONS.1).map(|place| column(SESSIONS, place)).collect();
+    fn sessions(&mut self, file: (&[u8], usize)) {
+        let file: Vec<Vec<u32>> = (0..file.1).map(|place| column(file, place)).collect();
         let rows = file[0].len();
         let before = |row: usize| file[2][row].checked_sub(1).map(|row| row as usize);
         let tokens = |place: usize| file[place].iter().map(|&tokens| tokens as i32).collect();
@@ -170,7 +185,7 @@ fn column((file, columns): (&[u8], usize), place: usize) -> Vec<u32> {
 
 const SEED: u64 = 1;
 
-/// Draws all files again. This changes all measured figures.
+/// Draws all files again, except for `azure.u32`, which is recorded. This changes all measured figures.
 pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
     let lognormal = |mean, median, cap| Length::Lognormal { mean, median, cap: Some(cap) };
     let lengths = |requests, prompt, output| {
@@ -212,19 +227,26 @@ pub(crate) fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
         think: Duration::Exponential { mean_s: 10.0 },
         grows: true,
         max_context: None,
-    }
-    .draw(SEED)?;
-    let mut last = vec![0; 800];
+    };
+    let eight_turns = Length::Fixed { tokens: 8 };
+    let conversations = Sessions { sessions: 500, turns: eight_turns, ..sessions.clone() };
+    write(folder, "sessions", &turns(&sessions)?)?;
+    write(folder, "conversations", &turns(&conversations)?)
+}
+
+/// Returns the columns of [`SESSIONS`].
+fn turns(sessions: &Sessions) -> Result<[Vec<u32>; 5], Box<dyn Error>> {
+    let drawn = sessions.draw(SEED)?;
+    let mut last = vec![0; sessions.sessions as usize];
     let before =
-        sessions.session.iter().zip(1..).map(|(&session, row)| std::mem::replace(&mut last[session as usize], row));
-    let columns = [
-        gaps(&sessions.arrival_ns),
-        sessions.think_ns.iter().map(|&think_ns| (think_ns / 1000) as u32).collect(),
+        drawn.session.iter().zip(1..).map(|(&session, row)| std::mem::replace(&mut last[session as usize], row));
+    Ok([
+        gaps(&drawn.arrival_ns),
+        drawn.think_ns.iter().map(|&think_ns| (think_ns / 1000) as u32).collect(),
         before.collect(),
-        whole(&sessions.prompt_tokens),
-        whole(&sessions.output_tokens),
-    ];
-    write(folder, "sessions", &columns)
+        whole(&drawn.prompt_tokens),
+        whole(&drawn.output_tokens),
+    ])
 }
 
 /// Returns the microseconds from each arrival to the next.
