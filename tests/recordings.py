@@ -2,13 +2,19 @@
 
 import gzip
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import polars as pl
 
 import inferq as iq
+from inferq.workload.prefixes import OWN, Chains, Contents
 
 Scenario = dict[str, Any]
 
@@ -41,11 +47,48 @@ def workload(requests: list[Scenario], ends: str = "stop") -> iq.Workload:
     return iq.Workload(pl.DataFrame(columns, schema_overrides=overrides))
 
 
+@contextmanager
+def cut_prompts(requests: list[Scenario], ends: str) -> Iterator[iq.Workload]:
+    """A workload in which a prompt may end within the tokens of the row that it continues.
+
+    The column `continues` requires the whole row, so the content of the prompts is replaced.
+    """
+    whole: list[list[tuple[int, int]]] = []
+    chains: list[list[tuple[int, int]]] = []
+    for row, request in enumerate(requests):
+        prompt = request["prompt_tokens"]
+        parts = [(text, tokens) for text, tokens in request.get("prefix_parts", [])]
+        chain = _cut(whole[request["continues"]] if "continues" in request else parts, prompt)
+        chains.append(chain)
+        own = prompt + request["output_tokens"] - sum(tokens for _, tokens in chain)
+        whole.append([*chain, (OWN | row, own)])
+    segments = [segment for chain in chains for segment in chain]
+    content = Chains(
+        np.concatenate([[0], np.cumsum([len(chain) for chain in chains])]),
+        np.array([text for text, _ in segments], dtype=np.uint64),
+        np.array([tokens for _, tokens in segments], dtype=np.int64),
+    )
+    names = ("prefix_parts", "continues")
+    rows = [{k: v for k, v in request.items() if k not in names} for request in requests]
+    with mock.patch.object(Contents, "linked", lambda self, frame: content):
+        yield workload(rows, ends)
+
+
+def _cut(chain: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """The first tokens of a chain of contents."""
+    cut: list[tuple[int, int]] = []
+    for text, tokens in chain:
+        kept = min(tokens, most - sum(tokens for _, tokens in cut))
+        if kept > 0:
+            cut.append((text, kept))
+    return cut
+
+
 def _microseconds(column: pl.Series) -> list[int]:
     return [round(seconds * 1e6) for seconds in column]
 
 
-def _iterations(result: iq.Result) -> list[list[Any]]:
+def every_iteration(result: iq.Result) -> list[list[Any]]:
     """Every iteration as recordings have it, and its kind: a stretch is `count` of them."""
     rows: dict[int, list[list[int]]] = {}
     emitted = "emitted_tokens" if "emitted_tokens" in result.batches.columns else "emits"
@@ -92,9 +135,31 @@ def vllm_engine(scenario: Scenario) -> iq.Engine:
     )
 
 
+def _layer_groups(scenario: Scenario) -> iq.KvGroups:
+    """Layers of equal kind, in order of the first layer of each kind."""
+    kinds: dict[Any, int] = {}
+    for layer in scenario["layers"]:
+        kind = ("full" if layer == "full" else "mamba", 1, 0) if isinstance(layer, str) else tuple(layer)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return iq.KvGroups(
+        kinds=[
+            iq.CachedLayers(layers=count, window=window or None, state=kind == "mamba", token_bytes=heads)
+            for (kind, heads, window), count in kinds.items()
+        ],
+        retention_interval=scenario["retention_interval"],
+        saves_states_in_rows=scenario.get("checkpoint_alignment") is not None,
+    )
+
+
+def vllm_engine_with_groups(scenario: Scenario) -> iq.Engine:
+    engine = vllm_engine({**scenario, "kv_tokens": scenario["kv_blocks"] * scenario["block_tokens"]})
+    kv = replace(engine.kv, groups=_layer_groups(scenario))
+    return replace(engine, kv=kv, max_model_len=scenario["max_model_len"])
+
+
 def vllm_outcome(result: iq.Result) -> Scenario:
     """A run as the recordings of vLLM have it."""
-    iterations = [[start, rows] for start, _, rows in _iterations(result)]
+    iterations = [[start, rows] for start, _, rows in every_iteration(result)]
     preemptions = result.requests["preemptions"].to_list()
     return {**_outcome(result), "preemptions": preemptions, "iterations": iterations}
 
@@ -120,4 +185,4 @@ def sglang_engine(scenario: Scenario) -> iq.Engine:
 def sglang_outcome(result: iq.Result) -> Scenario:
     """A run as the recordings of SGLang have it."""
     retractions = result.requests["preemptions"].to_list()
-    return {**_outcome(result), "retractions": retractions, "iterations": _iterations(result)}
+    return {**_outcome(result), "retractions": retractions, "iterations": every_iteration(result)}

@@ -157,6 +157,7 @@ def _scenario() -> Iterator[tuple[str, str, list[tuple[str, Rows]]]]:
     engine = [("A model on a GPU", _rows(iq.Engine.on)), ("Single parts", _rows(iq.Engine))]
     yield "`[engine]`", "Either `model` and `gpu`, or each part by itself.", engine
     yield "`[engine.kv]`", "", [("", _rows(iq.KvCache))]
+    yield "`[engine.kv.groups]`", "", [("", _rows(iq.KvGroups)), ("kinds", _rows(iq.CachedLayers))]
     yield "`[engine.overhead]`", "", [("", _rows(iq.Overhead))]
     yield "`[engine.scheduler]`", "`kind` selects one of these.", _family("Scheduler")
     yield "`[engine.scheduler.speculation]`", "", [("", _rows(iq.Speculation))]

@@ -91,6 +91,13 @@ impl Cluster {
                     format!("must be set for {} replicas, got None", pool.engines.len()),
                 )));
             }
+            let hands_off = pool.hands_to.is_some()
+                || self.control.is_some()
+                || self.pools.iter().any(|other| other.hands_to.is_some_and(|to| to.pool == place));
+            if hands_off && pool.engines.iter().any(|engine| engine.kv.has_layer_groups()) {
+                let what = "is not supported in systems that hand off requests or gate them; set groups to None";
+                return Err(at(Error::config("kv.groups", what)));
+            }
             if let Some(capacity) = &pool.capacity {
                 self.check_capacity(place, capacity).map_err(at)?;
             }

@@ -59,6 +59,16 @@ impl Engine {
         self.kv.check().map_err(|error| error.within("kv"))?;
         let scheduler = self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?;
         scheduler.check(&self.kv)?;
+        if self.kv.has_layer_groups() {
+            if !scheduler.supports_layer_groups() {
+                let what = "is supported by the scheduler VllmV1 without speculation only; set groups to None";
+                return Err(Error::config("kv.groups", what));
+            }
+            if self.first_token != FirstToken::Prefill {
+                let what = "must be \"prefill\" for a cache with groups, as in vLLM; got \"decode\"";
+                return Err(Error::config("first_token", what));
+            }
+        }
         Ok(EngineParts {
             scheduler,
             timing: self.timing.build().map_err(|error| error.within("timing"))?,

@@ -2,7 +2,7 @@
 //!
 //! L4: free + used = total after every event, and no block is used after the last request leaves. Block identities do
 //! not matter: blocks are counted, and reusable blocks are cached by a `PrefixCache`. Empty free blocks are used
-//! first; then the cache evicts content.
+//! first; then the cache evicts content. Several groups of layers take blocks from a `GroupPool` instead.
 
 mod residues;
 mod content_tree;
@@ -10,6 +10,8 @@ mod prefix_cache;
 mod reported;
 mod block_cache;
 mod radix_cache;
+mod layers;
+mod group_pool;
 
 use std::ops::RangeInclusive;
 
@@ -24,6 +26,9 @@ use block_cache::BlockCache;
 use content_tree::NewRequest;
 pub(crate) use content_tree::OWN;
 pub use content_tree::Segment;
+use group_pool::GroupPool;
+pub(crate) use group_pool::{NextRow, RowLimits};
+pub use layers::{CachedLayers, KvGroups};
 pub(crate) use prefix_cache::Hit;
 use prefix_cache::PrefixCache;
 use radix_cache::RadixCache;
@@ -41,6 +46,9 @@ pub struct KvCache {
     /// The kind of prefix cache, if any.
     #[serde(default)]
     pub prefix_cache: Option<PrefixKind>,
+    /// The layers of a model whose layers keep different amounts. `None`: every layer keeps every token.
+    #[serde(default)]
+    pub groups: Option<KvGroups>,
 }
 
 /// Kinds of prefix caches.
@@ -65,7 +73,19 @@ impl KvCache {
         if self.tokens.is_some_and(|tokens| tokens < u64::from(self.block)) {
             return Err(Error::config("tokens", "the cache must hold at least one block"));
         }
+        if let Some(groups) = &self.groups {
+            if self.prefix_cache == Some(PrefixKind::Radix) {
+                let what = "must be \"blocks\" or None for a cache with groups, got \"radix\"";
+                return Err(Error::config("prefix_cache", what));
+            }
+            groups.check(self.block, self.prefix_cache.is_some()).map_err(|error| error.within("groups"))?;
+        }
         Ok(())
+    }
+
+    /// Whether its layers form several groups. One group is a cache without groups.
+    pub(crate) fn has_layer_groups(&self) -> bool {
+        self.groups.as_ref().is_some_and(|groups| groups.groups(self.block, self.prefix_cache.is_some()).len() > 1)
     }
 }
 
@@ -74,12 +94,14 @@ impl KvCache {
 pub struct KvBlocks {
     block: Divisor,
     capacity: u64,
-    /// Capacity in tokens, in whole blocks.
+    /// Capacity in tokens, in whole blocks: the longest request that fits.
     tokens: u64,
     used: u64,
     /// Blocks hit.
     hit_blocks: u64,
     cache: Option<Box<dyn PrefixCache>>,
+    /// The blocks of several groups of layers; then there is no `cache`.
+    pool: Option<Box<GroupPool>>,
 }
 
 /// Capacity of an unlimited cache: more blocks than any run uses.
@@ -90,21 +112,28 @@ const LARGEST_BLOCK: u32 = 1 << 20;
 
 impl KvBlocks {
     /// Builds an empty cache. Requests share a block only if `beyond` tokens after it match too.
-    pub(crate) fn of(kv: &KvCache, beyond: u32) -> KvBlocks {
+    pub(crate) fn of(kv: &KvCache, beyond: u32, limits: RowLimits) -> KvBlocks {
         let block = u64::from(kv.block);
         let capacity = kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED));
+        let pool = kv
+            .groups
+            .as_ref()
+            .filter(|_| kv.has_layer_groups())
+            .map(|groups| Box::new(GroupPool::new(groups, kv.block, capacity, kv.prefix_cache.is_some(), limits)));
+        let without_groups = capacity.saturating_mul(block);
         KvBlocks {
             block: Divisor::new(block),
             capacity,
-            tokens: capacity.saturating_mul(block),
+            tokens: pool.as_ref().map_or(without_groups, |pool| pool.longest_request()),
             used: 0,
             hit_blocks: 0,
-            cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
+            cache: kv.prefix_cache.filter(|_| pool.is_none()).map(|kind| -> Box<dyn PrefixCache> {
                 match kind {
                     PrefixKind::Blocks => Box::new(BlockCache::new(block, beyond)),
                     PrefixKind::Radix => Box::new(RadixCache::new(block)),
                 }
             }),
+            pool,
         }
     }
 
@@ -195,6 +224,9 @@ impl KvBlocks {
             let prompt = arrival.prompt_tokens;
             let tokens = prompt + arrival.output_tokens;
             cache.open(place, NewRequest { content, own: OWN | u64::from(arrival.id), prompt, tokens });
+        } else if let Some(pool) = &mut self.pool {
+            let (prompt, own) = (arrival.prompt_tokens, OWN | u64::from(arrival.id));
+            pool.open(place, NewRequest { content, own, prompt, tokens: prompt + arrival.output_tokens });
         }
     }
 
@@ -203,6 +235,8 @@ impl KvBlocks {
     pub(crate) fn close(&mut self, place: Place) {
         if let Some(cache) = &mut self.cache {
             cache.close(place);
+        } else if let Some(pool) = &mut self.pool {
+            pool.close(place);
         }
     }
 
@@ -239,6 +273,9 @@ impl KvBlocks {
 
     /// Returns the operations of the cache so far, if there is a cache.
     pub(crate) fn operations(&self, replica: u32) -> Option<BlockOperations> {
+        if let Some(pool) = &self.pool {
+            return pool.operations(replica);
+        }
         let inserted = self.cache.as_ref()?.inserted();
         Some(BlockOperations { replica, hit: self.hit_blocks, inserted, evicted: self.evicted() })
     }
@@ -370,6 +407,28 @@ impl KvBlocks {
     /// Whether a request computes content that is cached already, so that blocks are freed while it runs.
     pub(crate) fn is_computed_twice(&self, place: Place) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.is_computed_twice(place))
+    }
+}
+
+/// Operations of several groups of layers, whose blocks the pool counts row by row.
+impl KvBlocks {
+    /// Whether there are several groups.
+    #[inline]
+    pub(crate) fn has_layer_groups(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// The pool of a cache with groups.
+    pub(crate) fn layer_groups(&self) -> Option<&GroupPool> {
+        self.pool.as_deref()
+    }
+
+    /// Changes the pool of a cache with groups, and counts its blocks.
+    pub(crate) fn change_layer_groups<T: Default>(&mut self, change: impl FnOnce(&mut GroupPool) -> T) -> T {
+        let Some(pool) = &mut self.pool else { return T::default() };
+        let result = change(pool);
+        self.used = pool.used();
+        result
     }
 }
 

@@ -1,8 +1,9 @@
 //! The plan of one batch: queries and edits of a scheduler, checked by the replica.
 //!
 //! This file has what every policy needs. The rest can be skipped at first: `plan/prefix.rs` (shared blocks),
-//! `plan/groups.rs` (groups of decodes), `plan/drafts.rs` (speculative decoding), `plan/nested.rs` (policies inside a
-//! policy), `plan/preemption.rs` (preemption) and `plan/sglang.rs` (SGLang).
+//! `plan/groups.rs` (groups of decodes), `plan/layer_groups.rs` (groups of layers), `plan/drafts.rs` (speculative
+//! decoding), `plan/nested.rs` (policies inside a policy), `plan/preemption.rs` (preemption) and `plan/sglang.rs`
+//! (SGLang).
 //!
 //! A [`Plan`] edits the batch of one replica. The steady decodes stay in it until the scheduler changes them; chunks
 //! are planned anew each time. All queries read, and all edits are checked against, the state that the replica runs
@@ -12,6 +13,7 @@
 mod prefix;
 mod drafts;
 mod groups;
+mod layer_groups;
 mod nested;
 mod preemption;
 mod sglang;

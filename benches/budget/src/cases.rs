@@ -38,12 +38,13 @@ pub(crate) struct Case {
 struct Server {
     /// Tokens per block.
     block: u32,
+    groups: &'static str,
     max_model_len: &'static str,
     api_s: &'static str,
 }
 
 /// The engine of all cases without a server.
-const NO_SERVER: Server = Server { block: 16, max_model_len: "null", api_s: "0.0" };
+const NO_SERVER: Server = Server { block: 16, groups: "null", max_model_len: "null", api_s: "0.0" };
 
 /// The system under test.
 #[derive(Clone, Copy, Debug)]
@@ -87,12 +88,13 @@ impl Case {
     pub(crate) fn cluster(&self) -> Result<Cluster, Box<dyn Error>> {
         let text = format!(
             r#"{{"timing": {}, "scheduler": {}, "overhead": {{{}}}, "first_token": "prefill",
-            "kv": {{"tokens": 432000, "block": {}, "prefix_cache": {}}}, "max_model_len": {}, "api_s": {}}}"#,
+            "kv": {{"tokens": 432000, "block": {}, "prefix_cache": {}, "groups": {}}}, "max_model_len": {}, "api_s": {}}}"#,
             self.timing,
             self.scheduler.replace("SARATHI", SARATHI),
             self.overhead,
             self.server.block,
             self.prefix_cache,
+            self.server.groups,
             self.server.max_model_len,
             self.server.api_s
         );
@@ -198,7 +200,7 @@ pub(crate) fn all() -> Vec<Case> {
         overhead: r#""base_s": 0.001, "per_sequence_s": 0.00001, "overlapped": true, "largest_graph_tokens": 512,
             "beyond_graph_s": 0.0032"#,
         prefix_cache: r#""blocks""#,
-        server: Server { block: 16, max_model_len: "131072", api_s: "0.0075" },
+        server: Server { block: 16, groups: "null", max_model_len: "131072", api_s: "0.0075" },
         ..w1.clone()
     };
     let sglang = Case {
@@ -220,6 +222,10 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend([
         conversations("conversations, default vLLM", &vllm),
         conversations("conversations, default SGLang", &sglang),
+        conversations(
+            "conversations, groups of layers",
+            &Case { server: Server { groups: GPT_OSS_20B, ..vllm.server }, ..vllm.clone() },
+        ),
         vllm,
         sglang,
     ]);
@@ -249,6 +255,11 @@ const SGLANG_LPM: &str = r#"{"kind": "Sglang", "overlap": false, "policy": "lpm"
 /// The defaults of `Engine.on` on one H100 with 80 GB, for vLLM 0.33 and SGLang 0.5.
 const VLLM_DEFAULT: &str = r#"{"kind": "VllmV1", "async_scheduling": true, "token_budget": 8192, "max_seqs": 1024,
     "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true, "pause_s": 0.001}"#;
+
+/// The layers of gpt-oss-20b.
+const GPT_OSS_20B: &str = r#"{"retention_interval": 0, "saves_states_in_rows": false, "kinds": [
+    {"layers": 12, "window": 128, "state": false, "token_bytes": 1},
+    {"layers": 12, "window": null, "state": false, "token_bytes": 1}]}"#;
 
 const SGLANG_DEFAULT: &str = r#"{"kind": "Sglang", "overlap": true, "policy": "fcfs", "chunk_tokens": 8192,
     "max_prefill_tokens": 16384, "max_seqs": 2048, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;

@@ -139,6 +139,8 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
     memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
     if kv.prefix_cache is not None:
         memory += f", prefix cache {kv.prefix_cache!r}"
+    if kv.groups is not None:
+        memory += f", groups of {len(kv.groups.kinds)} kinds of layers"
     made_of = list(described.on_card.get("explained", ())) or [f"timing: {described.timing!r}"]
     if timing is not None:
         made_of[0] = f"timing: {timing}"

@@ -10,7 +10,9 @@ from .disaggregated import Disaggregated as Disaggregated
 from .disaggregated import Link as Link
 from .engine import Engine as Engine
 from .failures import Failures as Failures
+from .kv_cache import CachedLayers as CachedLayers
 from .kv_cache import KvCache as KvCache
+from .kv_cache import KvGroups as KvGroups
 from .network import Network as Network
 from .network import Stage as Stage
 from .network import Workflow as Workflow

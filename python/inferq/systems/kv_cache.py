@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,6 +10,75 @@ from inferq.description import Description, fields_of
 
 BLOCK = 16
 """Default tokens of a block."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachedLayers(Description):
+    """Equal layers of a model in a `KvGroups`.
+
+    Args:
+        layers: number of layers, at least 1.
+        window: tokens of the sliding window, at least 2. None: every token is kept.
+        state: whether the layers keep one state per request instead of keys and values (Mamba, linear
+            attention).
+        token_bytes: bytes of one token in one layer, in any unit: only ratios matter. Layers with fewer bytes
+            have longer blocks, so that all pages are equal.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.CachedLayers(layers=12, window=128).to_json()
+        {'layers': 12, 'window': 128, 'state': False, 'token_bytes': 1}
+    """
+
+    layers: int
+    window: int | None = None
+    state: bool = False
+    token_bytes: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layers as JSON-ready values."""
+        return fields_of(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvGroups(Description):
+    """The layers of a model whose layers keep different amounts, grouped as in vLLM.
+
+    Layers of one kind form groups of equal size. A request has a block table per group, and all groups take
+    blocks from one pool. Blocks that leave a window are freed. A prefix hit needs all groups.
+
+    Let f and m be the layers of the rarest and of the most frequent kind. A group has m layers if m < 1.5·f,
+    otherwise f.
+
+    Source: vLLM 0.33.0, `v1/core/kv_cache_utils.py` and `v1/core/kv_cache_coordinator.py`.
+
+    Args:
+        kinds: the layers, in order of the first layer of each kind. Full attention is required. Windows and
+            states exclude each other.
+        retention_interval: distance in tokens of the places at which windows and states stay cached
+            (`prefix_cache_retention_interval`). 0: only the last block boundary of each prompt, and the end
+            of a prefix that other requests share. None: every block boundary.
+        saves_states_in_rows: whether kernels can store a state inside a row (GDN, Mamba2). Otherwise a row
+            ends at each state.
+
+    Raises:
+        ConfigError: no full attention, windows next to states, or `token_bytes` that do not divide the
+            largest.
+
+    Example:
+        >>> import inferq as iq
+        >>> full, sliding = iq.CachedLayers(layers=12), iq.CachedLayers(layers=12, window=128)
+        >>> iq.KvCache(tokens=500_000, groups=iq.KvGroups(kinds=[full, sliding])).groups.kinds[1].window
+        128
+    """
+
+    kinds: Sequence[CachedLayers]
+    retention_interval: int | None = 0
+    saves_states_in_rows: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layers as JSON-ready values."""
+        return {**fields_of(self), "kinds": [kind.to_json() for kind in self.kinds]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +100,13 @@ class KvCache(Description):
             `"radix"`: prefix caching as in SGLang, for pages of `block` tokens in a radix tree. Tokens are
             cached after the iteration that computes them, cached pages are not stored twice, and whole runs
             are evicted, the least recently used first. None: no prefix caching.
+        groups: the layers of a model with sliding windows or states, see `KvGroups`. A block then holds
+            `block` tokens of the widest layers of one group, so a token takes a block in every group.
+            Supported by `VllmV1` without speculation. None: every layer keeps every token.
 
     Raises:
-        ConfigError: a number outside these ranges, or an unknown prefix cache.
+        ConfigError: a number outside these ranges, an unknown prefix cache, or groups with
+            `prefix_cache="radix"`.
 
     Example:
         >>> import inferq as iq
@@ -45,6 +119,7 @@ class KvCache(Description):
     tokens: int | None
     block: int = BLOCK
     prefix_cache: Literal["blocks", "radix"] | None = None
+    groups: KvGroups | None = None
 
     @classmethod
     def unlimited(cls) -> KvCache:
@@ -69,4 +144,7 @@ class KvCache(Description):
 
     def to_json(self) -> dict[str, Any]:
         """Return the cache as JSON-ready values."""
-        return fields_of(self)
+        fields = fields_of(self)
+        if self.groups is None:
+            del fields["groups"]
+        return fields

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from inferq.checks import finite, flag, whole
-from inferq.description import read_fields
+from inferq.description import field_names, read_fields
 from inferq.display.text import counted
 from inferq.errors import ConfigError
 from inferq.scheduler import Scheduler
@@ -290,13 +290,14 @@ class OnGpu:
         if not isinstance(self.kv, KvCache):
             return {} if self.kv is None else self._read_kv(self.kv)
         if self.kv.prefix_cache is not None:
-            return self.kv.to_json()
-        return {"tokens": self.kv.tokens, **({} if self.kv.block == BLOCK else {"block": self.kv.block})}
+            return {name: getattr(self.kv, name) for name in field_names(KvCache)}
+        fields = {"tokens": self.kv.tokens, **({} if self.kv.block == BLOCK else {"block": self.kv.block})}
+        return fields if self.kv.groups is None else {**fields, "groups": self.kv.groups}
 
     @staticmethod
     def _read_kv(table: Mapping[str, Any]) -> Mapping[str, Any]:
-        fields = read_fields("kv", table, KvCache).to_json()
-        return {name: fields[name] for name in table}
+        kv = read_fields("kv", table, KvCache)
+        return {name: getattr(kv, name) for name in table}
 
     @cached_property
     def kv_cache(self) -> KvCache:

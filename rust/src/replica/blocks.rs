@@ -95,6 +95,8 @@ impl State {
         let blocks = std::mem::take(&mut self.requests.at_mut(place).blocks);
         if F::FULL && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
+        } else if F::FULL && self.blocks.has_layer_groups() {
+            self.blocks.change_layer_groups(|pool| pool.release(place));
         } else {
             self.blocks.give_back(blocks);
         }

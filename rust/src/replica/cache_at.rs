@@ -11,7 +11,7 @@
 
 use super::Replica;
 use crate::clock::{Instant, Span};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::Segment;
 
 /// Periodic reports of the cache content.
@@ -55,6 +55,7 @@ impl Replica {
 
     /// How many of the first `most` tokens of a prompt with this content the last report has.
     pub(crate) fn reported_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
+        self.check_readable()?;
         if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
         }
@@ -65,6 +66,7 @@ impl Replica {
     /// How many of the first `most` tokens of a prompt with this content are cached, before batches are formed at
     /// this instant.
     pub(crate) fn cached_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
+        self.check_readable()?;
         if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
         }
@@ -80,6 +82,15 @@ impl Replica {
             }
         }
         Ok(tokens)
+    }
+
+    fn check_readable(&self) -> Result<()> {
+        if self.state.blocks.has_layer_groups() {
+            let what =
+                "is not supported with a router that reads prefix caches; set groups to None or use another router";
+            return Err(Error::config("kv.groups", what));
+        }
+        Ok(())
     }
 
     /// Applies the running stretch after `begun` started and `over` ended iterations: takes their blocks and

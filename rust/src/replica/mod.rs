@@ -9,6 +9,7 @@ mod state;
 mod batch;
 mod blocks;
 mod groups;
+mod layer_groups;
 mod steady;
 mod wheel;
 
@@ -31,7 +32,7 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::features::{Features, Full, Plain, Variant};
 use crate::finding::Finding;
-use crate::kv::{DetachedBlocks, KvBlocks, Segment};
+use crate::kv::{DetachedBlocks, KvBlocks, RowLimits, Segment};
 use crate::plan::{Ahead, Plan};
 use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::Members;
@@ -161,10 +162,16 @@ impl Replica {
         unit: Unit,
     ) -> Replica {
         let speculation = engine.scheduler.speculates();
-        let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block));
-        let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
-        let has_extra_state = keeps_prefixes || blocks.has_cache() || speculation.is_some();
         let ahead = engine.scheduler.plans_ahead();
+        let rows = RowLimits {
+            token_budget: engine.scheduler.limits().token_budget,
+            plans_ahead: ahead.is_some(),
+            max_model_len: u64::from(engine.max_model_len),
+        };
+        let blocks = KvBlocks::of(&engine.kv, speculation.as_ref().map_or(0, SpeculationParts::beyond_block), rows);
+        let keeps_prefixes = role == Role::Prefill && !blocks.has_cache();
+        let has_extra_state =
+            keeps_prefixes || blocks.has_cache() || blocks.has_layer_groups() || speculation.is_some();
         let longest = blocks.tokens().min(u64::from(engine.max_model_len) - u64::from(ahead.is_some()));
         // With drafts, the last token takes a slot too.
         let surely_fits = if speculation.is_some() { 0 } else { longest };
@@ -173,6 +180,7 @@ impl Replica {
         let limits = engine.scheduler.limits();
         let drafts = speculation.map(|parts| Drafts::new(parts, engine.max_model_len, engine.first_token, &blocks));
         let has_little = !blocks.has_cache()
+            && !blocks.has_layer_groups()
             && drafts.is_none()
             && role == Role::Whole
             && classes == 1
@@ -353,7 +361,7 @@ impl Replica {
             if batch.chunk_tokens > 0 || self.state.steady > 0 {
                 break;
             }
-            if batch.preempted.is_empty() {
+            if batch.preempted.is_empty() && !(F::FULL && self.state.hit_is_too_fresh()) {
                 self.next = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
                 return Ok(false);
             }
@@ -380,6 +388,9 @@ impl Replica {
         }
         if F::FULL && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
+        }
+        if F::FULL && self.state.blocks.has_layer_groups() {
+            self.state.end_plan_of_groups();
         }
         self.check_plan(now)
     }
@@ -491,6 +502,9 @@ impl Replica {
             count = 1;
         }
         let mut count = count.max(1);
+        if F::FULL && count > 1 && state.blocks.has_layer_groups() {
+            count = state.iterations_of_groups(count);
+        }
         let has_cache = F::FULL && state.blocks.has_cache();
         if has_cache {
             count = state.iterations_that_cache_alike(count);

@@ -98,11 +98,19 @@ impl Replica {
     /// Free and used blocks at an instant, before idle replicas form batches at it.
     pub(crate) fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
-        let grown = match self.stretch() {
-            Some(stretch) => self.more_blocks_of(stretch, self.begun(at)?),
-            None => 0,
+        let used = match self.stretch() {
+            Some(stretch) => self.used_blocks(stretch, self.begun(at)?),
+            None => state.blocks.used(),
         };
-        Ok((state.blocks.free() - grown, state.blocks.used() + grown))
+        Ok((state.blocks.capacity() - used, used))
+    }
+
+    /// Used blocks after `begun` iterations of the running stretch have begun.
+    fn used_blocks(&self, stretch: &Stretch, begun: u64) -> u64 {
+        let blocks = &self.state.blocks;
+        blocks
+            .layer_groups()
+            .map_or_else(|| blocks.used() + self.more_blocks_of(stretch, begun), |pool| pool.used_after(begun))
     }
 
     /// Blocks that the first `begun` iterations of the running stretch take, without the first iteration.
@@ -127,6 +135,10 @@ impl Replica {
     pub(crate) fn has_blocks_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
         let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
         let begun = self.begun(now)?;
+        if self.state.blocks.has_layer_groups() {
+            // Blocks that leave a window are freed, so the number may change with every iteration.
+            return stretch.end_of(begun);
+        }
         let enough = self.more_blocks_of(stretch, begun) + by;
         if self.more_blocks_of(stretch, stretch.count) < enough {
             return Ok(Instant::NEVER);
@@ -284,7 +296,7 @@ impl Replica {
             let (stretch, batch) = (&self.stretch, &state.batch);
             // The running iteration took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
-            sample.kv_used_tokens += self.more_blocks_of(stretch, begun) * state.blocks.block_tokens();
+            sample.kv_used_tokens = self.used_blocks(stretch, begun) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
             sample.prefilled_tokens += over * (batch.chunk_tokens - batch.single_decodes);
         }

@@ -339,6 +339,9 @@ impl Replica {
         let whole = pace.count_within(end.since(start), count)?;
         if whole > 0 {
             (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
+            if self.state.blocks.has_layer_groups() {
+                self.state.advance_groups(begun.min(whole + 1));
+            }
             // No further batch is planned. Tokens in flight keep their delay.
             let ahead = self.state.ahead.take();
             self.settle_stretch::<Full>(results)?;
@@ -427,6 +430,9 @@ impl State {
     /// Takes the blocks of a group for all iterations after the first.
     #[inline]
     fn take_further_growth<F: Features>(&mut self, group: usize, count: u64) {
+        if F::FULL && self.blocks.has_layer_groups() {
+            return self.advance_groups(count);
+        }
         let growth = &self.groups[group].growth;
         let (first, all) = (growth.next_growth(), growth.growth(count));
         if F::FULL && self.batch.reserved_each > 0 && self.blocks.has_cache() {

@@ -134,9 +134,14 @@ impl Stretch {
 
 /// Whether a started request could load another token in iteration `index` of the stretch without a new block.
 fn has_slack(state: &State, scheduler: &dyn Scheduler, index: u64) -> bool {
-    let holds = |place: Place, tokens: u64| state.blocks.need(tokens) <= state.blocks_of(place);
+    let holds = |place: Place, tokens: u64| {
+        state.blocks.need(tokens) <= state.blocks_of(place) && state.groups_cover(place, tokens)
+    };
     let is_cut_short = |chunk: &Chunk| {
         let loaded = chunk.context + chunk.tokens * (index + 1);
+        if !state.groups_cover(chunk.place, loaded + 1) {
+            return false;
+        }
         let blocks = state.blocks_of(chunk.place).max(state.blocks.need(loaded));
         chunk.tokens < chunk.owed && state.blocks.need(loaded + 1) <= blocks
     };

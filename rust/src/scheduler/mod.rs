@@ -96,6 +96,11 @@ pub trait Scheduler: Send {
         Ok(())
     }
 
+    /// Whether the policy plans rows for a cache with several groups of layers.
+    fn supports_layer_groups(&self) -> bool {
+        false
+    }
+
     /// Planning ahead, if the policy uses it.
     fn plans_ahead(&self) -> Option<Ahead> {
         None

@@ -1,6 +1,7 @@
 //! vLLM v1: every request owes tokens, prompt or output (engine: vLLM 0.33, `vllm/v1/core/sched/scheduler.py`).
 
 mod drafts;
+mod layer_groups;
 
 use super::prelude::*;
 use crate::finding::{Finding, Kind, Value};
@@ -259,6 +260,17 @@ impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
         }
     }
 
+    /// Holds the plan until something changes. `is_single`: a second request activates the threshold. `is_full`: an
+    /// arrival could not be admitted.
+    #[inline(always)]
+    fn hold(&self, is_single: bool, is_full: bool, plan: &mut Plan) {
+        let arrivals_wait = !is_single && is_full;
+        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
+        if AHEAD && !arrivals_wait && self.long_prefill_threshold == 0 && self.lists.queue.is_empty() {
+            plan.hold_as_requests_leave();
+        }
+    }
+
     fn preempt(&mut self, victim: Place, plan: &mut Plan) -> Result<()> {
         plan.preempt(victim, Preemption::Recompute)?;
         self.lists.take_out(victim, plan.requests());
@@ -292,6 +304,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             ));
         }
         Ok(())
+    }
+
+    fn supports_layer_groups(&self) -> bool {
+        self.speculation.is_none()
     }
 
     fn findings(&self, _cache: &KvCache) -> Vec<Finding> {
@@ -335,6 +351,9 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
         if self.speculation.is_some() {
             return self.plan_with_drafts(longest, plan);
         }
+        if plan.has_layer_groups() {
+            return self.plan_with_layer_groups(longest, is_single, plan);
+        }
         if !self.place_at_once(longest, plan)? {
             self.walk(longest, plan)?;
         }
@@ -362,15 +381,10 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
                 self.lists.prefills.push_back(place);
             }
         }
-        // A second request activates the threshold. Otherwise an arrival matters only if it could be admitted.
-        let arrivals_wait = !is_single
-            && (plan.budget_left() == 0
-                || plan.sequences_left() == 0
-                || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));
-        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
-        if AHEAD && !arrivals_wait && !has_threshold && self.lists.queue.is_empty() {
-            plan.hold_as_requests_leave();
-        }
+        let is_full = plan.budget_left() == 0
+            || plan.sequences_left() == 0
+            || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken());
+        self.hold(is_single, is_full, plan);
         Ok(())
     }
 }

@@ -412,6 +412,48 @@ pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     shared.boxed()
 }
 
+/// Random scenarios of a cache with groups of layers. The cache is larger, because a token takes a block in every group.
+pub(crate) fn with_layer_groups() -> BoxedStrategy<Scenario> {
+    let layers = |window: u64, state: bool| {
+        let window = (window > 0).then_some(window);
+        (1_u64..9, 1_u64..3).prop_map(move |(layers, token_bytes)| {
+            let token_bytes = if state { 2 } else { token_bytes };
+            serde_json::json!({"layers": layers, "window": window, "state": state, "token_bytes": token_bytes})
+        })
+    };
+    let windows = (2_u64..150, 2_u64..150).prop_flat_map(move |(first, second)| {
+        (layers(0, false), layers(first, false), layers(second, false))
+            .prop_map(|(full, first, second)| [full, first, second].to_vec())
+    });
+    let states = (layers(0, false), layers(0, true)).prop_map(|(mut full, state)| {
+        full["token_bytes"] = 2.into();
+        vec![full, state]
+    });
+    let groups = (
+        prop_oneof![3 => windows.boxed(), 2 => states.boxed()],
+        prop_oneof![Just(None), Just(Some(0_u64)), (1_u64..90).prop_map(Some)],
+        any::<bool>(),
+        2_u64..9,
+    );
+    let scenarios = prop_oneof![1 => scenario("VllmV1"), 2 => sharing("VllmV1")];
+    let grouped = (scenarios, groups).prop_map(|(scenario, (kinds, retention_interval, saves, larger))| {
+        let mut engine: serde_json::Value = serde_json::from_str(&scenario.engine).expect("JSON");
+        engine["scheduler"]["speculation"] = serde_json::Value::Null;
+        engine["first_token"] = "prefill".into();
+        let kv = &mut engine["kv"];
+        let kv_tokens = kv["tokens"].as_u64().map(|tokens| tokens * larger);
+        kv["tokens"] = kv_tokens.into();
+        if !kv["prefix_cache"].is_null() {
+            kv["prefix_cache"] = "blocks".into();
+        }
+        kv["groups"] = serde_json::json!({
+            "kinds": kinds, "retention_interval": retention_interval, "saves_states_in_rows": saves,
+        });
+        Scenario { engine: engine.to_string(), kv_tokens, ..scenario }
+    });
+    grouped.boxed()
+}
+
 /// Random scenarios on the grid, half of them of policies that can plan ahead.
 pub(crate) fn grid_scenario() -> BoxedStrategy<Scenario> {
     let of_kind = |kind| prop_oneof![1 => scenario(kind), 1 => sharing(kind)];

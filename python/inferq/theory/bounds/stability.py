@@ -28,9 +28,9 @@ from inferq.theory.bounds.fleet_bounds import (
 )
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
+    features_outside_theory,
     has_closed_form,
     never_served,
-    token_by_token,
 )
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import with_hit_rate
@@ -279,6 +279,7 @@ def stability(
 
     With speculative decoding (`Speculation`) a row emits several tokens. Bounds that count rows or contexts
     are then not proved, and a hypothesis reports the tokens per row. Upper bounds on tokens alone still hold.
+    The same applies to a cache with groups of layers (`KvCache.groups`).
 
     Args:
         workload: a workload, a class, or several; for a network a workload of jobs with arrivals, or jobs
@@ -318,7 +319,7 @@ def stability(
         if hit_rate is not None:
             raise ConfigError("hit_rate", "not supported for a network: each engine has its own hit rate")
         bounds, shared = network_bounds(_jobs(workload), cluster)
-        bounds = _with_drafts(list(bounds), cluster)
+        bounds = _with_features(list(bounds), cluster)
         return _verdict(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
         raise ConfigError("workload", "rates by workflow require a Network; use a workload or classes")
@@ -333,18 +334,18 @@ def stability(
             bounds = list(engine_bounds(alike))
         else:
             bounds = list(mixed_fleet_bounds(demand, pool))
-        stability_at = _verdict(_with_drafts(bounds, cluster), demand.rate, open_loop(demand))
+        stability_at = _verdict(_with_features(bounds, cluster), demand.rate, open_loop(demand))
         return replace(stability_at, never_served=rejected, hit_rate=demand.hit_rate)
     if isinstance(cluster, Disaggregated):
         _hand_over(demand, cluster)
-        bounds = _with_drafts(list(hand_off_bounds(demand, cluster)), cluster)
+        bounds = _with_features(list(hand_off_bounds(demand, cluster)), cluster)
         stability_at = _verdict(bounds, demand.rate, open_loop(demand))
         return replace(stability_at, hit_rate=demand.hit_rate)
     if isinstance(cluster, GateAndRoute):
         if cluster.service == "tokens":
             _never_served(demand, pools_of(cluster)[0])
         shared = (*open_loop(demand), *_given_up(cluster))
-        bounds = _with_drafts(list(gate_bounds(demand, cluster)), cluster)
+        bounds = _with_features(list(gate_bounds(demand, cluster)), cluster)
         stability_at = _verdict(bounds, demand.rate, shared)
         return replace(stability_at, hit_rate=demand.hit_rate)
     raise ConfigError(
@@ -352,21 +353,21 @@ def stability(
     )
 
 
-def _with_drafts(bounds: list[Bound], cluster: System) -> list[Bound]:
-    """Bounds with speculative decoding: those that count rows or contexts are no longer proved.
+def _with_features(bounds: list[Bound], cluster: System) -> list[Bound]:
+    """Bounds with speculative decoding or groups of layers: those of rows or contexts are no longer proved.
 
     Every emitted token is computed, so an upper bound on tokens alone still holds.
     """
     engines = [engine for pool in pools_of(cluster) for engine in pool.engines]
-    drafts = token_by_token(*engines)
-    if not drafts:
+    features = features_outside_theory(*engines)
+    if not features:
         return bounds
     by_tokens = all(has_closed_form(engine) and Iteration.of(engine).by_tokens for engine in engines)
 
     def stability_at(bound: Bound) -> Bound:
         if bound.kind == "upper_bound" and bound.resource == "tokens" and by_tokens:
             return bound
-        return replace(bound, hypotheses=(*bound.hypotheses, *drafts))
+        return replace(bound, hypotheses=(*bound.hypotheses, *features))
 
     return [stability_at(bound) for bound in bounds]
 

@@ -44,6 +44,12 @@ class FluidEngine:
             block, scheduler = timing.kv.block, timing.scheduler
             kv_tokens = timing.kv.whole_tokens if kv_tokens is None else kv_tokens
             first_token = first_token or timing.first_token
+            if timing.kv.groups is not None:
+                raise ConfigError(
+                    "kv.groups",
+                    "is not supported by the formulas of ao2025, in which every layer keeps every token; "
+                    "set groups to None",
+                )
             host = timing.overhead
             if host is not None and (
                 host.per_sequence_s

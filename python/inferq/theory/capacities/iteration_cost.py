@@ -222,8 +222,8 @@ def enough_sequences(scheduler: Scheduler | None, token_budget: int) -> Hypothes
     return Hypothesis(name="sequence slots to spare", met=met, why=why)
 
 
-def token_by_token(*engines: Engine) -> tuple[Hypothesis, ...]:
-    """The hypothesis of all theorems that a row emits one token, if requests decode speculatively."""
+def features_outside_theory(*engines: Engine) -> tuple[Hypothesis, ...]:
+    """Hypotheses of all theorems that an engine with speculation or with groups of layers does not meet."""
     hypotheses = []
     for drafts in dict.fromkeys(engine.scheduler.speculative_decoding() for engine in engines):
         if drafts is None:
@@ -240,6 +240,10 @@ def token_by_token(*engines: Engine) -> tuple[Hypothesis, ...]:
                 f"are loaded per emitted token, in 1/{number(mean)} of the iterations"
             )
         hypotheses.append(Hypothesis(name="one token per row", met=None, why=f"{drafts!r}: {effect}"))
+    for groups in dict.fromkeys(engine.kv.groups for engine in engines):
+        if groups is not None:
+            why = "blocks leave windows, and states hold no tokens"
+            hypotheses.append(Hypothesis(name="every layer keeps every token", met=None, why=why))
     return tuple(hypotheses)
 
 
@@ -288,7 +292,8 @@ class NeverServed:
 
 def never_served(engine: Engine, lengths: Lengths, first_token: FirstToken) -> NeverServed | None:
     """Requests that an engine can never serve; None if it serves all."""
-    scheduler, held = engine.scheduler, engine.kv.whole_tokens
+    # With groups of layers, the blocks of a request depend on windows, so the cache gives no limit here.
+    scheduler, held = engine.scheduler, engine.kv.whole_tokens if engine.kv.groups is None else None
     budget, reserved = scheduler.token_limit(), scheduler.reserved_tokens()
     limits: list[tuple[str, str, float, float]] = []  # field, description, weight of the output, most tokens
     if not scheduler.chunks_prompts():

@@ -14,11 +14,11 @@ from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
+    features_outside_theory,
     fills_budget,
     memory_slack,
     open_arrivals,
     parts_of,
-    token_by_token,
 )
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, no_hits, with_hit_rate
@@ -192,12 +192,12 @@ def sequence_capacity(
     if engine is not None:
         if b is not None:
             policy.append(fills_budget(engine.scheduler, b))
-        policy += token_by_token(engine)
+        policy += features_outside_theory(engine)
         policy += [memory_slack(engine, lengths), all_fit(engine, lengths, first_token)]
     open_loop = all(hypothesis.met is not False for hypothesis in arrivals)
     stable = None
     if demand.rate is not None and open_loop:
-        drafts = () if engine is None else token_by_token(engine)
+        drafts = () if engine is None else features_outside_theory(engine)
         if demand.rate > capacity and not drafts and (engine is None or policy[-1].met is True):
             stable = False
         elif (

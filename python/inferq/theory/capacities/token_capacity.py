@@ -12,11 +12,11 @@ from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
     enough_sequences,
+    features_outside_theory,
     fills_budget,
     memory_slack,
     open_arrivals,
     parts_of,
-    token_by_token,
 )
 from inferq.theory.demands.demand import ClassDemand, Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, with_hit_rate
@@ -299,7 +299,7 @@ def token_capacity(
     policy = [fills_budget(scheduler, b), enough_sequences(scheduler, b), memory_slack(engine, lengths)]
     if engine is not None:
         policy.append(all_fit(engine, lengths, first_token))
-        policy += token_by_token(engine)
+        policy += features_outside_theory(engine)
     arrivals = open_arrivals(demand)
     if k > 1:
         why = "proved for random routing and the fewest requests; round robin by the same argument"
@@ -312,7 +312,7 @@ def token_capacity(
         for hypothesis in (keeps, *policy)
     )
     # With drafts a context is read once for several tokens; each token is computed all the same.
-    is_upper_bound = cost.by_tokens or not (engine and token_by_token(engine))
+    is_upper_bound = cost.by_tokens or not (engine and features_outside_theory(engine))
     fits = engine is None or (all_fit(engine, lengths, first_token).met is True and is_upper_bound)
     stable = None
     if demand.rate is not None and demand.rate > capacity and stays and fits and within is not False:

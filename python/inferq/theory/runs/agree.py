@@ -21,7 +21,7 @@ from inferq.systems.pools import pools_of
 from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.capacities.fluid import Settled, settled_capacity
-from inferq.theory.capacities.iteration_cost import has_closed_form, token_by_token
+from inferq.theory.capacities.iteration_cost import features_outside_theory, has_closed_form
 from inferq.theory.demands.demand import Demand, RequestClass, WorkloadLike
 from inferq.theory.runs.observed import Observed, hit_rate, observed
 from inferq.theory.statement import Statement, number
@@ -270,7 +270,7 @@ class _Fluid:
 
 def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Fluid | None:
     """The balance of one replica of several that share the load."""
-    if demand is None or engine is None or demand.rate is None or token_by_token(engine):
+    if demand is None or engine is None or demand.rate is None or features_outside_theory(engine):
         return None
     capacity, share = settled_capacity(engine, demand.lengths, engine.first_token), demand.rate / replicas
     if capacity is not None:
