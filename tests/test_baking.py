@@ -32,6 +32,16 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 TOY = Source("toy", CONFIG)
+TOY_OF_EXPERTS = Source(
+    "toy-of-experts",
+    {
+        **CONFIG,
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+)
 
 
 class Handle:
@@ -144,6 +154,38 @@ def test_untuned_products_and_slow_experts_come_from_another_backend(compiles):
     # A product that is only somewhat slower stays.
     compiles(vllm=operations(gemm=lambda tokens: 2 * (1 + tokens / 1000)))
     assert KernelDatabase(TOY, "b200", "vllm").linear(100) == pytest.approx(2.21e-3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "added_ms"),
+    [
+        ("vllm", {"weights": "bf16"}, 0.24),  # 16 layers of 15 µs
+        ("vllm", {"weights": "mxfp4"}, 0),  # timed with the choice of experts
+        ("sglang", {"weights": "bf16"}, 0),
+        ("sglang", {"weights": "nvfp4"}, 0.24),
+        ("sglang", {"weights": "bf16", "tensor_parallel": 2, "expert_parallel": 2}, 0.24),
+        ("trtllm", {"weights": "nvfp4"}, 0),
+    ],
+)
+def test_experts_that_were_chosen_before_the_timing_take_longer(compiles, backend, options, added_ms):
+    compiles(**{backend: operations(experts=lambda tokens: 2.0)})
+    database = KernelDatabase(TOY_OF_EXPERTS, "b200", backend, **options)
+    assert database.linear(100) == pytest.approx((1.1 + 2 + 0.01 + added_ms) * 1e-3)
+    assert ("added to times without their choice" in " ".join(database.corrections)) == (added_ms > 0)
+
+
+def test_the_choice_of_experts_is_added_to_the_times_that_lack_it(compiles):
+    compiles(vllm=operations(experts=lambda tokens: 2.0), sglang=operations(experts=lambda tokens: 2.1))
+    # vLLM's 2 ms lack 0.24 ms. SGLang's 2.1 ms lack it only in NVFP4.
+    for weights, experts_ms in (("bf16", 2.1), ("nvfp4", 2.24)):
+        database = KernelDatabase(TOY_OF_EXPERTS, "b200", "vllm", weights=weights)
+        assert database.linear(100) == pytest.approx((1.1 + experts_ms + 0.01) * 1e-3)
+    # Untuned experts of SGLang are replaced by vLLM's.
+    compiles(sglang=operations(experts=lambda tokens: 50.0))
+    database = KernelDatabase(TOY_OF_EXPERTS, "b200", "sglang", weights="bf16")
+    assert database.linear(100) == pytest.approx((1.1 + 2 + 0.24 + 0.01) * 1e-3)
+    # A dense model has no such layers.
+    assert KernelDatabase(TOY, "b200", "vllm").linear(100) == pytest.approx((1.1 + 2 + 0.01) * 1e-3)
 
 
 def test_an_outlier_takes_no_longer_than_a_larger_batch(compiles):

@@ -68,10 +68,21 @@ class Linear:
         phase: the operations of the backend.
         other: those of another backend, if any.
         has_same_experts: whether both run the same kernels for experts; the shorter of both times is used.
+        routing_s: seconds that the experts of either phase lack, for choosing the experts of each token.
     """
 
-    def __init__(self, phase: Phase, other: Phase | None, *, has_same_experts: bool) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        other: Phase | None,
+        *,
+        has_same_experts: bool,
+        routing_s: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
         self.phase, self._other, self._has_same_experts = phase, other, has_same_experts
+        self._routing_s = routing_s
+        self._fixed_s = routing_s[0]
+        """The routing of experts for which only one backend's times are used."""
         self.is_padded = False
         """Whether each operation takes no longer than with a batch of up to 8 times as many tokens."""
         self._own = list(phase.linear)
@@ -107,7 +118,10 @@ class Linear:
         own, other = self._experts
         if self._other is not None and own:
             of_own, of_other = partial(self.phase.seconds, own), partial(self._other.seconds, other)
-            yield lambda tokens: min(of_own(tokens), of_other(tokens))
+            own_s, other_s = self._routing_s
+            yield lambda tokens: min(of_own(tokens) + own_s, of_other(tokens) + other_s)
+        else:
+            yield lambda tokens: self._fixed_s
 
     def _compare(self, own: int, other_phase: Phase) -> None:
         name = self.phase.names[own]
@@ -124,6 +138,8 @@ class Linear:
             and self._is_untuned(own, other_phase, other)
         ):
             self._replaced.append(other)
+            if is_of_experts:
+                self._fixed_s = self._routing_s[1]
         else:
             return
         self._own.remove(own)
