@@ -19,7 +19,7 @@ from inferq._lazy import load
 from inferq.checks import nearest
 from inferq.errors import ConfigError
 from inferq.timing.baking.checkpoints import Source
-from inferq.timing.baking.phases import Linear, Phase, padded
+from inferq.timing.baking.phases import UNTUNED, UNTUNED_BLOCKS, Linear, Phase, padded
 from inferq.timing.hardware.catalog import near
 from inferq.timing.hardware.layers import Experts
 
@@ -134,8 +134,9 @@ class KernelDatabase:
             self._count_all_reduces_once()
             same = other == "sglang"
             routing_s = self._routing_s(source, (backend, other), weights, expert_parallel)
+            untuned = UNTUNED_BLOCKS if (weights or source.weights) == "fp8-block" else UNTUNED
             self._of_prefill, self._of_decode = (
-                Linear(phase, of_other, has_same_experts=same, routing_s=routing_s)
+                Linear(phase, of_other, has_same_experts=same, routing_s=routing_s, untuned=untuned)
                 for phase, of_other in zip((self._prefill, self._decode), others, strict=True)
             )
             self._other_decode = others[1] if backend == "vllm" and source.is_multi_head else None

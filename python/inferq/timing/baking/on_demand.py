@@ -23,7 +23,7 @@ from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.archive import Key
 from inferq.timing.tables.timing_table import TimingTable
 
-REVISION = 2
+REVISION = 3
 """Part of the name of a kept file; raise it if the same database gives other tables."""
 PLATFORM = "Linux on x86-64, Python 3.11 or newer"
 """Where the extra can be installed."""

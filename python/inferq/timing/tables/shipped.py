@@ -107,7 +107,7 @@ def shipped_tables() -> pl.DataFrame:
         >>> import inferq as iq
         >>> tables = iq.timing.shipped_tables()
         >>> tables.height, tables["model"].n_unique()
-        (612, 34)
+        (595, 34)
         >>> tables["gpu"].unique().sort().to_list()
         ['a100-80gb', 'b200', 'b300', 'gb200', 'gb300', 'h100-80gb', 'h200', 'l40s', 'rtx-pro-6000']
     """
