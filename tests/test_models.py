@@ -157,6 +157,63 @@ def test_the_refused_files_of_the_collection_are_all_tested():
     assert len(EXPECTED) == len(list(FOLDER.glob("*.json"))) == 60
 
 
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        (
+            "llama-3.1-8b",
+            {"intermediate_size": "14336"},
+            "intermediate_size: must be an integer, got '14336'",
+        ),
+        (
+            "llama-3.1-8b",
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers: must be an integer from 1 to 10000",
+        ),
+        ("llama-3.1-8b", {"num_attention_heads": 33}, "4096 is not a multiple of 33 heads"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": 7}, "mlp_only_layers: must be a list, got 7"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": ["x"]}, "mlp_only_layers[0]: must be an integer, got 'x'"),
+        ("kimi-linear-48b-a3b", {"linear_attn_config": 7}, "linear_attn_config: must be a table, got 7"),
+        ("gemma-3-27b", {"layer_types": ["x"] * 62}, "layer_types: must contain only 'full_attention'"),
+        (
+            "gemma-3-27b",
+            {"sliding_window_pattern": "LLX"},
+            "must be an integer or a word of L and G, got 'LLX'",
+        ),
+        ("gpt-oss-20b", {"num_local_experts": 0}, "num_local_experts: must be an integer from 1"),
+        ("qwen3-8b", {"max_window_layers": "28"}, "max_window_layers: must be an integer, got '28'"),
+        ("llama-3.1-8b", {"model_type": None, "architectures": 5}, "architectures: must be a list, got 5"),
+    ],
+)
+def test_a_wrong_value_names_the_key_and_the_value(name: str, changes: dict[str, Any], message: str):
+    with pytest.raises(iq.ConfigError) as refused:
+        ModelShape.of({**entries("models")[name]["config"], **changes})
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "block, message",
+    [
+        ({}, "block_configs[1]: missing attention, ffn"),
+        (7, "block_configs[1]: must be a table, got 7"),
+        (
+            {"attention": {"n_heads_in_group": 3}, "ffn": {"ffn_mult": 1.0}},
+            "block_configs[1]: attention: n_heads_in_group: must divide the 8 query heads, got 3",
+        ),
+        (
+            {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": "x"}},
+            "block_configs[1]: ffn: ffn_mult: must be a number, got 'x'",
+        ),
+    ],
+)
+def test_a_wrong_block_of_a_searched_model_is_named(block: Any, message: str):
+    right = {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 1.0}}
+    config = {"model_type": "nemotron-nas", "hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 1000}
+    with pytest.raises(iq.ConfigError) as refused:
+        ModelShape.of({**config, "num_attention_heads": 8, "block_configs": [right, block]})
+    assert message in str(refused.value)
+
+
 @pytest.mark.parametrize("key", ["text_config", "language_config", "llm_config"])
 def test_a_decoder_inside_a_file_of_several_parts_is_read(key: str):
     config = entries("models")["qwen3-8b"]["config"]
@@ -195,11 +252,24 @@ def test_a_checkpoint_of_several_formats_has_their_mean_size():
 @pytest.mark.parametrize(
     "quantization, message",
     [
-        ({"quant_method": "bitsandbytes"}, "quant_method must be one of fp8, fbgemm_fp8, awq, gptq"),
-        ({"quant_method": "awq", "bits": 3}, "bits must be one of 4, 8, got 3"),
-        ({"quant_algo": "FP6"}, "quant_algo must be one of FP8"),
+        ({"quant_method": "bitsandbytes"}, "quant_method: must be one of fp8, fbgemm_fp8, awq, gptq"),
+        ({"quant_method": "awq", "bits": 3}, "bits: must be one of 4, 8, got 3"),
+        ({"quant_algo": "FP6"}, "quant_algo: must be one of FP8"),
         ({"quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION requires quantized_layers"),
-        ({"quant_algo": "FP8", "kv_cache_quant_algo": "FP5"}, "kv_cache_quant_algo must be one of FP8, INT8"),
+        (
+            {"quant_algo": "FP8", "kv_cache_quant_algo": "FP5"},
+            "kv_cache_quant_algo: must be one of FP8, INT8",
+        ),
+        ({"bits": 4, "group_size": 128}, "quant_method: must be one of fp8, fbgemm_fp8, awq, gptq"),
+        ("fp8", "quantization_config: must be a table, got 'fp8'"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size: must be a list, got 128"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "must have 2 positive sizes, got [128, 0]"),
+        ({"quant_method": "fp8", "ignored_layers": "lm_head"}, "ignored_layers: must be a list, got 'lm_h"),
+        ({"quant_method": "fp8", "ignore": ["re:("]}, "ignore: 're:(' is not a regular expression"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": 8}},
+            "config_groups: a: must be a table, got 8",
+        ),
         (
             {
                 "quant_method": "compressed-tensors",
@@ -208,7 +278,7 @@ def test_a_checkpoint_of_several_formats_has_their_mean_size():
                     "b": {"weights": {"num_bits": 4, "type": "int"}},
                 },
             },
-            "config_groups has 2 weight formats",
+            "config_groups: has 2 weight formats",
         ),
     ],
 )

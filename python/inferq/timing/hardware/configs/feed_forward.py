@@ -85,7 +85,7 @@ def routed_experts(
     keys: Keys, layers: int, *, gated: bool = True, router_bias: bool = False
 ) -> list[Experts]:
     """The experts of every layer, as if all layers had experts."""
-    count = keys.size(next(key for key in EXPERTS if keys.value(key)))
+    count = keys.size(next((key for key in EXPERTS if keys.value(key)), EXPERTS[0]))
     active = keys.first(*_ACTIVE)
     if active is None:
         keys.require("num_experts_per_tok")
@@ -123,13 +123,13 @@ def sparse_layers(keys: Keys, layers: int) -> Sequence[bool]:
     sparse_step = keys.size("decoder_sparse_step", 1)
     start = keys.size("moe_layer_start_index", 0, 0)
     end = keys.value("moe_layer_end_index", -1)
-    dense_only = set(keys.value("mlp_only_layers", ()))
+    last = layers - 1 if end == -1 else keys.size("moe_layer_end_index", least=0)
+    dense_only = set(keys.numbers("mlp_only_layers"))
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]
     if isinstance(step, Sequence):
         return [bool(layer_step) for layer_step in keys.sizes("moe_layer_freq", layers, 1)]
     step = keys.size("moe_layer_freq", 1)
-    last = layers - 1 if end in (-1, None) else end
     return [
         layer >= dense_first
         and layer % step == 0

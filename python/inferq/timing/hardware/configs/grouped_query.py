@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inferq.checks import shown
 from inferq.timing.hardware.configs.decoder import Decoder, Layer, head_size
 from inferq.timing.hardware.configs.feed_forward import feed_forwards
 from inferq.timing.hardware.configs.keys import Keys
@@ -154,7 +155,7 @@ def read(keys: Keys) -> Decoder:
 
 def _refuse_unsupported(keys: Keys) -> None:
     """Reject kinds of attention that files of this family can state."""
-    if not all(keys.value("attn_type_list", ())):
+    if not all(keys.numbers("attn_type_list")):
         raise keys.wrong("attn_type_list", "layers with linear attention are not supported in this type")
     for key in ("use_cla", "use_mla"):
         if keys.flag(key):
@@ -182,9 +183,10 @@ def windows(keys: Keys, layers: int, default: str) -> list[int | None]:
     """
     types = ("full_attention", "sliding_attention", "attention")
     listed = keys.words("layer_types", layers, types)
-    pattern = keys.value(keys.first("sliding_window_pattern", "_sliding_window_pattern") or "", None)
+    key = keys.first("sliding_window_pattern", "_sliding_window_pattern") or "sliding_window_pattern"
+    pattern = keys.value(key)
     window, used = keys.value("sliding_window"), keys.value("use_sliding_window")
-    first = keys.value("max_window_layers")
+    first = keys.size("max_window_layers", least=0) if keys.has("max_window_layers") else None
     if not window or used is False:
         if listed is not None and "sliding_attention" in listed:
             raise keys.wrong("sliding_window", "missing, but layer_types contains 'sliding_attention'")
@@ -196,10 +198,13 @@ def windows(keys: Keys, layers: int, default: str) -> list[int | None]:
         return [size if kind == "sliding_attention" else None for kind in listed]
     if used and first is not None:
         return [size if layer >= first else None for layer in range(layers)]
-    if isinstance(pattern, int):
-        word = "S" * (pattern - 1) + "F"
-    elif isinstance(pattern, str) and pattern:
+    if isinstance(pattern, str) and pattern:
         word = pattern.upper().replace("L", "S").replace("G", "F")
+        if not set(word) <= {"S", "F"}:
+            raise keys.wrong(key, f"must be an integer or a word of L and G, got {shown(pattern)}")
+    elif pattern is not None and pattern != "":
+        period = keys.size(key)
+        return [size if (layer + 1) % period else None for layer in range(layers)]
     else:
         word = default
     return [size if word[layer % len(word)] == "S" else None for layer in range(layers)]

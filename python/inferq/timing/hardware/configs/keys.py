@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inferq.checks import flag, whole
+from inferq.checks import flag, positive, shown, whole
 from inferq.errors import ConfigError
 
 _LARGEST = 2**31 - 1
@@ -22,6 +22,11 @@ class Keys:
     where: str
     config: Mapping[str, Any]
     read: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Reject keys that are not a table."""
+        if not isinstance(self.config, Mapping):
+            raise ConfigError(self.where, f"must be a table, got {shown(self.config)}")
 
     @property
     def model_type(self) -> str:
@@ -69,11 +74,32 @@ class Keys:
     def sizes(self, key: str, count: int, default: int) -> list[int]:
         """A size per layer, from a list of `count` sizes or from one size for all layers."""
         value = self.value(key, default)
-        if not isinstance(value, Sequence):
+        if isinstance(value, str) or not isinstance(value, Sequence):
             return [whole(f"{self.where}: {key}", value, 0, _LARGEST)] * count
         if len(value) != count:
             raise self.wrong(key, f"must have {count} values, one per layer, got {len(value)}")
         return [whole(f"{self.where}: {key}[{layer}]", size, 0, _LARGEST) for layer, size in enumerate(value)]
+
+    def numbers(self, key: str) -> list[int]:
+        """The integers of a list; empty without the key."""
+        items = self.items(key)
+        return [whole(f"{self.where}: {key}[{place}]", item, 0, _LARGEST) for place, item in enumerate(items)]
+
+    def items(self, key: str) -> Sequence[Any]:
+        """The items of a list; empty without the key."""
+        items = self.value(key, ())
+        if isinstance(items, str) or not isinstance(items, Sequence):
+            raise self.wrong(key, f"must be a list, got {shown(items)}")
+        return items
+
+    def table(self, key: str) -> Keys:
+        """The keys of a table; none without the key."""
+        return Keys(f"{self.where}: {key}", self.value(key, {}))
+
+    def number(self, key: str) -> float:
+        """A positive number."""
+        self.require(key)
+        return positive(f"{self.where}: {key}", self.config[key])
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or False."""
@@ -89,8 +115,8 @@ class Keys:
             return None
         value = self.config[key]
         if not isinstance(value, Sequence) or len(value) < count:
-            raise self.wrong(key, f"must have {count} values, one per layer, got {value!r}")
+            raise self.wrong(key, f"must have {count} values, one per layer, got {shown(value)}")
         for word in value[:count]:
             if word not in words:
-                raise self.wrong(key, f"must contain only {', '.join(map(repr, words))}, got {word!r}")
+                raise self.wrong(key, f"must contain only {', '.join(map(repr, words))}, got {shown(word)}")
         return list(value[:count])

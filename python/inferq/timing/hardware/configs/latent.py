@@ -72,7 +72,7 @@ def _indexes(keys: Keys, layers: int) -> list[SparseIndex | None]:
 def _with_linear_layers(keys: Keys, mixers: list[Mixer]) -> list[Mixer]:
     """Replace the layers that `linear_attn_config` lists by Kimi delta attention."""
     keys.require("linear_attn_config")
-    linear = Keys(f"{keys.where}: linear_attn_config", keys.value("linear_attn_config"))
+    linear = keys.table("linear_attn_config")
     linear.require("num_heads", "head_dim", "short_conv_kernel_size", "kda_layers")
     heads, size = linear.size("num_heads"), linear.size("head_dim")
     kernel, width = linear.size("short_conv_kernel_size"), linear.size("num_heads") * linear.size("head_dim")
@@ -87,5 +87,5 @@ def _with_linear_layers(keys: Keys, mixers: list[Mixer]) -> list[Mixer]:
         state_values=heads * size * size,
         state_bytes_per_value=4,
     )
-    chosen = set(linear.value("kda_layers"))  # counted from 1
+    chosen = set(linear.numbers("kda_layers"))  # counted from 1
     return [delta if layer + 1 in chosen else mixer for layer, mixer in enumerate(mixers)]

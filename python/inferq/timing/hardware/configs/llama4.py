@@ -27,7 +27,7 @@ def read(keys: Keys) -> Decoder:
     size, kv_heads = head_size(keys, heads), keys.size("num_key_value_heads", heads)
     bias = keys.flag("attention_bias")
     step = keys.size("interleave_moe_layer_step", 1)
-    listed = keys.value("moe_layers")
+    listed = keys.numbers("moe_layers")
     sparse = set(listed) if listed else set(range(step - 1, layers, step))
     return Decoder(
         layers=[

@@ -29,7 +29,7 @@ def read(keys: Keys) -> Decoder:
         "head_size": size,
         "qk_norm": 2 * size if keys.flag("use_qk_norm", True) else 0,
     }
-    sparse = Keys(f"{keys.where}: sparse_attention_config", keys.value("sparse_attention_config"))
+    sparse = keys.table("sparse_attention_config")
     index = _index(sparse)
     has_index = sparse.sizes("sparse_attention_freq", layers, 1)
     experts = routed_experts(keys, layers, router_bias=keys.flag("use_routing_bias"))

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from inferq.checks import shown
 from inferq.errors import ConfigError
 from inferq.timing.hardware.configs.decoder import Decoder, Layer
+from inferq.timing.hardware.configs.keys import Keys
 from inferq.timing.hardware.formats import WEIGHT_BYTES, Checkpoint, KvType, Part, Weights
 from inferq.timing.hardware.layers import Experts
 
@@ -62,20 +64,21 @@ def read_checkpoint(
     Raises:
         ConfigError: an unknown method or format, with those that are known.
     """
-    if not config:
+    if config is None:
         return Checkpoint()
-    inner = config.get("quantization")
-    table: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
-    kv_dtype = _kv_dtype(where, table)
-    if str(table.get("quant_algo")).upper() == _MIXED:
-        return _mixed(where, decoder, hidden, table, kv_dtype)
-    weights, size, method = _format(where, table)
+    table = Keys(f"{where}: quantization_config", config)
+    if table.has("quantization"):
+        table = table.table("quantization")
+    kv_dtype = _kv_dtype(table)
+    if str(table.value("quant_algo")).upper() == _MIXED:
+        return _mixed(decoder, hidden, table, kv_dtype)
+    weights, size, method = _format(table)
     if weights == "bf16":
         return Checkpoint(kv_dtype=kv_dtype, method=method)
     patterns = _excluded(table)
     if method == "mxfp4" and not patterns:
         patterns = ["re:^(?!.*experts)"]
-    counts, sizes = _unquantized(decoder, hidden, _matcher(patterns))
+    counts, sizes = _unquantized(decoder, hidden, _matcher(table, patterns))
     return _checkpoint(weights, kv_dtype, counts, sizes, size, method)
 
 
@@ -99,18 +102,17 @@ def _checkpoint(
     )
 
 
-def _mixed(
-    where: str, decoder: Decoder, hidden: int, table: Mapping[str, Any], kv_dtype: KvType | None
-) -> Checkpoint:
+def _mixed(decoder: Decoder, hidden: int, table: Keys, kv_dtype: KvType | None) -> Checkpoint:
     """A checkpoint of several formats: the format of most weights, with the mean bytes of all formats."""
     stated: dict[str, Weights] = {}
-    for name, value in (table.get("quantized_layers") or {}).items():
-        algorithm = str(value.get("quant_algo")).upper()
-        if algorithm not in _ALGORITHMS:
-            raise _unknown(where, f"quantized_layers: {name}", value.get("quant_algo"), _ALGORITHMS)
-        stated[_without_prefix(name)] = _ALGORITHMS[algorithm]
+    layers = table.table("quantized_layers")
+    for name in layers.config:
+        algorithm = layers.table(name).value("quant_algo")
+        if str(algorithm).upper() not in _ALGORITHMS:
+            raise _unknown(layers, name, algorithm, _ALGORITHMS)
+        stated[_without_prefix(name)] = _ALGORITHMS[str(algorithm).upper()]
     if not stated:
-        raise ConfigError(where, f"quantization_config: {_MIXED} requires quantized_layers, which is missing")
+        raise table.wrong("quant_algo", f"{_MIXED} requires quantized_layers, which is missing")
     modules = sorted(stated)
     formats: dict[Weights, int] = {}
     counts: dict[Part, int] = {}
@@ -126,7 +128,7 @@ def _mixed(
         router = _router_weights(layer, hidden)
         counts["router"] = counts.get("router", 0) + router
     if not formats:
-        raise ConfigError(where, "quantization_config: quantized_layers names no layer of the decoder")
+        raise table.wrong("quantized_layers", "names no layer of the decoder")
     size = sum(WEIGHT_BYTES[word] * weights for word, weights in formats.items()) / sum(formats.values())
     main = max(formats, key=lambda word: formats[word])
     checkpoint = _checkpoint(main, kv_dtype, counts, sizes, size, "modelopt")
@@ -159,70 +161,70 @@ def _router_weights(layer: Layer, hidden: int) -> int:
     return part.router_weights(hidden) if isinstance(part, Experts) else 0
 
 
-def _format(where: str, table: Mapping[str, Any]) -> tuple[Weights, float | None, str]:
+def _format(table: Keys) -> tuple[Weights, float | None, str]:
     """Format, bytes of a weight if they differ from `WEIGHT_BYTES`, and method."""
-    method = str(table.get("quant_method") or "modelopt").lower()
-    algorithm = table.get("quant_algo")
+    algorithm = table.value("quant_algo")
+    named = table.has("quant_method") or "quant_algo" in table.config  # ModelOpt states null for 16 bits
+    method = str(table.value("quant_method", "modelopt" if named else "")).lower()
     if method.startswith("modelopt") or algorithm is not None:
         if algorithm is None or str(algorithm).upper() in ("NONE", ""):
             return "bf16", None, method
         weights = _ALGORITHMS.get(str(algorithm).upper())
         if weights is None:
-            raise _unknown(where, "quant_algo", algorithm, _ALGORITHMS)
-        return weights, _group_bytes(weights, table.get("group_size"), symmetric=True), method
+            raise _unknown(table, "quant_algo", algorithm, _ALGORITHMS)
+        return weights, _group_bytes(weights, table.value("group_size"), symmetric=True), method
     if method in ("fp8", "fbgemm_fp8"):
-        block = table.get("weight_block_size")
-        return ("fp8-block", 1 + 4 / (block[0] * block[1]), method) if block else ("fp8", None, method)
+        block = table.numbers("weight_block_size")
+        if not block:
+            return "fp8", None, method
+        if len(block) != 2 or not all(block):
+            raise table.wrong("weight_block_size", f"must have 2 positive sizes, got {shown(block)}")
+        return "fp8-block", 1 + 4 / (block[0] * block[1]), method
     if method in ("awq", "gptq"):
-        bits = table.get("bits", table.get("w_bit"))
-        return _integer(where, bits, table.get("group_size", table.get("q_group_size")), method)
+        bits = table.value("bits", table.value("w_bit"))
+        return _integer(table, bits, table.value("group_size", table.value("q_group_size")), method)
     if method == "mxfp4":
         return "mxfp4", None, method
     if method == "compressed-tensors":
-        return _compressed(where, table)
+        return _compressed(table)
     if method == "quark":
-        weight = (table.get("global_quant_config") or {}).get("weight") or {}
+        weight = table.table("global_quant_config").table("weight")
         kinds: Mapping[str, Weights] = {"fp4": "mxfp4", "fp8_e4m3": "fp8", "int8": "int8"}
-        if weight.get("dtype") not in kinds:
-            raise _unknown(where, "global_quant_config: weight: dtype", weight.get("dtype"), kinds)
-        return kinds[weight["dtype"]], None, method
-    raise _unknown(where, "quant_method", table.get("quant_method"), METHODS)
+        dtype = str(weight.value("dtype"))
+        if dtype not in kinds:
+            raise _unknown(weight, "dtype", weight.value("dtype"), kinds)
+        return kinds[dtype], None, method
+    raise _unknown(table, "quant_method", table.value("quant_method"), METHODS)
 
 
-def _compressed(where: str, table: Mapping[str, Any]) -> tuple[Weights, float | None, str]:
+def _compressed(table: Keys) -> tuple[Weights, float | None, str]:
     """The format of the groups of compressed-tensors, which must be one."""
-    formats = {
-        _group_format(where, group.get("weights") or {})
-        for group in (table.get("config_groups") or {}).values()
-    }
+    groups = table.table("config_groups")
+    formats = {_group_format(groups.table(name).table("weights")) for name in groups.config}
     if len(formats) != 1:
-        raise ConfigError(
-            where,
-            f"quantization_config: config_groups has {len(formats)} weight formats; exactly one is supported",
-        )
+        raise table.wrong("config_groups", f"has {len(formats)} weight formats; exactly one is supported")
     weights, size = formats.pop()
     return weights, size, "compressed-tensors"
 
 
-def _group_format(where: str, group: Mapping[str, Any]) -> tuple[Weights, float | None]:
-    bits, kind, size = group.get("num_bits"), group.get("type"), group.get("group_size")
+def _group_format(group: Keys) -> tuple[Weights, float | None]:
+    bits, kind, size = group.value("num_bits"), group.value("type"), group.value("group_size")
     if (bits, kind) == (8, "float"):
-        block = group.get("block_structure")
-        is_block = group.get("strategy") == "block" or block is not None
+        is_block = group.value("strategy") == "block" or group.has("block_structure")
         return ("fp8-block", None) if is_block else ("fp8", None)
     if (bits, kind) == (4, "float"):
         return ("mxfp4", None) if size == 32 else ("nvfp4", None)
     if kind == "int" and bits in (4, 8):
         weights: Weights = "int4" if bits == 4 else "int8"
-        if group.get("strategy") in ("channel", "tensor"):
+        if group.value("strategy") in ("channel", "tensor"):
             return weights, bits / 8
-        return weights, _group_bytes(weights, size, symmetric=bool(group.get("symmetric", True)))
-    raise _unknown(where, "config_groups: weights", f"{bits}-bit {kind}", ("4 or 8-bit int or float",))
+        return weights, _group_bytes(weights, size, symmetric=group.flag("symmetric", True))
+    raise _unknown(group, "type", f"{bits}-bit {kind}", ("4 or 8-bit int or float",))
 
 
-def _integer(where: str, bits: Any, group: Any, method: str) -> tuple[Weights, float | None, str]:
+def _integer(table: Keys, bits: Any, group: Any, method: str) -> tuple[Weights, float | None, str]:
     if bits not in (4, 8):
-        raise _unknown(where, "bits", bits, ("4", "8"))
+        raise _unknown(table, "bits", bits, ("4", "8"))
     weights: Weights = "int4" if bits == 4 else "int8"
     return weights, _group_bytes(weights, group, symmetric=False), method
 
@@ -237,32 +239,32 @@ def _group_bytes(weights: Weights, group: Any, *, symmetric: bool) -> float | No
     return bits / 8 + (2 + (0 if symmetric else bits / 8)) / group
 
 
-def _kv_dtype(where: str, table: Mapping[str, Any]) -> KvType | None:
+def _kv_dtype(table: Keys) -> KvType | None:
     """The KV format that a checkpoint states."""
-    algorithm, scheme = table.get("kv_cache_quant_algo"), table.get("kv_cache_scheme")
+    algorithm, scheme = table.value("kv_cache_quant_algo"), table.table("kv_cache_scheme")
     if algorithm:
         name = _KV_ALGORITHMS.get(str(algorithm).upper())
         if name is None:
-            raise _unknown(where, "kv_cache_quant_algo", algorithm, _KV_ALGORITHMS)
+            raise _unknown(table, "kv_cache_quant_algo", algorithm, _KV_ALGORITHMS)
         return name
-    if isinstance(scheme, Mapping):
-        kinds: Mapping[Any, KvType] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
-        kind = (scheme.get("num_bits"), scheme.get("type"))
+    if scheme.config:
+        kinds: Mapping[str, KvType] = {"8-bit float": "fp8", "8-bit int": "int8", "4-bit float": "nvfp4"}
+        kind = f"{scheme.value('num_bits')}-bit {scheme.value('type')}"
         if kind not in kinds:
-            raise _unknown(where, "kv_cache_scheme", f"{kind[0]}-bit {kind[1]}", ("8-bit float", "8-bit int"))
+            raise _unknown(table, "kv_cache_scheme", kind, kinds)
         return kinds[kind]
     return None
 
 
-def _excluded(table: Mapping[str, Any]) -> list[str]:
+def _excluded(table: Keys) -> list[str]:
     """The patterns of modules that are not quantized."""
     patterns: list[str] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "ignored_layers"):
-        patterns += [str(pattern) for pattern in table.get(key) or ()]
+        patterns += [str(pattern) for pattern in table.items(key)]
     return patterns
 
 
-def _matcher(patterns: Iterable[str]) -> Callable[[int, str], bool]:
+def _matcher(table: Keys, patterns: Iterable[str]) -> Callable[[int, str], bool]:
     """Whether a module of a layer is excluded.
 
     Patterns are names of modules or of modules that contain them, globs, or regular expressions after `re:`.
@@ -272,7 +274,10 @@ def _matcher(patterns: Iterable[str]) -> Callable[[int, str], bool]:
     expressions: list[re.Pattern[str]] = []
     for pattern in patterns:
         if pattern.startswith("re:"):
-            expressions.append(re.compile(pattern[3:]))
+            try:
+                expressions.append(re.compile(pattern[3:]))
+            except re.error as error:
+                raise table.wrong("ignore", f"{pattern!r} is not a regular expression: {error}") from None
             continue
         plain = _without_prefix(pattern)
         if any(letter in plain for letter in "*?["):
@@ -310,9 +315,9 @@ def _unquantized(
     return counts, sizes
 
 
-def _unknown(where: str, key: str, value: Any, known: Sequence[str] | Mapping[str, Any]) -> ConfigError:
-    return ConfigError(
-        where,
-        f"quantization_config: {key} must be one of {', '.join(map(str, known))}, got {value!r}; "
-        "convert the checkpoint, or remove the key and set weights",
+def _unknown(table: Keys, key: str, value: Any, known: Sequence[str] | Mapping[str, Any]) -> ConfigError:
+    return table.wrong(
+        key,
+        f"must be one of {', '.join(map(str, known))}, got {shown(value)}; "
+        "convert the checkpoint, or remove quantization_config and set weights",
     )

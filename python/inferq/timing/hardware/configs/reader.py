@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inferq.checks import shown
+from inferq.checks import shown, whole
 from inferq.errors import ConfigError
 from inferq.timing.hardware.configs import (
     gated_delta,
@@ -96,6 +96,8 @@ _NOT_DECODERS: Mapping[str, str] = {
     ),
 }
 """Model types that generate no tokens with a decoder alone."""
+
+_MOST_LAYERS = 10_000
 
 _DECODERS = ("text_config", "language_config", "llm_config")
 """Keys of the decoder in a file of several parts."""
@@ -227,6 +229,8 @@ def read_config(
     model_type = _model_type(where, inner, outer)
     stated = {key: value for key, value in _renamed(inner).items() if value is not None}
     keys = Keys(where, {**_DEFAULTS.get(model_type, {}), **stated, "model_type": model_type})
+    if keys.has("num_hidden_layers"):
+        whole(f"{where}: num_hidden_layers", keys.value("num_hidden_layers"), 1, _MOST_LAYERS)
     try:
         decoder = RULES[model_type](keys)
         groups = decoder.groups()
@@ -274,8 +278,8 @@ def _model_type(where: str, inner: Mapping[str, Any], outer: Mapping[str, Any]) 
     """The type of the decoder, which must have a rule."""
     stated = inner.get("model_type") or _WRAPPED.get(str(outer.get("model_type", "")))
     if stated is None:
-        architectures = inner.get("architectures") or outer.get("architectures") or ("",)
-        stated = _ALIASES.get(str(architectures[0]))
+        architectures = Keys(where, {**outer, **inner}).items("architectures")
+        stated = next((_ALIASES[str(name)] for name in architectures[:1] if str(name) in _ALIASES), None)
     if stated is None and outer.get("model_type"):
         stated = outer["model_type"]
     if stated is None:

@@ -60,7 +60,8 @@ def _full(keys: Keys, layers: int) -> list[bool]:
     if listed is not None:
         return [kind == "full_attention" for kind in listed]
     keys.require("full_attn_idxs")
-    return [layer in set(keys.value("full_attn_idxs")) for layer in range(layers)]
+    full = set(keys.numbers("full_attn_idxs"))
+    return [layer in full for layer in range(layers)]
 
 
 def _width(keys: Keys) -> int:
@@ -70,8 +71,7 @@ def _width(keys: Keys) -> int:
     if keys.model_type == "lfm2_moe" or not keys.flag("block_auto_adjust_ff_dim", True):
         return width
     width = 2 * width // 3
-    factor = keys.value("block_ffn_dim_multiplier")
-    if factor is not None:
-        width = int(factor * width)
+    if keys.has("block_ffn_dim_multiplier"):
+        width = int(keys.number("block_ffn_dim_multiplier") * width)
     multiple = keys.size("block_multiple_of", 256)
     return -(-width // multiple) * multiple

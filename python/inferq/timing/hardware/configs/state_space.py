@@ -39,7 +39,7 @@ def read(keys: Keys) -> Decoder:
         keys.ignore(*(key for key in keys.config if key.startswith("mamba_")))
     else:
         keys.require("attn_layer_indices")
-        chosen = set(keys.value("attn_layer_indices"))
+        chosen = set(keys.numbers("attn_layer_indices"))
         kinds = ["attention" if layer in chosen else "mamba" for layer in range(layers)]
         parts = feed_forwards(keys, layers)
     mixers: dict[str, Mixer] = {
@@ -178,7 +178,7 @@ def _nemotron(keys: Keys) -> Decoder:
     pattern = keys.value("hybrid_override_pattern")
     if pattern is None:
         keys.require("layers_block_type")
-        kinds = [str(kind) for kind in keys.value("layers_block_type")]
+        kinds = [str(kind) for kind in keys.items("layers_block_type")]
     else:
         kinds = [_NEMOTRON.get(letter, letter) for letter in str(pattern)]
     if unknown := sorted({kind for kind in kinds if kind not in _NEMOTRON.values()}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferq.checks import shown
 from inferq.timing.hardware.configs.decoder import Decoder, Layer, head_size
 from inferq.timing.hardware.configs.feed_forward import routed_experts
 from inferq.timing.hardware.configs.grouped_query import tied, windows
@@ -22,15 +23,15 @@ def read(keys: Keys) -> Decoder:
     keys.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
     keys.require("layer_types", "moe_intermediate_size")
     layers = keys.size("num_hidden_layers")
-    limited = keys.value("attention_other_setting") or {}
+    limited = keys.table("attention_other_setting")
     heads = keys.size("num_attention_heads")
     kv_heads = keys.size(
         keys.first("num_key_value_heads", "num_attention_groups") or "num_key_value_heads", heads
     )
     size = head_size(keys, heads)
     attention: dict[str, Any] = {"head_size": size, "qk_norm": 2 * size, "gate_size": 1}
-    window_heads = keys.size("num_sliding_attention_heads", limited.get("num_attention_heads", heads))
-    window_kv_heads = limited.get("num_attention_groups", kv_heads)
+    window_heads = keys.size("num_sliding_attention_heads", limited.size("num_attention_heads", heads))
+    window_kv_heads = limited.size("num_attention_groups", kv_heads)
     experts = routed_experts(keys, layers, router_bias=keys.flag("use_moe_router_bias", True))
     dense = Dense(intermediate=keys.size("intermediate_size"))
     has_experts = _has_experts(keys, layers)
@@ -57,8 +58,18 @@ def _has_experts(keys: Keys, layers: int) -> list[bool]:
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]
     if listed is not None:
-        numbers = listed.split(",") if isinstance(listed, str) else listed
-        chosen = {int(number) for number in numbers if str(number).strip()}
+        chosen = set(_numbers(keys, "moe_layers_enum"))
         return [layer in chosen for layer in range(layers)]
     first = keys.size("first_k_dense_replace", _FIRST_EXPERTS, 0)
     return [layer >= first for layer in range(layers)]
+
+
+def _numbers(keys: Keys, key: str) -> list[int]:
+    """The integers of a list, or of a word such as "3,4,5"."""
+    value = keys.value(key)
+    if not isinstance(value, str):
+        return keys.numbers(key)
+    numbers = [word.strip() for word in value.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise keys.wrong(key, f"must be integers separated by commas, got {shown(value)}")
+    return [int(number) for number in numbers]
