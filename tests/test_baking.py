@@ -359,7 +359,18 @@ def test_a_model_that_the_database_lacks_has_a_roofline_with_the_reason(kept, co
 def test_a_read_only_folder_is_no_error(kept, compiles, monkeypatch):
     compiles(vllm=operations())
     kept.parent.write_text("a file in place of the folder", encoding="utf-8")
-    assert isinstance(iq.Engine.on(CONFIG, "h200").timing, iq.TimingTable)
+    engine = iq.Engine.on(CONFIG, "h200")
+    assert isinstance(engine.timing, iq.TimingTable) and "kept in" not in engine.explain()
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", b"PAR1" + bytes(100)])
+def test_a_damaged_kept_table_is_baked_again(kept, compiles, content):
+    compiles(vllm=operations())
+    timing = iq.Engine.on(CONFIG, "h200").timing
+    (file,) = kept.iterdir()
+    file.write_bytes(content)
+    on_demand.table.cache_clear()
+    assert iq.Engine.on(CONFIG, "h200").timing == timing == iq.TimingTable.read(file)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,13 @@ def test_a_family_has_the_published_parameters(parameters: int, config: dict[str
     assert shape.parameters == parameters and not shape.unused
 
 
+@pytest.mark.parametrize("used, window_bytes", [(None, 0), (False, 0), (True, 8 * 4096)])
+def test_qwen_has_windows_only_if_they_are_used(used: bool | None, window_bytes: int):
+    config = entries("models")["qwen3-8b"]["config"] | {"sliding_window": 4096, "max_window_layers": 28}
+    shape = ModelShape.of({**config, "use_sliding_window": used})
+    assert shape.window_bytes_per_token() == window_bytes
+
+
 @pytest.mark.parametrize("name", REASONS)
 def test_a_file_that_is_no_decoder_is_refused_with_the_reason(name: str):
     with pytest.raises(iq.ConfigError) as refused:

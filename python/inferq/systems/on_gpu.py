@@ -446,7 +446,8 @@ class OnGpu:
         if isinstance(self.baked, TimingTable):
             from inferq.timing.baking import on_demand
 
-            return f", baked from {self.baked.provenance['version']}, kept in {on_demand.folder()}"
+            place = f", kept in {on_demand.folder()}" if on_demand.can_keep() else ""
+            return f", baked from {self.baked.provenance['version']}{place}"
         reason = "" if self.baked is None else f"; {self.baked}"
         if self.tables:
             sizes = ", ".join(map(str, sorted(self.tables)))

@@ -47,6 +47,11 @@ def folder() -> Path:
     return base / "inferq" / "tables"
 
 
+def can_keep() -> bool:
+    """Whether the folder of kept tables exists and can be written."""
+    return os.access(folder(), os.W_OK)
+
+
 def has_system(gpu: Gpu) -> bool:
     """Whether the database has measurements on a GPU."""
     return _system(gpu) is not None
@@ -65,7 +70,6 @@ def table(shape: ModelShape, gpu: Gpu, key: Key) -> TimingTable:
 
     Raises:
         ConfigError: the database lacks the model, its number formats or the GPU, or cannot split the model.
-        OSError: a kept file cannot be read.
     """
     source = Source.like(shape, key.weights) or Source.of(key.model)
     system = _system(gpu)
@@ -73,7 +77,8 @@ def table(shape: ModelShape, gpu: Gpu, key: Key) -> TimingTable:
         raise ConfigError("gpu", f"aiconfigurator has no measurements on {gpu.name}")
     file = folder() / _name(source, key)
     if file.is_file():
-        return TimingTable.read(file)
+        with suppress(ConfigError, OSError):  # a damaged file: the table is baked again
+            return TimingTable.read(file)
     with watched(True, "rows") as progress:
         baked = bake(
             source,

@@ -31,6 +31,7 @@ class Style:
         router_bias: whether the router has a bias per expert. Default: by the keys that state it.
         head_dim: whether the file must state the size of a head.
         windows: default pattern of sliding windows: `"F"` for a full layer, `"S"` for a window, repeated.
+            Qwen has windows only if `use_sliding_window` is true.
         feed_forward_path: module of the feed-forward part in the checkpoint.
     """
 
@@ -51,8 +52,8 @@ class Style:
 
 
 _LLAMA = Style(out_bias="attention_bias")
-_QWEN2 = Style(qkv_bias=True)
-_QWEN3 = Style(out_bias="attention_bias", qk_norm="head", head_dim=True)
+_QWEN2 = Style(qkv_bias=True, windows="F")
+_QWEN3 = Style(out_bias="attention_bias", qk_norm="head", head_dim=True, windows="F")
 _OLMO = Style(out_bias="attention_bias", qk_norm="width", windows="SSSF")
 TYPES: Mapping[str, Style] = {
     "llama": _LLAMA,
@@ -73,7 +74,7 @@ TYPES: Mapping[str, Style] = {
     "phimoe": Style(out_bias="attention_bias", norm_bias=True),
     "granite": _LLAMA,
     "granitemoe": Style(out_bias="attention_bias", tied=True),
-    "smollm3": Style(out_bias="attention_bias", tied=True),
+    "smollm3": Style(out_bias="attention_bias", tied=True, windows="F"),
     "seed_oss": Style(out_bias="attention_out_bias"),
     "apertus": Style(
         out_bias="attention_bias", qk_norm="head", gated=False, mlp_parameters=2, mlp_bias="mlp_bias"

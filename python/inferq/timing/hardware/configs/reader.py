@@ -152,6 +152,7 @@ _NEUTRAL = re.compile(
     r"|qk_norm(_type)?|use_qk_norm|use_parallel_.*|use_gated_activation|use_mamba_kernels|use_pos_enc"
     r"|residual_in_fp32|rescale_prenorm_residual|num_logits_to_keep|use_bidirectional_attention"
     r"|(mamba_)?chunk_size|ep_size|moe_shared_expert_overlap|moe_layer_num_skipped|fuse_.*|use_mixed_mlp_moe"
+    r"|input_jitter_noise|full_attn_mod|interpolate_factor|n_ctx|summary_.*|task_specific_params"
     r"|layer_switch|order_of_interleaved_layers|block_(use|mlp|out)_.*|conv_use_.*|for_llm_compressor"
     # blocks for multi-token prediction, which engines load for speculative decoding alone
     r"|num_nextn_predict_layers|mtp_.*|num_mtp_modules|use_mtp|index_share_for_mtp_iteration"
