@@ -1,5 +1,6 @@
 """Tables baked from a small kernel database, the extra with the real one, and tables kept for the user."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -315,6 +316,15 @@ def test_without_the_extra_an_engine_has_a_roofline_and_a_finding_that_names_it(
     assert not any(finding.kind == "unmeasured" for finding in iq.simulate(work, chosen).findings)
     shipped = iq.Engine.on("llama-3.1-8b", "h100-80gb")
     assert not any(finding.kind == "unmeasured" for finding in iq.simulate(work, shipped).findings)
+
+
+def test_a_roofline_of_a_known_gpu_without_measurements_is_a_finding():
+    work = iq.Workload({"arrival_s": [0.0], "prompt_tokens": [100], "output_tokens": [10]})
+    result = iq.simulate(work, iq.Engine.on("llama-3.1-8b", "mi300x"))
+    (finding,) = [finding for finding in result.findings if finding.kind == "unmeasured"]
+    assert "the database has no kernels of mi300x; measure them with inferq calibrate" in str(finding)
+    own = dataclasses.replace(iq.timing.Gpu.of("mi300x"), name="own")
+    assert not iq.simulate(work, iq.Engine.on("llama-3.1-8b", own)).findings
 
 
 # Tables kept for the user

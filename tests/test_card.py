@@ -349,7 +349,7 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
         ),
         ({"layer_types": ["full_attention"]}, "layer_types: must have 32 values, one per layer"),
         ({"is_encoder_decoder": True}, "an encoder"),
-        ({"quantization_config": {"quant_method": "bits"}}, "quant_method must be one of fp8, fbgemm_fp8"),
+        ({"quantization_config": {"quant_method": "bits"}}, "quant_method: must be one of fp8, fbgemm_fp8"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be True or False"),
         ({"model_type": "gemma2"}, "missing head_dim"),
     ],

@@ -261,7 +261,9 @@ class OnGpu:
         from inferq.timing.baking import on_demand  # only engines without a shipped table use it
 
         if not on_demand.has_system(self.gpu):
-            return None
+            if self.gpu.name not in entries("gpus") or self.gpu != Gpu.of(self.gpu.name):
+                return None  # a roofline is what the caller of a Gpu(…) expects
+            return f"the database has no kernels of {self.gpu.name}; measure them with inferq calibrate"
         if not on_demand.is_installed():
             return f"to bake one, pip install 'inferq[tables]' ({on_demand.PLATFORM})"
         backend = self.backend or self.served_by.engine
