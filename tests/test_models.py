@@ -199,6 +199,31 @@ def test_a_wrong_value_names_the_key_and_the_value(name: str, changes: dict[str,
 
 
 @pytest.mark.parametrize(
+    "name, key",
+    [
+        ("deepseek-v3", "moe_intermediate_size"),
+        ("deepseek-v3", "first_k_dense_replace"),
+        ("glm-4.5", "first_k_dense_replace"),
+        ("qwen3-30b-a3b", "moe_intermediate_size"),
+        ("qwen3-30b-a3b", "head_dim"),
+        ("qwen3-next-80b-a3b", "num_key_value_heads"),
+        ("qwen2.5-7b", "num_key_value_heads"),
+        ("mistral-7b", "num_key_value_heads"),
+        ("mixtral-8x7b", "num_key_value_heads"),
+        ("gpt-oss-20b", "head_dim"),
+        ("seed-oss-36b", "head_dim"),
+        ("minimax-m2.5", "head_dim"),
+        ("command-r7b", "sliding_window"),
+        ("granite-4.0-h-small", "num_local_experts"),
+    ],
+)
+def test_a_key_without_a_default_of_the_type_is_required(name: str, key: str):
+    config = {other: value for other, value in entries("models")[name]["config"].items() if other != key}
+    with pytest.raises(iq.ConfigError, match=f"missing {key} .model_type .* requires these keys"):
+        ModelShape.of(config)
+
+
+@pytest.mark.parametrize(
     "block, message",
     [
         ({}, "block_configs[1]: missing attention, ffn"),

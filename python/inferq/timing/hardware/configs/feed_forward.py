@@ -21,6 +21,17 @@ _ACTIVE = (
     "moe_k",
 )
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
+_DENSE_FIRST = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear"),
+    *("glm4_moe", "glm4_moe_lite", "glm_moe_dsa"),
+)
+"""Types that must state which layers have experts."""
+_OWN_WIDTH = (
+    *_DENSE_FIRST,
+    *("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_next", "qwen3_5_moe_text"),
+    *("ernie4_5_moe", "lfm2_moe", "mimo_v2_flash"),
+)
+"""Types whose experts have another width than a dense layer."""
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size",
@@ -90,6 +101,8 @@ def routed_experts(
     if active is None:
         keys.require("num_experts_per_tok")
     actives = keys.sizes(active or "num_experts_per_tok", layers, 1)
+    if keys.model_type in _OWN_WIDTH and keys.first(*_WIDTH) is None:
+        keys.require("moe_intermediate_size")
     widths = keys.sizes(keys.first(*_WIDTH) or "intermediate_size", layers, 0)
     shared_width = keys.first(*_SHARED_WIDTH)
     if shared_width is not None:
@@ -117,6 +130,8 @@ def routed_experts(
 def sparse_layers(keys: Keys, layers: int) -> Sequence[bool]:
     """Whether each layer has experts, by the keys of DeepSeek, Qwen, ERNIE and GLM."""
     kinds = keys.words("mlp_layer_types", layers, ("dense", "sparse"))
+    if keys.model_type in _DENSE_FIRST and kinds is None:
+        keys.require("first_k_dense_replace")
     dense_first = keys.size("first_k_dense_replace", 0, 0)
     step = keys.value("moe_layer_freq", 1)
     interval = keys.size("moe_layer_interval", 1)

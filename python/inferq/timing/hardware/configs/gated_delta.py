@@ -15,7 +15,14 @@ TYPES = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 def read(keys: Keys) -> Decoder:
     """Read a decoder of this family."""
-    keys.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "head_dim")
+    keys.require(
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "head_dim",
+        "num_key_value_heads",
+    )
     keys.require("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
     keys.require("linear_value_head_dim", "linear_conv_kernel_dim")
     layers, heads, size = (

@@ -17,7 +17,7 @@ TYPES = ("gpt_oss",)
 def read(keys: Keys) -> Decoder:
     """Read a decoder of this family."""
     keys.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
-    keys.require("num_local_experts", "sliding_window")
+    keys.require("num_local_experts", "sliding_window", "head_dim", "num_key_value_heads")
     layers, heads = keys.size("num_hidden_layers"), keys.size("num_attention_heads")
     keys.ignore("experts_per_token", "initial_context_length")
     bias = keys.flag("attention_bias", True)

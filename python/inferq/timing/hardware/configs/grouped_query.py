@@ -29,7 +29,7 @@ class Style:
         mlp_bias: whether the feed-forward part has biases, or the key that states it.
         mlp_parameters: other parameters of the feed-forward part.
         router_bias: whether the router has a bias per expert. Default: by the keys that state it.
-        head_dim: whether the file must state the size of a head.
+        requires: keys that the file must state, because their default is not that of Llama.
         windows: default pattern of sliding windows: `"F"` for a full layer, `"S"` for a window, repeated.
             Qwen has windows only if `use_sliding_window` is true.
         feed_forward_path: module of the feed-forward part in the checkpoint.
@@ -46,21 +46,23 @@ class Style:
     mlp_bias: bool | str = "mlp_bias"
     mlp_parameters: int = 0
     router_bias: bool | None = None
-    head_dim: bool = False
+    requires: tuple[str, ...] = ()
     windows: str = "S"
     feed_forward_path: str = "mlp"
 
 
+_KV_HEADS = ("num_key_value_heads",)
+_HEADS = ("num_key_value_heads", "head_dim")
 _LLAMA = Style(out_bias="attention_bias")
-_QWEN2 = Style(qkv_bias=True, windows="F")
-_QWEN3 = Style(out_bias="attention_bias", qk_norm="head", head_dim=True, windows="F")
+_QWEN2 = Style(qkv_bias=True, windows="F", requires=_KV_HEADS)
+_QWEN3 = Style(out_bias="attention_bias", qk_norm="head", requires=_HEADS, windows="F")
 _OLMO = Style(out_bias="attention_bias", qk_norm="width", windows="SSSF")
 TYPES: Mapping[str, Style] = {
     "llama": _LLAMA,
-    "mistral": Style(qkv_bias=False),
+    "mistral": Style(qkv_bias=False, requires=_KV_HEADS),
     "ministral": Style(qkv_bias=False),
     "ministral3": Style(qkv_bias=False),
-    "mixtral": Style(qkv_bias=False, feed_forward_path="block_sparse_moe"),
+    "mixtral": Style(qkv_bias=False, requires=_KV_HEADS, feed_forward_path="block_sparse_moe"),
     "qwen2": _QWEN2,
     "qwen2_moe": _QWEN2,
     "qwen2_vl_text": _QWEN2,
@@ -75,14 +77,16 @@ TYPES: Mapping[str, Style] = {
     "granite": _LLAMA,
     "granitemoe": Style(out_bias="attention_bias", tied=True),
     "smollm3": Style(out_bias="attention_bias", tied=True, windows="F"),
-    "seed_oss": Style(out_bias="attention_out_bias"),
+    "seed_oss": Style(out_bias="attention_out_bias", requires=_HEADS),
     "apertus": Style(
         out_bias="attention_bias", qk_norm="head", gated=False, mlp_parameters=2, mlp_bias="mlp_bias"
     ),
     "cohere": Style(
         out_bias="attention_bias", qk_norm="width", qk_norm_key="use_qk_norm", norms=1, tied=True
     ),
-    "cohere2": Style(out_bias="attention_bias", norms=1, tied=True, windows="SSSF"),
+    "cohere2": Style(
+        out_bias="attention_bias", norms=1, tied=True, windows="SSSF", requires=("sliding_window",)
+    ),
     "exaone4": Style(qkv_bias=False, qk_norm="head", windows="SSSF"),
     "olmo2": _OLMO,
     "olmo3": _OLMO,
@@ -90,12 +94,16 @@ TYPES: Mapping[str, Style] = {
     "ernie4_5": Style(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True),
     "ernie4_5_moe": Style(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True),
     "glm4": Style(norms=4),
-    "glm4_moe": Style(qk_norm="head", qk_norm_key="use_qk_norm", router_bias=True),
+    "glm4_moe": Style(requires=_KV_HEADS, qk_norm="head", qk_norm_key="use_qk_norm", router_bias=True),
     "hunyuan": Style(out_bias="attention_bias", qk_norm="head", qk_norm_key="use_qk_norm"),
     "hunyuan_v1_dense": Style(out_bias="attention_bias", qk_norm="head"),
     "hunyuan_v1_moe": Style(out_bias="attention_bias", qk_norm="head"),
     "minimax_m2": Style(
-        qkv_bias=False, qk_norm="width", qk_norm_key="use_qk_norm", feed_forward_path="block_sparse_moe"
+        requires=_HEADS,
+        qkv_bias=False,
+        qk_norm="width",
+        qk_norm_key="use_qk_norm",
+        feed_forward_path="block_sparse_moe",
     ),
     "starcoder2": Style(
         qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", norm_bias=True, gated=False, tied=True
@@ -111,7 +119,7 @@ def read(keys: Keys) -> Decoder:
     _refuse_unsupported(keys)
     required = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     width = () if keys.has("moe_intermediate_size") else ("intermediate_size",)
-    keys.require(*required, *width, *(("head_dim",) if style.head_dim else ()))
+    keys.require(*required, *width, *style.requires)
     layers, heads = keys.size("num_hidden_layers"), keys.size("num_attention_heads")
     kv_heads = keys.size("num_key_value_heads", heads)
     size = head_size(keys, heads, "head_dim", "attention_head_dim")

@@ -134,7 +134,8 @@ def _granite_parts(keys: Keys, layers: int) -> list[FeedForward]:
     keys.require("shared_intermediate_size")
     if keys.value("num_local_experts"):
         return list(routed_experts(keys, layers))
-    keys.has("num_experts_per_tok")
+    if keys.value("num_experts_per_tok"):
+        keys.require("num_local_experts")
     return [Dense(intermediate=keys.size("shared_intermediate_size"))] * layers
 
 
