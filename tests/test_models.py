@@ -246,6 +246,12 @@ def test_a_wrong_block_of_a_searched_model_is_named(block: Any, message: str):
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["llama-" + 5000 * "9", "a/" + 5000 * "9", "llama\0-8b"])
+def test_a_name_that_no_file_can_have_is_unknown(name: str):
+    with pytest.raises(iq.ConfigError, match=r"unknown name|no such file"):
+        ModelShape.of(name)
+
+
 @pytest.mark.parametrize("key", ["text_config", "language_config", "llm_config"])
 def test_a_decoder_inside_a_file_of_several_parts_is_read(key: str):
     config = entries("models")["qwen3-8b"]["config"]

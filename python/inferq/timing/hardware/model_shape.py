@@ -8,6 +8,7 @@ unchanged.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -124,14 +125,14 @@ class ModelShape:
                 f"must be a name of timing.known_models(), a config.json or a ModelShape, got {model!r}",
             )
         file = Path(model)
-        if file.is_dir():
+        if os.path.isdir(file):  # unlike Path.is_dir, false for names that are too long
             file = file / "config.json"
         plain = model.strip().lower() if isinstance(model, str) else ""
-        if plain in entries("models") or (plain and not file.is_file()):
+        if plain in entries("models") or (plain and not os.path.isfile(file)):
             known = _known(plain)
             if known is not None:
                 return known
-        if not file.is_file():
+        if not os.path.isfile(file):
             if is_path(model):
                 last = Path(model).name.lower()
                 entry_name = max(filter(last.startswith, entries("models")), key=len, default="")

@@ -158,7 +158,7 @@ def read_trace(
             "columns", f"must map columns of a workload to columns of the file, got {columns!r}"
         )
     ranges = {"clients": clients, "start_s": start_s, "end_s": end_s, "rate_factor": rate_factor}
-    if format == servegen.NAME or (format is None and Path(path).is_dir()):
+    if format == servegen.NAME or (format is None and os.path.isdir(path)):
         if columns is not None or tokenizer is not None or tokens_per_word is not None:
             raise ConfigError(
                 "columns, tokenizer, tokens_per_word: not supported for ServeGen, which has its own columns "
@@ -166,7 +166,7 @@ def read_trace(
             )
         if time_unit is not None:
             raise ConfigError("time_unit", "not supported for ServeGen, whose times are in seconds")
-        if not Path(path).is_dir():
+        if not os.path.isdir(path):
             raise TraceError(path, "is a file; servegen requires a folder")
         recipe, metadata = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
         return Workload._of(recipe, metadata=metadata)
