@@ -252,6 +252,11 @@ def test_a_name_that_no_file_can_have_is_unknown(name: str):
         ModelShape.of(name)
 
 
+def test_an_unknown_name_of_the_hub_names_the_list_of_models():
+    with pytest.raises(iq.ConfigError, match=r"no such file: Qwen/Qwen9-32B; .* inferq list models$"):
+        ModelShape.of("Qwen/Qwen9-32B")
+
+
 @pytest.mark.parametrize("key", ["text_config", "language_config", "llm_config"])
 def test_a_decoder_inside_a_file_of_several_parts_is_read(key: str):
     config = entries("models")["qwen3-8b"]["config"]

@@ -136,7 +136,11 @@ class ModelShape:
             if is_path(model):
                 last = Path(model).name.lower()
                 entry_name = max(filter(last.startswith, entries("models")), key=len, default="")
-                hint = f"; did you mean {entry_name} of timing.known_models()?" if entry_name else ""
+                hint = (
+                    f"; did you mean {entry_name} of timing.known_models()?"
+                    if entry_name
+                    else "; for known names see timing.known_models() or inferq list models"
+                )
                 raise ConfigError("model", f"no such file: {file}{hint}")
             entry("models", "model", str(model))  # raises for an unknown name
         config = _table(file)
