@@ -120,7 +120,7 @@ class ModelErrors:
             >>> from inferq.results.metric import Metric
             >>> errors = ModelErrors.of(iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.15"))
             >>> errors.note(Metric.of("ttft_p99"), 0.02), errors.note(Metric.of("ttft_p99"), 0.2)
-            ('model error: vllm 15.3 %', '')
+            ('model error: vllm 14.3 %', '')
             >>> errors.note(Metric.of("itl_p99"), 0.02)
             'model error: vllm not measured'
         """
