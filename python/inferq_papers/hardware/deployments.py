@@ -138,6 +138,7 @@ TEXT = (
     "Runs of InferenceX, of aiconfigurator, and of small models on an A10G. Deployments are split into two "
     "folds by a hash of model, GPU, engine, weights and parallelism. Constants are calibrated on one fold "
     "and evaluated on the other. Both folds were in view when the form of the roofline and the rules for "
-    "baking tables were chosen, so unseen deployments may be off by more. TensorRT-LLM is simulated by vLLM's scheduler without host time. Runs with "
-    "speculative decoding are not evaluated, because draft lengths and acceptance rates are not published."
+    "baking tables were chosen, so unseen deployments may be off by more. TensorRT-LLM is simulated by "
+    "vLLM's scheduler without host time. Runs with speculative decoding are not evaluated, because draft "
+    "lengths and acceptance rates are not published."
 )
