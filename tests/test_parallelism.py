@@ -89,7 +89,8 @@ def test_names_of_vllm_and_sglang_are_answered_with_ours(given: dict[str, Any], 
         (["--tp", "2", "--ep", "3"], "expert_parallel"),
         (["--dp", "2"], "--replicas 2"),
         (["--pp", "2"], "pipeline_parallel: must be 1"),
-        (["--enable-expert-parallel"], "did you mean --expert-parallel all?"),
+        (["--tp", "2", "--enable-expert-parallel"], None),
+        (["--tp", "2", "--enable-expert-parallel", "--ep", "2"], "conflicts with --expert-parallel 2"),
         (["--enable-dp-attention"], "did you mean --data-parallel?"),
         (["--disable-cuda-graph"], "did you mean --eager?"),
         (["--eager"], None),
@@ -103,3 +104,9 @@ def test_options_of_the_command_line(options: list[str], expected: str | None) -
         assert done.exit_code == 0, done.output
     else:
         assert done.exit_code != 0 and expected in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("option", ["--enable-expert-parallel", "--eager", "--server=vllm-0.33"])
+def test_options_of_a_gpu_require_one(option: str) -> None:
+    done = CliRunner().invoke(app, ["replay", AZURE, "--head", "2", option], env={"COLUMNS": "200"})
+    assert done.exit_code != 0 and "requires --model and --gpu" in done.output

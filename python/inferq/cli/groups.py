@@ -80,6 +80,7 @@ class EngineOptions:
         tensor_parallel: Tensor-parallel size. Default: the smallest size with a measured table.
         expert_parallel: Number of groups of these GPUs among which experts are divided, or all for
             one GPU each. Default: 1.
+        enable_expert_parallel: The same as --expert-parallel all.
         data_parallel: Data-parallel ranks. Only 1 is supported; --replicas adds independent replicas.
         pipeline_parallel: Pipeline stages. Only 1 is supported.
         server: Server version whose defaults apply to unset options: vllm-0.11 to vllm-0.33, or sglang-0.5.
@@ -114,6 +115,7 @@ class EngineOptions:
     gpu: str | None = None
     tensor_parallel: int | None = None
     expert_parallel: str | None = None
+    enable_expert_parallel: bool = False
     data_parallel: int | None = None
     pipeline_parallel: int | None = None
     server: str | None = None
@@ -160,12 +162,21 @@ class EngineOptions:
             **{name: value for name in names if (value := getattr(self, name)) is not None},
             **{name: value for name in _PARALLEL if (value := getattr(self, name)) is not None},
             **({"eager": True} if self.eager else {}),
+            **({"expert_parallel": self._expert_parallel} if self._expert_parallel else {}),
         }
 
+    @property
+    def _expert_parallel(self) -> str | None:
+        if self.enable_expert_parallel and self.expert_parallel not in (None, "all"):
+            raise ConfigError(
+                "--enable-expert-parallel",
+                f"conflicts with --expert-parallel {self.expert_parallel}; use one",
+            )
+        return "all" if self.enable_expert_parallel else self.expert_parallel
+
     def _illustration(self) -> Engine:
-        for name in ("server", *self._on_gpu_only()):
-            if getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')}", "requires --model and --gpu")
+        if given := [*(("server",) if self.server else ()), *self._on_gpu_only()]:
+            raise ConfigError(f"--{given[0].replace('_', '-')}", "requires --model and --gpu")
         scheduler = self._scheduler()
         return Engine(
             timing=options.A100 if self.timing is None else options.timing(self.timing),
@@ -199,7 +210,7 @@ class EngineOptions:
             server=self.server,
             max_model_len=self.max_model_len,
             scheduler=self._scheduler(),
-            **self._on_gpu_only() | options.expert_parallel(self.expert_parallel),
+            **self._on_gpu_only() | options.expert_parallel(self._expert_parallel),
             timing="roofline" if name == "roofline" else timing,
             kv=own_cache,
             prefix_cache=self._cache_kind,
