@@ -230,8 +230,7 @@ class Engine(Viewed, Description):
         Example:
             >>> import inferq as iq
             >>> engine = iq.Engine.on("llama-3.1-8b", "a10g", gpu_memory_utilization=0.95)
-            >>> print("\n".join(engine.explain().splitlines()[:5]))
-            timing: Roofline('llama-3.1-8b', 'a10g'): no measured table is shipped
+            >>> print("\n".join(engine.explain().splitlines()[1:5]))
             memory: 22.49 GiB × 0.95 = 21.36 GiB
               − weights 14.96 − activations 1.25 − everything else 1.00 = 4.15 GiB
               / 131,072 bytes a token = 34,000 tokens, in blocks of 16
