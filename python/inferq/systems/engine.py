@@ -181,7 +181,7 @@ class Engine(Viewed, Description):
             >>> engine = iq.Engine.on("llama-3.1-8b", "a100-80gb")
             >>> engine.kv.tokens
             461920
-            >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
+            >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().partition(";")[0])
             timing: Roofline('llama-3.2-3b', 'l4'): no measured table is shipped
             >>> iq.Engine.on("llama-3.1-8b", "h100-80gb").scheduler.token_budget
             8192
