@@ -88,7 +88,7 @@ def test_simultaneous_arrivals_have_no_load() -> None:
 
 
 def test_a_run_with_steps_is_judged_by_its_whole_load() -> None:
-    # 300 s at 2 per second, 300 s at 12, then 4: over 900 s 6 per second. The last step says 4.
+    # 300 s at 2 per second, 300 s at 12, then 4: over 900 s 6 per second. The last step has 4.
     steps = iq.dist.TimeVarying(times_s=[0, 300, 600], rates=[2, 12, 4])
     work = iq.Workload.synthetic(
         requests=5400, arrivals=steps, prompt=iq.dist.Fixed(8), output=iq.dist.Fixed(1)

@@ -283,6 +283,7 @@ def gemms(device: Device, sizes: Sizes) -> Iterator[Row]:
             try:
                 seconds = device.median(_fp8(device, rows, weights))
             except (RuntimeError, NotImplementedError, AttributeError) as error:
+                # The GPU or the version of torch has no FP8 product; other rows are still measured.
                 reason = str(error).partition("\n")[0][:80]
                 print(f"  no FP8 product of {tokens} × {inputs} × {outputs}: {reason}", file=sys.stderr)
                 continue

@@ -40,8 +40,8 @@ def read_runs(
 
     Args:
         runs: CSV with one row per run, in the columns of `MeasuredRun`, of InferenceX or of llm-d; or JSON: a
-            result of vLLM's `benchmark_serving` or AIPerf's `profile_export_aiperf.json`. The content tells
-            them apart.
+            result of vLLM's `benchmark_serving` or AIPerf's `profile_export_aiperf.json`. The content
+            determines the format.
         requests: CSV with one row per request: `run`, `arrival_s`, `prompt_tokens`, `output_tokens`. `run` is
             the id of a run, or its end with `/` for `-`.
         given: settings by column, for runs that lack them.
